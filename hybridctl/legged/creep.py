@@ -43,10 +43,14 @@ from hybridctl.legged.system import (
 )
 
 _EYE = np.eye(3)
-_FINEST = 1e-5  # rad: no encoder is finer, and one that repeats its value says nothing
-_LONGEST = 0.02  # s, of the mean velocity of a foot: what happens at touchdown lasts longer
-_DOZEN = 12  # rows
-_SECOND = math.sqrt(6.0)  # deviation of x[k-1] - 2 x[k] + x[k+1] of white noise of deviation one
+_LEAST_ANGLE_NOISE = 1e-5
+"""Deviation in rad: no encoder is finer, and one that repeats its value says nothing."""
+_LONGEST_WINDOW = 0.02
+"""Longest time in s for the mean velocity of a foot: what happens at touchdown lasts longer."""
+_BLOCK_ROWS = 12
+"""Rows of angles whose noise is one value; the quietest of these blocks counts."""
+_SECOND_DIFFERENCE_DEVIATION = math.sqrt(6.0)
+"""Deviation of x[k-1] - 2 x[k] + x[k+1] for white noise of deviation one."""
 
 
 def measure_angle_noise(angles: Series, otherwise: float) -> float:
@@ -61,11 +65,11 @@ def measure_angle_noise(angles: Series, otherwise: float) -> float:
         does not reach: the root mean square over the joints in the quietest dozen rows.
     """
     squares = (np.diff(angles.values, n=2, axis=0) ** 2).mean(axis=1)
-    blocks = len(squares) // _DOZEN
+    blocks = len(squares) // _BLOCK_ROWS
     if not blocks:
         return otherwise
-    quietest = squares[: blocks * _DOZEN].reshape(blocks, _DOZEN).mean(axis=1).min()
-    return max(float(np.sqrt(quietest)) / _SECOND, _FINEST)
+    quietest = squares[: blocks * _BLOCK_ROWS].reshape(blocks, _BLOCK_ROWS).mean(axis=1).min()
+    return max(float(np.sqrt(quietest)) / _SECOND_DIFFERENCE_DEVIATION, _LEAST_ANGLE_NOISE)
 
 
 class FootMotion(NamedTuple):
@@ -95,13 +99,13 @@ class FootMotion(NamedTuple):
         """
         known = angles.complete_rows
         if len(known) < 2:
-            return FootMotion(base.noise.encoder, window or _LONGEST)
+            return FootMotion(base.noise.encoder, window or _LONGEST_WINDOW)
         noise = measure_angle_noise(known, base.noise.encoder)
         if window is not None:
             return FootMotion(noise, window)
         lever = measure_lever(base.kinematics, known.values[0])
         # Stamps that mostly repeat have no period.
-        period = float(np.median(np.diff(known.times))) or _LONGEST
+        period = float(np.median(np.diff(known.times))) or _LONGEST_WINDOW
         rows = round(choose_window(base.noise, noise, lever) / period)
         return FootMotion(noise, max(rows, 1) * period)
 
@@ -117,7 +121,7 @@ def choose_window(noise: BaseNoise, angle_noise: float, lever: float) -> float:
     Returns:
         The time in s, 20 ms at most.
     """
-    return min(math.sqrt(2.0) * angle_noise * lever / noise.slip_resolution, _LONGEST)
+    return min(math.sqrt(2.0) * angle_noise * lever / noise.slip_resolution, _LONGEST_WINDOW)
 
 
 def measure_lever(kinematics: LegKinematics, angles: Array) -> float:

@@ -24,7 +24,7 @@ from hybridctl.legged.creep import FootMotion, complete_input, measure_creep
 from hybridctl.legged.foot_distances import FootDistances, begin_distances
 from hybridctl.legged.measurements import ANGLES
 from hybridctl.legged.point_feet_filter import PointFeetFilter
-from hybridctl.legged.system import MOST_PREPARED_FEET, STICK, LeggedBase, prepare_modes
+from hybridctl.legged.system import MOST_PREPARED_FEET, LeggedBase, prepare_modes
 
 
 class CreepState(NamedTuple):
@@ -170,7 +170,7 @@ class CreepFilter:
         """Return the state after joint angles, None where the general filter has to find it."""
         h = now.hypotheses[0]
         known = value.shape == (len(self.base.kinematics.joints),) and is_finite(value)
-        if not known or STICK not in h.estimate.mode:
+        if not known or not own.mode(h.estimate.mode).variances.size:
             return None
         found = own.correct(h.estimate, ANGLES, value)
         if found is None:

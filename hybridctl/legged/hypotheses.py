@@ -54,7 +54,8 @@ from hybridctl.legged.rotation import matrix
 from hybridctl.legged.space import RATE
 from hybridctl.legged.system import OPEN, STICK, LeggedBase, find_kept_places
 
-_LEAST = 1e-3  # weight of a hypothesis that still corrects
+_LEAST_WEIGHT = 1e-3
+"""Least probability of a hypothesis that still corrects the estimate."""
 
 
 STEP = 1.0  # s, where neither forces nor joints repeat a step
@@ -64,12 +65,15 @@ STEP = 1.0  # s, where neither forces nor joints repeat a step
 class ContactEvidence(Settings):
     """How feet move that stand and swing, and how often they change.
 
-    still, moving: standard deviations of the velocity of feet that stand and swing, m/s. step: s
-    that a foot stands or swings, as a rule, None for what forces say, see `step_time`, and without
-    these the gait of the joints, see `gait_step_time`. span: s over
-    which the velocity is a mean, None for a twentieth of a step. switches: of a foot, 1/s, None for
-    one in a step. swing: noise of feet that swing, m/s/sqrt(Hz) and rad/s/sqrt(Hz). forces: whether
-    those that are measured count.
+    Attributes:
+        still: Standard deviation of the velocity of feet that stand, m/s.
+        moving: Standard deviation of the velocity of feet that swing, m/s.
+        step: Usual time in s that a foot stands or swings. None for what forces say (see
+            `step_time`), and without these the gait of the joints (see `gait_step_time`).
+        span: Time in s over which the velocity is a mean; None for a twentieth of a step.
+        switches: Rate in 1/s at which a foot changes its contact; None for one in a step.
+        swing: Noise of feet that swing, m/s/sqrt(Hz) and rad/s/sqrt(Hz).
+        forces: Whether forces that are measured count.
     """
 
     still: Positive = 0.06
@@ -111,9 +115,13 @@ class ContactEvidence(Settings):
 class HypothesesState(NamedTuple):
     """All that the filter keeps: `predict` and `update` make the next one of it.
 
-    filter: what other filters keep, with the estimate of the likeliest hypothesis, without the feet
-    that swing. estimate: with all feet. weights (m,): of the hypotheses. weighed: the time in s of
-    the last angles, which weighed them. evidence: the last forces of feet.
+    Attributes:
+        filter: State as other filters keep it, with the estimate of the likeliest hypothesis,
+            without the feet that swing.
+        estimate: Estimate with all feet.
+        weights: Probabilities (m,) of the hypotheses.
+        weighed: Time in s of the last angles, which weighed them.
+        evidence: Last forces of feet by channel.
     """
 
     filter: FilterState
@@ -132,9 +140,13 @@ class HypothesesState(NamedTuple):
 class ContactHypotheses:
     """The filter of a base whose contacts are not known; see this module.
 
-    filter: that of `base`, which predicts and corrects in the mode of all feet. contact: of whose
-    forces the middle is as likely a foot that stands as one that swings. motion: how the velocities
-    of feet in the input were found, over the window of `evidence`.
+    Attributes:
+        base: Base, feet and noise.
+        filter: Filter of the base, which predicts and corrects in the mode of all feet.
+        contact: Thresholds of forces. The middle between them is as likely a foot that stands as
+            one that swings.
+        evidence: How feet move that stand and swing.
+        motion: How the velocities of feet in the input were found, over the window of `evidence`.
     """
 
     base: LeggedBase
@@ -303,7 +315,7 @@ class ContactHypotheses:
     ) -> tuple[Estimate, Innovation | None]:
         """Return the estimate by all hypotheses that count, and the innovation of the likeliest."""
         e, h = state.estimate, state.estimate.time - state.weighed
-        chosen = np.flatnonzero(weights >= _LEAST)
+        chosen = np.flatnonzero(weights >= _LEAST_WEIGHT)
         chosen = chosen[np.argsort(-weights[chosen], kind="stable")]
         found = []
         for k in chosen:

@@ -65,12 +65,13 @@ class Foot:
                 )
 
 
-_REMEMBERED = 4
+_CACHED_ANGLES = 4
 """Angles whose feet are remembered: a sample asks for its own, and for those of the one before.
 
 With two, one that was asked for late would push out the one that is asked for next, ever again.
 """
-_CENTRED = 0.1  # of its radius, by which a sphere may be off the frame's origin: it is the foot
+_CENTRE_TOLERANCE = 0.1
+"""Distance, relative to its radius, by which a sphere may be off the frame's origin as the foot."""
 
 
 class FootKinematics(NamedTuple):
@@ -158,7 +159,7 @@ class LegKinematics:
         self._neutral, self._still = robot.neutral(), np.zeros(robot.nv)
         self._numbers = {name: k for k, name in enumerate(self.feet)}
         self._sweeps, _ = robot.sweeps([frame.joint for frame in self._frames])
-        self._known = deque[tuple[bytes, FeetKinematics]](maxlen=_REMEMBERED)
+        self._known = deque[tuple[bytes, FeetKinematics]](maxlen=_CACHED_ANGLES)
 
     @property
     def base(self) -> tuple[Array, Array]:
@@ -218,7 +219,9 @@ def _find_radius(robot: Robot, foot: Foot) -> float:
     if foot.radius is not None or foot.flat:
         return foot.radius or 0.0
     balls = find_spheres(robot, foot.frame)
-    around = [radius for place, radius in balls if np.linalg.norm(place) < _CENTRED * radius]
+    around = [
+        radius for place, radius in balls if np.linalg.norm(place) < _CENTRE_TOLERANCE * radius
+    ]
     return max(around, default=0.0)
 
 

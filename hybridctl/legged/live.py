@@ -43,7 +43,7 @@ from hybridctl.legged.space import RootPose
 from hybridctl.legged.system import LeggedBase
 from hybridctl.legged.time_offset import InertialAlignment
 
-_CATCH_UP = 4
+_SAMPLES_PER_STEP = 4
 """Samples that one step filters at most until those of the opening are done.
 
 All at once would block a loop for as long as the opening has samples: seconds at 1 kHz.
@@ -196,7 +196,7 @@ class LiveBaseFilter:
         run = self._run
         if run is None:
             return None
-        for _ in range(min(_CATCH_UP, len(self._pending))):
+        for _ in range(min(_SAMPLES_PER_STEP, len(self._pending))):
             first = self._pending.popleft()
             try:
                 run.take(first)

@@ -34,15 +34,18 @@ from hybridctl.legged.measurements import ANGLES, GROUND
 from hybridctl.legged.rest import REST, find_rest
 from hybridctl.legged.system import LeggedBase
 
-_LARGEST = np.log(1e6)  # of log odds, because forces have outliers
-_STILL = 0.02  # rad, by which joints move of a robot that stands still
-_STILL_NOISE = 10.0
+_LARGEST_LOG_ODDS = np.log(1e6)
+"""Largest logarithm of the odds of a contact by one force, because forces have outliers."""
+_STILL_ANGLE = 0.02
+"""Angle in rad by which joints of a robot that stands still may move."""
+_STILL_DEVIATIONS = 10.0
 """Deviations of encoders by which angles differ of a robot that stands still, at most.
 
 Of some thousand differences of two angles the largest is 5 deviations, and the noise is measured by
 up to 44 % too low (see `measure_angle_noise`).
 """
-_STANDS = 0.2, 2.0  # s: a shorter time is no standing, and biases need no longer one
+_STANDING_TIMES = 0.2, 2.0
+"""Times in s: a shorter one is no standing, and biases need no longer one."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ class Hysteresis:
     def log_odds(self, force: float) -> float:
         """Return the logarithm of p / (1 - p) of a vertical force in N, p the chance of contact."""
         middle, width = 0.5 * (self.on + self.off), 0.25 * (self.on - self.off)
-        return float(np.clip((force - middle) / width, -_LARGEST, _LARGEST))
+        return float(np.clip((force - middle) / width, -_LARGEST_LOG_ODDS, _LARGEST_LOG_ODDS))
 
 
 def completed(forces: Array, weight: float) -> Array:
@@ -101,16 +104,21 @@ def completed(forces: Array, weight: float) -> Array:
 
 OPENING = 5.0
 """Seconds from the start of a log, in which a robot stands or moves slowly for a while."""
-_GAP = 3.0  # median periods, from which on samples are missing between two
+_GAP_PERIODS = 3.0
+"""Time between two samples, in median periods, above which samples are missing."""
 
 
 @dataclass(frozen=True, eq=False)
 class Readings:
     """Series of the sensors, each with stamps of its own.
 
-    inertial (n, 6): rate in rad/s and specific force in m/s^2, in the axes of the sensor. angles
-    (n, m): of the joints in rad. loads: vertical force (n, 1) in N for each foot by the name of its
-    frame; empty where there are none. A value that is NaN is missing.
+    A value that is NaN is missing.
+
+    Attributes:
+        inertial: Rates in rad/s and specific forces in m/s^2 (n, 6), in the axes of the sensor.
+        angles: Joint angles (n, m), rad.
+        loads: Vertical force (n, 1) in N of each foot by the name of its frame; empty where no
+            foot measures any.
     """
 
     inertial: Series
@@ -140,7 +148,7 @@ class Readings:
         """Gaps (k, 2) of the inertial samples, begin and end in s."""
         times = self.inertial.complete_rows.times
         steps = np.diff(times)
-        late = np.flatnonzero(steps > _GAP * np.median(steps))
+        late = np.flatnonzero(steps > _GAP_PERIODS * np.median(steps))
         return np.column_stack([times[late], times[late + 1]])
 
     def each(self, change: Callable[[Series], Series]) -> Readings:
@@ -323,7 +331,7 @@ def longest_step(times: Array, opening: float) -> float:
     """
     steps = np.diff(times)
     early = steps[times[1:] <= times[0] + opening]
-    return _GAP * float(np.median(early if len(early) else steps))
+    return _GAP_PERIODS * float(np.median(early if len(early) else steps))
 
 
 def opening_rows(series: Series, end: float) -> Series:
@@ -352,16 +360,16 @@ def stood(angles: Series) -> float:
     """Find for how long a robot stands still at the start by its joint angles.
 
     Args:
-        angles: Joint angles (n, m), rad. Noise of encoders is no motion, see `_STILL_NOISE`.
+        angles: Joint angles (n, m), rad. Noise of encoders is no motion, see `_STILL_DEVIATIONS`.
 
     Returns:
         The time in s; 0 for one that walks.
     """
     known = angles.sort_by_time()
-    still = max(_STILL, _STILL_NOISE * measure_angle_noise(known.complete_rows, 0.0))
+    still = max(_STILL_ANGLE, _STILL_DEVIATIONS * measure_angle_noise(known.complete_rows, 0.0))
     away = np.abs(known.values - known.values[0]).max(axis=1) > still
     end = known.times[int(away.argmax()) if away.any() else -1] - known.times[0]
-    least, most = _STANDS
+    least, most = _STANDING_TIMES
     return 0.0 if end < least else min(float(end), most)
 
 
@@ -381,7 +389,7 @@ def uniform_stamps(times: Array) -> Array:
         return times
     steps = np.diff(times)
     period = float(np.median(steps))
-    skipped = np.where(steps > _GAP * period, np.rint(steps / period), 1.0)
+    skipped = np.where(steps > _GAP_PERIODS * period, np.rint(steps / period), 1.0)
     numbers = np.concatenate([[0.0], np.cumsum(skipped)])
     slope, start = np.polyfit(numbers, times - times[0], 1)
     return np.asarray(times[0] + start + slope * numbers)

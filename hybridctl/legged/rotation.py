@@ -17,7 +17,9 @@ import pinocchio as pin
 
 from hybridctl.base.checks import Array
 
-_SMALL = 1.0  # rad^2, below which coefficients are summed, because their closed forms cancel
+_SERIES_SQUARE = (
+    1.0  # rad^2, below which coefficients are summed, because their closed forms cancel
+)
 _TERMS = 9  # the next one is at most 1 / 21!, 2e-20
 _INVERSE = {m: [1.0 / math.factorial(m + 2 * j) for j in range(_TERMS + 1)] for m in range(1, 5)}
 # of twice the derivative of a coefficient by the square, with the sign changed
@@ -25,7 +27,9 @@ _SLOPES = {
     m: [2.0 * (j + 1) / math.factorial(m + 2 * j + 2) for j in range(_TERMS + 1)] for m in (2, 3)
 }
 # the largest square for which the terms after number k are below rounding
-_REACH = [(1e-17 * math.factorial(2 * k + 3)) ** (1.0 / (k + 1)) for k in range(_TERMS)] + [_SMALL]
+_REACH = [(1e-17 * math.factorial(2 * k + 3)) ** (1.0 / (k + 1)) for k in range(_TERMS)] + [
+    _SERIES_SQUARE
+]
 _EYE = np.eye(3)
 _CROSS = np.array([pin.skew(axis) for axis in _EYE]).reshape(3, 9)  # a vector times it is a skew
 # For each axis c: w times it is w c^T + (w . c) I, and the last of four is the skew of c.
@@ -97,7 +101,7 @@ def left_jacobian_slope_map(w: Array) -> Array:
     """
     x, y, z = w.tolist()
     square = x * x + y * y + z * z
-    if square < _SMALL:
+    if square < _SERIES_SQUARE:
         terms = _count_terms(square)
         a2, a3 = _summed(_INVERSE[2], square, terms), _summed(_INVERSE[3], square, terms)
         slope2 = -_summed(_SLOPES[2], square, terms)
@@ -123,7 +127,7 @@ def left_jacobian_slope_map(w: Array) -> Array:
 
 def _coefficients(square: float) -> tuple[float, float, float, float]:
     """Return the sums over j of (-square)^j / (m + 2 j)!, for m = 1 to 4."""
-    if square < _SMALL:
+    if square < _SERIES_SQUARE:
         terms = _count_terms(square)
         return (
             _summed(_INVERSE[1], square, terms),

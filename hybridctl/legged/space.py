@@ -86,15 +86,19 @@ BASE, BASE_TANGENT = 16, 15  # coordinates and dimension of base and biases
 ANGLE, POSITION, VELOCITY = slice(0, 3), slice(3, 6), slice(6, 9)  # in the tangent space
 GYROSCOPE, ACCELEROMETER = slice(9, 12), slice(12, 15)
 BIAS_ROWS = slice(2, 4)  # of `BaseSpace.vector_rows`
-_UNIT = 1e-6  # how far from one the norm of a quaternion may be
+_NORM_TOLERANCE = 1e-6  # how far from one the norm of a quaternion may be
 
 
 class RootPose(NamedTuple):
     """The root of a robot at one time.
 
-    position (3,) in m, orientation (4,) as quaternion x, y, z, w and velocity (3,) of its origin in
-    m/s, all in the world. covariance (9, 9) of turn (rad, about axes of the world), position, and
-    velocity; that of the velocity leaves out the noise of the gyroscope over the lever arm.
+    Attributes:
+        time: Time, s.
+        position: Position (3,) in the world, m.
+        orientation: Quaternion (4,) x, y, z, w in the world.
+        velocity: Velocity (3,) of its origin in the world, m/s.
+        covariance: Covariance (9, 9) of turn (rad, about axes of the world), position and velocity.
+            That of the velocity leaves out the noise of the gyroscope over the lever arm.
     """
 
     time: float
@@ -108,7 +112,9 @@ class RootPose(NamedTuple):
 class BaseSpace:
     """States of a base with some feet in contact (see this module and `spaces.Space`).
 
-    points: number of feet in contact. flat: number of those whose orientation is known as well.
+    Attributes:
+        points: Number of feet in contact.
+        flat: Number of those whose orientation is part of the state as well.
     """
 
     points: int
@@ -276,7 +282,7 @@ class BaseSpace:
         """
         for q in self.turning_quaternions:
             norm = float(np.linalg.norm(x[q]))
-            if abs(norm - 1.0) > _UNIT:
+            if abs(norm - 1.0) > _NORM_TOLERANCE:
                 raise InputError(
                     f"{name}: entries {q.start} to {q.stop - 1} must be a quaternion x, y, z, w of "
                     f"norm 1, got {x[q].tolist()} of norm {norm:.6g}"
@@ -493,11 +499,11 @@ def _make_generator_parts() -> tuple[Array, Array]:
 
 _STILL, _BY_SENSED = _make_generator_parts()
 _NO_BOUNDS = np.zeros(0)
-_ORDER = 8
+_SERIES_ORDER = 8
 """Powers of the generator. The turn enters up to the power 5 beside the other three factors that
 a block can have; the term after that is below 1e-16 of the block for turns of `_LARGEST_TURN`."""
 _LARGEST_TURN = 0.0125  # rad, of a step that is summed; a longer one is halved until it is shorter
-_NODES = 6
+_NOISE_NODES = 6
 """Points of the rule of Gauss that integrates the noise. Without a turn the integrand is of degree
 6; the rule is exact up to 11, and what is left of a turn of `_LARGEST_TURN` is below 1e-18."""
 
@@ -510,10 +516,10 @@ def _make_step_weights() -> tuple[Array, Array]:
         which are multiples of the identity. Those of nodes are multiplied by the roots of the
         weights of the rule.
     """
-    points, weights = np.polynomial.legendre.leggauss(_NODES)
+    points, weights = np.polynomial.legendre.leggauss(_NOISE_NODES)
     times = np.append(1.0, 0.5 * (points + 1.0))
     roots = np.append(1.0, np.sqrt(0.5 * weights))
-    powers = [times**k / math.factorial(k) for k in range(1, _ORDER + 1)]
+    powers = [times**k / math.factorial(k) for k in range(1, _SERIES_ORDER + 1)]
     return np.array(powers).T * roots[:, None], roots[:, None, None] * np.eye(BASE_TANGENT)
 
 
@@ -574,13 +580,13 @@ def _power_stack(a: Array) -> Array:
     The other rows are zero, so that the rows of a product are those of the first factor, without
     its last columns, times those of the second.
     """
-    rows = np.empty((9 * _ORDER, BASE_TANGENT))
+    rows = np.empty((9 * _SERIES_ORDER, BASE_TANGENT))
     own = rows[:, :9]
     rows[:9] = a
     np.dot(own[:9], rows[:9], out=rows[9:18])
     np.dot(own[:18], rows[9:18], out=rows[18:36])
     np.dot(own[:36], rows[27:36], out=rows[36:72])
-    return rows.reshape(_ORDER, -1)
+    return rows.reshape(_SERIES_ORDER, -1)
 
 
 def _lay_beside(stack: Array) -> Array:

@@ -48,29 +48,37 @@ ground. From then on `foot_distances` measures it."""
 
 @dataclass(frozen=True)
 class BaseNoise(Settings):
-    """Standard deviations; densities are per square root of Hz.
+    """Noise of sensors and feet: standard deviations, and densities per square root of Hz.
 
     Those of gyroscope, accelerometer and encoder are raised to what a log shows at its start, see
-    the module `sensor_noise`.
+    the module `sensor_noise`. The five of slipping are explained in the module `creep`, those of
+    distances in `foot_distances`.
 
-    gyroscope (rad/s/sqrt(Hz)) and accelerometer (m/s^2/sqrt(Hz)): of their white noise.
-    gyroscope_walk (rad/s^2/sqrt(Hz)), accelerometer_walk (m/s^3/sqrt(Hz)): of their biases.
-    foot (m/s/sqrt(Hz)), foot_turn (rad/s/sqrt(Hz)): of feet in contact, which creep, as those
-    of a recorded humanoid do. If foot is None, soles have `SOLE_CREEP`, and others what their
-    distances say (see the module `foot_distances`), by two more: foot_alike, by how many times feet
-    creep more than their distances change, for what they do alike; foot_memory, the number of
-    pairs of steps after which a pair counts 1 / e.
-    What they move by beyond that is seen in the log, by the four that follow (see the module
-    `creep`): slip_time (s): for how long a foot in contact keeps a velocity with which it slips,
-    sinks or lifts; 0 to take all feet to creep alike. slip_speed (m/s): the fastest that is
-    believed. slip_fast (m/s): from which on a foot does not stand yet or is about to leave.
-    slip_resolution (m/s): noise that the velocity of a foot may have by its angles, which sets the
-    time over which it is averaged. slip_margin: by how many times its variance a velocity has to
-    exceed zero.
-    encoder (rad): of each angle in each sample. measured (m), measured_turn (rad): of each pose of
-    a foot besides, such as links that bend. ground (m): of the height of the ground under a foot.
-    held_rate (rad/s), held_force (m/s^2): by how much rates and forces change while samples are
-    missing; the change is taken to be white, as wide as the gap.
+    Attributes:
+        gyroscope: White noise of the rate, rad/s/sqrt(Hz).
+        accelerometer: White noise of the specific force, m/s^2/sqrt(Hz).
+        gyroscope_walk: Random walk of the gyroscope's bias, rad/s^2/sqrt(Hz).
+        accelerometer_walk: Random walk of the accelerometer's bias, m/s^3/sqrt(Hz).
+        foot: Creep of feet in contact, m/s/sqrt(Hz). None for `SOLE_CREEP` of soles, and for point
+            feet what their distances say.
+        foot_alike: How many times feet creep more than their distances change, by what they do
+            alike.
+        foot_memory: Number of pairs of steps after which a pair counts 1 / e.
+        foot_turn: Turning creep of soles in contact, rad/s/sqrt(Hz).
+        slip_time: Time in s for which a foot in contact keeps a velocity with which it slips,
+            sinks or lifts; 0 to let all feet creep alike.
+        slip_speed: Fastest slip that is believed, m/s.
+        slip_fast: Speed in m/s from which on a foot does not stand yet, or is about to leave.
+        slip_resolution: Noise in m/s that the velocity of a foot may have by its angles; it sets
+            the time over which the velocity is a mean.
+        slip_margin: By how many times its variance a squared velocity has to exceed zero.
+        encoder: Noise of each joint angle in each sample, rad.
+        measured: Noise of the position of a foot besides, such as of links that bend, m.
+        measured_turn: Noise of the turn of a sole besides, rad.
+        ground: Deviation of the height of the ground under a foot, m.
+        held_rate: By how much rates change while samples are missing, rad/s. The change is taken
+            to be white, as wide as the gap.
+        held_force: By how much specific forces change while samples are missing, m/s^2.
     """
 
     gyroscope: NotNegative = 1e-3
