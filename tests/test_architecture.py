@@ -45,6 +45,7 @@ RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 HOME = {
     "casadi": {
         "base/function_cache.py",
+        "legged/compiled_formulas.py",
         "planning/collocation.py",
         "planning/event_orders.py",
         "planning/horizon_functions.py",

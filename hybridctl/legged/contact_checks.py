@@ -11,9 +11,9 @@ from hybridctl.estimation.result import FilterResult
 from hybridctl.legged.readings import Hysteresis, stretches
 from hybridctl.legged.system import LeggedBase
 
-_SHORT = 0.2
+_SHORT_CONTACT_SHARE = 0.2
 """Share of the time of a step: a contact that is shorter is chatter."""
-_CHATTER = 0.2
+_MOST_SHORT_SHARE = 0.2
 """Share of the contacts of a foot that may be short."""
 
 
@@ -50,13 +50,13 @@ def find_suspicious_contacts(
         loads: Forces by foot. By motion alone a foot that slips for a moment stands twice in a
             step, and the number of its contacts is not judged.
     """
-    times, least, found = result.times, _SHORT * step, []
+    times, least, found = result.times, _SHORT_CONTACT_SHARE * step, []
     walks = any(downs for downs, _ in count_contact_changes(base, result).values())
     for foot in base.feet:
         stands = np.array([foot in base.standing(mode) for mode in result.modes])
         lasted = np.array([times[b] - times[a] for a, b in stretches(stands)][1:-1])
         short = int((lasted < least).sum())
-        if foot in loads and short > max(1.0, _CHATTER * len(lasted)):
+        if foot in loads and short > max(1.0, _MOST_SHORT_SHARE * len(lasted)):
             found.append(
                 f"{short} of {len(lasted)} contacts of {foot!r} are shorter than {least:.3g} s: "
                 "forces or evidence chatter, or steps are shorter than `evidence.step` says"

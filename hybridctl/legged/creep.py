@@ -26,7 +26,6 @@ The velocity :math:`\dot s` is the mean over a time that is short where encoders
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -34,22 +33,24 @@ import numpy as np
 from hybridctl.base.checks import Array
 from hybridctl.base.time_series import Series
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.filter import SaltedKalmanFilter
-from hybridctl.estimation.record import Record
-from hybridctl.estimation.result import FilterResult, over_record
-from hybridctl.estimation.state import FilterState, Input
-from hybridctl.hybrid.laws import HeldInput
-from hybridctl.legged.foot_distances import FootDistances, begin_distances
 from hybridctl.legged.kinematics import FootKinematics, LegKinematics
 from hybridctl.legged.rotation import matrix, skew, skews
 from hybridctl.legged.space import ANGLE, GYROSCOPE, RATE, VELOCITY
-from hybridctl.legged.system import RISE, BaseNoise, LeggedBase
+from hybridctl.legged.system import (
+    RISE,
+    BaseNoise,
+    LeggedBase,
+)
 
 _EYE = np.eye(3)
-_FINEST = 1e-5  # rad: no encoder is finer, and one that repeats its value says nothing
-_LONGEST = 0.02  # s, of the mean velocity of a foot: what happens at touchdown lasts longer
-_DOZEN = 12  # rows
-_SECOND = math.sqrt(6.0)  # deviation of x[k-1] - 2 x[k] + x[k+1] of white noise of deviation one
+_LEAST_ANGLE_NOISE = 1e-5
+"""Deviation in rad: no encoder is finer, and one that repeats its value says nothing."""
+_LONGEST_WINDOW = 0.02
+"""Longest time in s for the mean velocity of a foot: what happens at touchdown lasts longer."""
+_BLOCK_ROWS = 12
+"""Rows of angles whose noise is one value; the quietest of these blocks counts."""
+_SECOND_DIFFERENCE_DEVIATION = math.sqrt(6.0)
+"""Deviation of x[k-1] - 2 x[k] + x[k+1] for white noise of deviation one."""
 
 
 def measure_angle_noise(angles: Series, otherwise: float) -> float:
@@ -64,11 +65,11 @@ def measure_angle_noise(angles: Series, otherwise: float) -> float:
         does not reach: the root mean square over the joints in the quietest dozen rows.
     """
     squares = (np.diff(angles.values, n=2, axis=0) ** 2).mean(axis=1)
-    blocks = len(squares) // _DOZEN
+    blocks = len(squares) // _BLOCK_ROWS
     if not blocks:
         return otherwise
-    quietest = squares[: blocks * _DOZEN].reshape(blocks, _DOZEN).mean(axis=1).min()
-    return max(float(np.sqrt(quietest)) / _SECOND, _FINEST)
+    quietest = squares[: blocks * _BLOCK_ROWS].reshape(blocks, _BLOCK_ROWS).mean(axis=1).min()
+    return max(float(np.sqrt(quietest)) / _SECOND_DIFFERENCE_DEVIATION, _LEAST_ANGLE_NOISE)
 
 
 class FootMotion(NamedTuple):
@@ -82,9 +83,14 @@ class FootMotion(NamedTuple):
     angle_noise: float
     window: float
 
+    @property
+    def rate_variance(self) -> float:
+        """Variance of the mean rate of a joint angle over the window, rad^2/s^2."""
+        return 2.0 * (self.angle_noise / self.window) ** 2
+
     @staticmethod
     def of(base: LeggedBase, angles: Series, window: float | None = None) -> FootMotion:
-        """Choose it for joint angles (n, m) in rad at the start of a log.
+        """Return the choice for joint angles (n, m) in rad at the start of a log.
 
         Args:
             base: Base and feet.
@@ -93,13 +99,13 @@ class FootMotion(NamedTuple):
         """
         known = angles.complete_rows
         if len(known) < 2:
-            return FootMotion(base.noise.encoder, window or _LONGEST)
+            return FootMotion(base.noise.encoder, window or _LONGEST_WINDOW)
         noise = measure_angle_noise(known, base.noise.encoder)
         if window is not None:
             return FootMotion(noise, window)
         lever = measure_lever(base.kinematics, known.values[0])
         # Stamps that mostly repeat have no period.
-        period = float(np.median(np.diff(known.times))) or _LONGEST
+        period = float(np.median(np.diff(known.times))) or _LONGEST_WINDOW
         rows = round(choose_window(base.noise, noise, lever) / period)
         return FootMotion(noise, max(rows, 1) * period)
 
@@ -115,11 +121,11 @@ def choose_window(noise: BaseNoise, angle_noise: float, lever: float) -> float:
     Returns:
         The time in s, 20 ms at most.
     """
-    return min(math.sqrt(2.0) * angle_noise * lever / noise.slip_resolution, _LONGEST)
+    return min(math.sqrt(2.0) * angle_noise * lever / noise.slip_resolution, _LONGEST_WINDOW)
 
 
 def measure_lever(kinematics: LegKinematics, angles: Array) -> float:
-    """Measure how far feet move with the joint angles, m/rad: the root mean square over axes."""
+    """Return how far feet move with the joint angles, m/rad: the root mean square over axes."""
     seen = kinematics(angles, kinematics.feet)
     return float(np.sqrt(np.mean([np.sum(foot.moving**2) / 3.0 for foot in seen])))
 
@@ -165,8 +171,8 @@ def apparent_velocities(
     return w, h
 
 
-def with_creep(base: LeggedBase, e: Estimate, u: Array, motion: FootMotion) -> Array:
-    """Complete an input by how much each point foot in contact creeps.
+def measure_creep(base: LeggedBase, e: Estimate, u: Array, motion: FootMotion) -> Array:
+    """Measure by how much each foot creeps, by its apparent velocity.
 
     Args:
         base: Base, feet and noise.
@@ -175,121 +181,45 @@ def with_creep(base: LeggedBase, e: Estimate, u: Array, motion: FootMotion) -> A
         motion: How the velocities of the feet were found.
 
     Returns:
-        The input (nu,).
+        Densities (k,) of creep in each direction in m^2/s, of all k feet; zero for soles and for
+        feet that do not stand.
     """
     noise, layout = base.noise, base.layout(e.mode)
     # A sole that is the only one says nothing of its own motion, see this module.
-    numbers = layout.numbers[layout.points]
+    numbers, creep = layout.numbers[layout.points], np.zeros(len(base.feet))
     if not noise.slip_time or not len(numbers):
-        return u
-    result: Array = u.copy()
+        return creep
     feet = base.kinematics.find_feet(base.angles(u))
     moving = u[base.all_moving_columns].reshape(-1, 3)
     w, h = apparent_velocities(feet.positions[numbers], moving[numbers], e, u[RATE])
-    levers = feet.twists[numbers, :3].reshape(len(numbers), -1)
-    by_angles = 2.0 * (motion.angle_noise / motion.window) ** 2 * _sum_squares(levers)
+    by_angles = motion.rate_variance * feet.levers[numbers]
     rows = h.reshape(-1, GYROSCOPE.stop)
     spread = rows.dot(e.covariance[: GYROSCOPE.stop, : GYROSCOPE.stop]) * rows
     unknown = spread.reshape(len(numbers), -1).sum(axis=1) + by_angles
-    excess = (_sum_squares(w) - noise.slip_margin * unknown) / 3.0
+    excess = ((w * w).sum(axis=1) - noise.slip_margin * unknown) / 3.0
     excess = np.minimum(np.maximum(excess, 0.0), noise.slip_speed**2)
-    creep = noise.slip_time * excess * (1.0 + excess / noise.slip_fast**2)
-    result[base.creep_columns][numbers] = creep
-    return result
+    creep[numbers] = noise.slip_time * excess * (1.0 + excess / noise.slip_fast**2)
+    return creep
 
 
-def _sum_squares(rows: Array) -> Array:
-    """Return the sum of squares (n,) of each row (n, m)."""
-    return np.asarray((rows * rows).sum(axis=1))
-
-
-class CreepState(NamedTuple):
-    """What a `CreepFilter` keeps.
-
-    Attributes:
-        filter: State of the filter of the base.
-        distances: What the distances of feet have said; None where the noise of feet is given.
-    """
-
-    filter: FilterState
-    distances: FootDistances | None
-
-    @property
-    def time(self) -> float:
-        """Time of the estimate, s."""
-        return self.filter.time
-
-    @property
-    def estimate(self) -> Estimate:
-        """The estimate of base and feet."""
-        return self.filter.estimate
-
-
-@dataclass(frozen=True, eq=False)
-class CreepFilter:
-    """A filter of a base that completes its inputs by how feet creep.
-
-    Attributes:
-        base: Base, feet and noise.
-        filter: The filter of the base.
-        motion: How the velocities of the feet in the inputs were found.
-    """
-
-    base: LeggedBase
-    filter: SaltedKalmanFilter
-    motion: FootMotion
-
-    def start(self, initial: Estimate) -> CreepState:
-        """Return the state in which a run from an estimate begins."""
-        noise = self.base.noise
-        distances = begin_distances(noise) if noise.foot is None else None
-        return CreepState(self.filter.start(initial), distances)
-
-    def predict(self, state: CreepState, time: float, input: Input = None) -> CreepState:
-        """Return the state at a later time; see `SaltedKalmanFilter.predict`."""
-        now, distances = state
-        if input is None or time == now.time:
-            return state
-        u = with_creep(self.base, now.estimate, np.asarray(input), self.motion)
-        if distances is not None:
-            seen = u[self.base.creep_columns].copy()
-            distances = distances.follow(self.base, now.estimate, u)
-            u = add_creep(self.base, now.estimate, u, distances.creep)
-            distances = distances.add_motion((time - now.time) * seen)
-        # A record and a live filter have checked it: as a held law it is not checked once more.
-        return CreepState(self.filter.predict(now, time, HeldInput(u)), distances)
-
-    def update(
-        self, state: CreepState, channel: str, value: Array, input: Input = None
-    ) -> CreepState:
-        """Return the state after a value of a channel; see `SaltedKalmanFilter.update`."""
-        held = input if input is None else HeldInput(np.asarray(input))
-        return state._replace(filter=self.filter.update(state.filter, channel, value, held))
-
-    def run(self, record: Record, initial: Estimate) -> FilterResult:
-        """Filter a record from an estimate on; see `SaltedKalmanFilter.run`."""
-        channels = [*self.filter.measurements, *self.filter.signals]
-        shown = lambda state: state.filter  # noqa: E731
-        return over_record(
-            record, self.start(initial), channels, self.predict, self.update, shown, None
-        )
-
-
-def add_creep(base: LeggedBase, e: Estimate, u: Array, densities: Array) -> Array:
-    """Return an input in which point feet in contact creep as well as their distances say.
+def complete_input(
+    base: LeggedBase, e: Estimate, u: Array, creep: Array, densities: Array | None
+) -> Array:
+    """Return a copy of an input that says how much feet creep.
 
     Args:
-        base: Base, feet and noise. What feet creep by in `noise` is part of the densities.
-        e: Estimate, which says which feet stand.
-        u: Input (nu,), with what their velocities say.
-        densities: Densities (2,) of creep along level ground and along the vertical, m^2/s.
+        base: Base, feet and noise.
+        e: Estimate, whose mode says which feet stand.
+        u: Input (nu,).
+        creep: Densities (k,) of creep of all feet by their velocities, see `measure_creep`.
+        densities: Densities (2,) of creep of point feet along level ground and along the vertical
+            by their distances, m^2/s, in place of that of `BaseNoise.creep`; None keeps that.
     """
     layout = base.layout(e.mode)
-    numbers = layout.numbers[layout.points]
-    if not len(numbers):
-        return u
-    level, vertical = densities.tolist()
-    result: Array = u.copy()
-    result[base.creep_columns][numbers] += level - base.noise.creep(flat=False) ** 2
-    result[RISE] = vertical - level
-    return result
+    numbers, result = layout.numbers[layout.points], u.copy()
+    result[base.creep_columns] = creep
+    if densities is not None and len(numbers):
+        level, vertical = densities.tolist()
+        result[base.creep_columns][numbers] += level - base.noise.creep(flat=False) ** 2
+        result[RISE] = vertical - level
+    return np.asarray(result)

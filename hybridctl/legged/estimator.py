@@ -33,11 +33,13 @@ from hybridctl.estimation.noise import EventNoise, Noise
 from hybridctl.estimation.record import Record, Series
 from hybridctl.estimation.result import FilterResult
 from hybridctl.hybrid.trajectory import Event
+from hybridctl.legged.compiled_formulas import build_root
 from hybridctl.legged.contact_checks import (
     count_contact_changes,
     find_suspicious_contacts,
 )
-from hybridctl.legged.creep import CreepFilter, FootMotion
+from hybridctl.legged.creep import FootMotion
+from hybridctl.legged.creep_filter import CreepFilter
 from hybridctl.legged.hypotheses import ContactEvidence, ContactHypotheses
 from hybridctl.legged.kinematics import Foot, LegKinematics
 from hybridctl.legged.leg_forces import LegDynamics, estimate_leg_forces
@@ -53,9 +55,9 @@ from hybridctl.legged.readings import (
     uniform_stamps,
 )
 from hybridctl.legged.rest import REST, rest_measurement
-from hybridctl.legged.rotation import matrix, product, quaternion, skew
+from hybridctl.legged.rotation import matrix, product, quaternion
 from hybridctl.legged.sensor_noise import raise_to_sensors
-from hybridctl.legged.space import ANGLE, BASE_TANGENT, GYROSCOPE, POSITION, VELOCITY
+from hybridctl.legged.space import BASE, BASE_TANGENT
 from hybridctl.legged.space import RootPose as RootPose
 from hybridctl.legged.start import (
     WALKING,
@@ -80,35 +82,48 @@ from hybridctl.legged.wiring import find_wiring_faults
 from hybridctl.legged.wiring_signals import WiringFault
 from hybridctl.mechanics.multibody.robot import Robot
 
-_SETTLED = 0.5  # s of walking, over which the mean force points up
-_SHARES = 2.0 / 3.0, 1.0 / 3.0  # of a foot's part of the weight: touch and lift
+_TILT_TIME = 0.5
+"""Time in s of walking over which the mean force points up."""
+_THRESHOLD_SHARES = 2.0 / 3.0, 1.0 / 3.0
+"""Touch and lift force, relative to the weight that each of all feet would bear."""
 
 
 @dataclass(frozen=True)
 class BaseSettings(Settings):
-    """What a legged base's filter is made of.
+    """Settings of the filter of a legged base; times in s, forces in N, lengths in m.
 
-    inertial: the frame of the inertial sensor. feet: frames that touch the ground. touch_force,
-    lift_force: vertical forces in N from which on a foot is in contact, and down to which it stays
-    so (see `Hysteresis`); None for two thirds of the weight that each of all feet would bear, and
-    for half of the other. evidence: contact by hypotheses that motion and forces weigh (see
-    `hypotheses`), None for thresholds. weight: in N, for a force that is missing, and for the
-    thresholds; None keeps the contact as it was, and takes the weight of the URDF. ground: height
-    of level ground in m, None where it is not known.
-    observer_gain: in 1/s, of the momentum observer by which joint torques say the forces of feet
-    (see `leg_forces`): what changes within 1/gain s is smoothed, and noise grows as the gain.
-    settle: s that a foot which has come down is pressed into the ground, before its contact counts.
-    uniform_clock: replace stamps by those of an even clock. time_offset: s by which the inertial
-    sensor is stamped too late against the joints, negative where the joints are late; inertial
-    samples are taken so much later. "auto" finds it in a log (see `time_offset`), and compensates
-    what is significant; live it is 0, because it takes a whole log to find it. standing: s from
-    the start that the robot stands still, over which bias of the gyroscope and tilt are by medians,
-    and the force is compared with gravity; 0 for one that walks already, whose tilt is the mean of
-    half a second, and whose biases are zero; None for what its joints say (see `stood`). opening: s
-    from the start from which that, the noise of the angles, the usual period and the first contacts
-    are found; a filter that runs live collects it before it begins. start: None for
-    `StartDeviations()`, and `WALKING` without standing. gate: the probability with which right
-    angles pass, None takes all.
+    Attributes:
+        inertial: Name of the frame of the inertial sensor.
+        feet: Frames that touch the ground.
+        touch_force: Vertical force from which on a foot is in contact (see `Hysteresis`). None for
+            two thirds of the weight that each of all feet would bear, or twice `lift_force`.
+        lift_force: Vertical force down to which a foot stays in contact. None for half of
+            `touch_force`.
+        evidence: Contacts are hypotheses that motion and forces weigh (see `hypotheses`). None for
+            thresholds of forces.
+        weight: Weight by which one missing force is completed, and by which thresholds are chosen.
+            None keeps the contact where a force is missing, and takes the weight of the URDF.
+        ground: Height of level ground. None where it is not known.
+        observer_gain: Gain in 1/s of the momentum observer that finds forces of feet by joint
+            torques (see `leg_forces`). Changes within 1/gain s are smoothed; noise grows with it.
+        settle: Time that a foot which has come down is pressed into the ground before its contact
+            counts.
+        uniform_clock: Whether stamps are replaced by those of an even clock.
+        time_offset: Time by which the inertial sensor is stamped too late against the joints,
+            negative where the joints are late; inertial samples are taken so much later. "auto"
+            finds it in a log (see `time_offset`) and compensates what is significant. Live, where
+            it would take a whole log, "auto" is 0.
+        standing: Time from the start for which the robot stands still. Over it the bias of the
+            gyroscope and the tilt are medians, and the force is compared with gravity. 0 for one
+            that walks already: its tilt is by the mean of half a second, its biases are zero. None
+            for what its joints say (see `stood`).
+        opening: Time from the start from which `standing`, the noise of sensors, the usual period
+            and the first contacts are found. A live filter collects it before it begins.
+        gate: Probability with which right angles are accepted; None accepts all.
+        noise: Noise of sensors and feet.
+        start: Deviations at the start. None for `StartDeviations()`, and for `WALKING` where the
+            robot does not stand.
+        gravity: Acceleration of free fall in the world, m/s^2, along -z.
     """
 
     inertial: str
@@ -146,9 +161,9 @@ class BaseSettings(Settings):
         """
         part = (self.weight or weight) / max(len(self.feet), 1)
         on, off = self.touch_force, self.lift_force
-        ratio = _SHARES[0] / _SHARES[1]
+        ratio = _THRESHOLD_SHARES[0] / _THRESHOLD_SHARES[1]
         if on is None:
-            on = _SHARES[0] * part if off is None else ratio * off
+            on = _THRESHOLD_SHARES[0] * part if off is None else ratio * off
         return Hysteresis(on, on / ratio if off is None else off)
 
     def build(self, robot: Robot) -> BaseEstimator:
@@ -327,7 +342,7 @@ class BaseEstimator:
     @property
     def opening(self) -> float:
         """Time from the first sample from which everything that then stays fixed is found, s."""
-        return max(self.settings.opening, self.settings.standing or 0.0, _SETTLED)
+        return max(self.settings.opening, self.settings.standing or 0.0, _TILT_TIME)
 
     def standing_time(self, angles: Series, start: float) -> float:
         """Return how long the robot stands still at the start, s; 0 for one that walks.
@@ -402,7 +417,7 @@ class BaseEstimator:
         assert record.inputs is not None
         times, u = record.inputs.times, record.inputs.values
         standstill = self.stood(record)
-        still = times <= times[0] + (standstill or _SETTLED)
+        still = times <= times[0] + (standstill or _TILT_TIME)
         force, s = u[still, 3:6].mean(axis=0), self.deviations(record)
         gyroscope, rate = s.gyroscope, np.zeros(3)
         if standstill:
@@ -461,7 +476,7 @@ class BaseEstimator:
         return found.estimate
 
     def run(self, given: Readings, initial: Estimate | None = None) -> FilterResult:
-        """Filter readings and return the result.
+        """Return the result of filtering readings.
 
         Args:
             given: Readings as recorded.
@@ -471,7 +486,9 @@ class BaseEstimator:
         return self.run_record(self.record(given), first)
 
     def run_record(self, record: Record, initial: Estimate) -> FilterResult:
-        """Filter a record, by thresholds or by hypotheses, see `find_evidence`.
+        """Return the result of filtering a record, by thresholds or hypotheses of contact.
+
+        Which of both, see `find_evidence`.
 
         Args:
             record: Record that `record` has made.
@@ -598,16 +615,10 @@ class BaseEstimator:
         return (*found, *(f"{note} at {t:.3f} s" for t, note in result.notes))
 
     @cached_property
-    def _root_pose(self) -> tuple[Array, Array, Array]:
-        """Origin (3,) of the root in the inertial frame, its axes as a quaternion, a derivative.
-
-        That (9, 15) is the derivative of turn, position and velocity of the root, in the axes of
-        the inertial frame, by base and biases, for a base that does not turn.
-        """
+    def _root_pose(self) -> Array:
+        """Origin of the root in the inertial frame, and its axes as a quaternion, (7,)."""
         turn, arm = self._locate_root()
-        by = np.eye(9, BASE_TANGENT)
-        by[POSITION, ANGLE], by[VELOCITY, GYROSCOPE] = -skew(arm), skew(arm)
-        return arm, quaternion(turn), by
+        return np.concatenate([arm, quaternion(turn)])
 
     def _locate_root(self) -> tuple[Array, Array]:
         """Return axes (3, 3) and origin (3,) of the root in the inertial frame."""
@@ -622,18 +633,9 @@ class BaseEstimator:
             rate: Measured angular velocity (3,), rad/s, on which the root's velocity depends; None
                 for zero.
         """
-        x, (arm, turn, still) = estimate.mean, self._root_pose
-        own = matrix(x[:4])
-        omega = np.zeros(3) if rate is None else check_array("rate", rate, (3,)) - x[10:13]
-        swing = still[VELOCITY, GYROSCOPE].dot(-omega)
-        by = still.copy()
-        by[VELOCITY, ANGLE] = skew(-swing)
-        by = np.matmul(own, by.reshape(3, 3, BASE_TANGENT)).reshape(9, BASE_TANGENT)
+        x = estimate.mean[:BASE]
+        measured = x[10:13] if rate is None else check_array("rate", rate, (3,))
+        *pose, by = build_root()(x, measured, self._root_pose)
         p = estimate.covariance[:BASE_TANGENT, :BASE_TANGENT]
-        return RootPose(
-            estimate.time,
-            x[4:7] + own.dot(arm),
-            product(x[:4], turn),
-            x[7:10] + own.dot(swing),
-            by.dot(p).dot(by.T),
-        )
+        position, orientation, velocity = (values.copy() for values in pose)
+        return RootPose(estimate.time, position, orientation, velocity, by.dot(p).dot(by.T))

@@ -44,7 +44,7 @@ from hybridctl.estimation.record import Record
 from hybridctl.estimation.result import FilterResult, over_record
 from hybridctl.estimation.state import FilterState, Hypothesis, Input
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.legged.creep import FootMotion, apparent_velocity, with_creep
+from hybridctl.legged.creep import FootMotion, apparent_velocity, complete_input, measure_creep
 from hybridctl.legged.gait import gait_step_time
 from hybridctl.legged.kinematics import FootKinematics
 from hybridctl.legged.measurements import ANGLES
@@ -54,7 +54,8 @@ from hybridctl.legged.rotation import matrix
 from hybridctl.legged.space import RATE
 from hybridctl.legged.system import OPEN, STICK, LeggedBase, find_kept_places
 
-_LEAST = 1e-3  # weight of a hypothesis that still corrects
+_LEAST_WEIGHT = 1e-3
+"""Least probability of a hypothesis that still corrects the estimate."""
 
 
 STEP = 1.0  # s, where neither forces nor joints repeat a step
@@ -64,12 +65,15 @@ STEP = 1.0  # s, where neither forces nor joints repeat a step
 class ContactEvidence(Settings):
     """How feet move that stand and swing, and how often they change.
 
-    still, moving: standard deviations of the velocity of feet that stand and swing, m/s. step: s
-    that a foot stands or swings, as a rule, None for what forces say, see `step_time`, and without
-    these the gait of the joints, see `gait_step_time`. span: s over
-    which the velocity is a mean, None for a twentieth of a step. switches: of a foot, 1/s, None for
-    one in a step. swing: noise of feet that swing, m/s/sqrt(Hz) and rad/s/sqrt(Hz). forces: whether
-    those that are measured count.
+    Attributes:
+        still: Standard deviation of the velocity of feet that stand, m/s.
+        moving: Standard deviation of the velocity of feet that swing, m/s.
+        step: Usual time in s that a foot stands or swings. None for what forces say (see
+            `step_time`), and without these the gait of the joints (see `gait_step_time`).
+        span: Time in s over which the velocity is a mean; None for a twentieth of a step.
+        switches: Rate in 1/s at which a foot changes its contact; None for one in a step.
+        swing: Noise of feet that swing, m/s/sqrt(Hz) and rad/s/sqrt(Hz).
+        forces: Whether forces that are measured count.
     """
 
     still: Positive = 0.06
@@ -111,9 +115,13 @@ class ContactEvidence(Settings):
 class HypothesesState(NamedTuple):
     """All that the filter keeps: `predict` and `update` make the next one of it.
 
-    filter: what other filters keep, with the estimate of the likeliest hypothesis, without the feet
-    that swing. estimate: with all feet. weights (m,): of the hypotheses. weighed: the time in s of
-    the last angles, which weighed them. evidence: the last forces of feet.
+    Attributes:
+        filter: State as other filters keep it, with the estimate of the likeliest hypothesis,
+            without the feet that swing.
+        estimate: Estimate with all feet.
+        weights: Probabilities (m,) of the hypotheses.
+        weighed: Time in s of the last angles, which weighed them.
+        evidence: Last forces of feet by channel.
     """
 
     filter: FilterState
@@ -132,9 +140,13 @@ class HypothesesState(NamedTuple):
 class ContactHypotheses:
     """The filter of a base whose contacts are not known; see this module.
 
-    filter: that of `base`, which predicts and corrects in the mode of all feet. contact: of whose
-    forces the middle is as likely a foot that stands as one that swings. motion: how the velocities
-    of feet in the input were found, over the window of `evidence`.
+    Attributes:
+        base: Base, feet and noise.
+        filter: Filter of the base, which predicts and corrects in the mode of all feet.
+        contact: Thresholds of forces. The middle between them is as likely a foot that stands as
+            one that swings.
+        evidence: How feet move that stand and swing.
+        motion: How the velocities of feet in the input were found, over the window of `evidence`.
     """
 
     base: LeggedBase
@@ -177,17 +189,22 @@ class ContactHypotheses:
         return (STICK,) * len(self.base.feet)
 
     def run(self, record: Record, initial: Estimate, *, sure: bool = True) -> FilterResult:
-        """Filter a record of `BaseEstimator.record`; `initial` has all feet in the state.
+        """Return the result of filtering a record.
 
-        Estimates are those of the most likely mode, without the feet that swing. sure: whether all
-        feet are known to stand at first; otherwise all hypotheses are as likely.
+        Estimates are those of the most likely mode, without the feet that swing.
+
+        Args:
+            record: Record that `BaseEstimator.record` has made.
+            initial: Estimate at its first sample, with all feet in the state.
+            sure: Whether all feet are known to stand at first; otherwise all hypotheses are as
+                likely.
         """
         start, steps = self.start(initial, sure=sure), (self.predict, self.update)
         shown = lambda state: state.filter  # noqa: E731
         return over_record(record, start, list(record.channels), *steps, shown, None)
 
     def start(self, initial: Estimate, *, sure: bool = True) -> HypothesesState:
-        """The state in which a run from an estimate begins; see `run`."""
+        """Return the state in which a run from an estimate begins; see `run`."""
         weights = np.ones(len(self.standing)) / len(self.standing)
         if sure:
             weights = np.where(self.standing.all(axis=1), 1.0, 0.0)
@@ -195,21 +212,36 @@ class ContactHypotheses:
         return self._showing(state)
 
     def predict(self, state: HypothesesState, time: float, input: Input = None) -> HypothesesState:
-        """The state at a later time. input: see `SaltedKalmanFilter.predict`."""
+        """Return the state at a later time.
+
+        Args:
+            state: State before.
+            time: The later time, s.
+            input: Input (nu,) that is held until then; None for zero.
+        """
         if time == state.time:
             return state
         now = self.filter.rules.start(state.estimate)
         if input is not None and time > state.time:
-            input = with_creep(self.base, state.estimate, np.asarray(input), self.motion)
+            u, e = np.asarray(input), state.estimate
+            input = complete_input(
+                self.base, e, u, measure_creep(self.base, e, u, self.motion), None
+            )
         e = self.filter.predict(now, time, input).estimate
         return self._showing(state._replace(estimate=e))
 
     def update(
         self, state: HypothesesState, channel: str, value: Array, input: Array | None
     ) -> HypothesesState:
-        """The state after a value (m,) of a channel, measured at the time of the state.
+        """Return the state after a value of a channel, measured at the time of the state.
 
         Forces of feet are kept for the angles of the same time, which correct.
+
+        Args:
+            state: State before the value.
+            channel: Name of the channel.
+            value: The value (m,).
+            input: Input (nu,) at that time; None only where no angles come.
         """
         if channel == REST:
             now = self.filter.rules.start(state.estimate)
@@ -227,7 +259,7 @@ class ContactHypotheses:
         return self._showing(state, channel)
 
     def after(self, weights: Array, h: float) -> Array:
-        """Weights (m,) of the hypotheses h s later."""
+        """Return the weights (m,) of the hypotheses h s later."""
         changes = (self.standing[:, None] != self.standing[None]).sum(axis=2)
         one = -np.expm1(-self.evidence.rate * h)
         moved = one**changes * (1.0 - one) ** (self.standing.shape[1] - changes) @ weights
@@ -245,8 +277,7 @@ class ContactHypotheses:
         w, h = apparent_velocity(seen, u[self.base.moving_columns(number)], e, u[RATE])
         w = w + self._roll_velocity(number, e, u)
         p = e.covariance[: h.shape[1], : h.shape[1]]
-        noise = 2.0 * (self.motion.angle_noise / self.motion.window) ** 2
-        angles = noise * seen.moving @ seen.moving.T
+        angles = self.motion.rate_variance * seen.moving @ seen.moving.T
         values, axes = np.linalg.eigh(h @ p @ h.T + angles)
         along = (axes.T @ w) ** 2
         still, moving = values + self.evidence.still**2, values + self.evidence.moving**2
@@ -265,7 +296,7 @@ class ContactHypotheses:
         return np.cross(turning, -radius * matrix(e.mean[:4])[2])
 
     def _weighed(self, state: HypothesesState, angles: Array, u: Array) -> Array:
-        """The weights by what is known of motion and force of each foot."""
+        """Return the weights (m,) by what is known of motion and force of each foot."""
         e, feet = state.estimate, self.base.feet
         h = e.time - state.weighed
         share, odds = min(h / self.evidence.window, 1.0), np.zeros(len(feet))
@@ -282,9 +313,9 @@ class ContactHypotheses:
     def _corrected(
         self, state: HypothesesState, weights: Array, angles: Array, u: Array
     ) -> tuple[Estimate, Innovation | None]:
-        """The estimate by all hypotheses that count, and the innovation of the likeliest."""
+        """Return the estimate by all hypotheses that count, and the innovation of the likeliest."""
         e, h = state.estimate, state.estimate.time - state.weighed
-        chosen = np.flatnonzero(weights >= _LEAST)
+        chosen = np.flatnonzero(weights >= _LEAST_WEIGHT)
         chosen = chosen[np.argsort(-weights[chosen], kind="stable")]
         found = []
         for k in chosen:
@@ -305,7 +336,14 @@ class ContactHypotheses:
         predicted: Estimate | None = None,
         innovation: Innovation | None = None,
     ) -> HypothesesState:
-        """The state with what other filters keep, of the likeliest hypothesis and of all."""
+        """Return the state with what other filters keep, of the likeliest hypothesis and of all.
+
+        Args:
+            state: State whose `filter` is replaced.
+            channel: Channel of the last value; None after a prediction.
+            predicted: Estimate before that value; None without one.
+            innovation: Innovation of that value; None without one.
+        """
         order = np.argsort(-state.weights, kind="stable")
         modes: list[ModeKey] = [
             tuple(STICK if s else OPEN for s in self.standing[k]) for k in order

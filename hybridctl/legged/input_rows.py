@@ -39,16 +39,14 @@ class InputRows:
     `add_inertial` for that sample, which returns the finished row of the sample before. One row of
     angles has to be there before the first inertial sample; if it is later than that, the feet of
     the first sample are taken to be where it says.
+
+    Args:
+        base: Base and feet.
+        window: Time over which velocities of feet are means, s.
+        longest_step: Time between two inertial samples above which samples are missing, s.
     """
 
     def __init__(self, base: LeggedBase, window: float, longest_step: float) -> None:
-        """Begin without samples.
-
-        Args:
-            base: Base and feet.
-            window: Time over which velocities of feet are means, s.
-            longest_step: Time between two inertial samples above which samples are missing, s.
-        """
         self._base, self._window, self._longest_step = base, window, longest_step
         self._times, self._places = list[float](), list[Array]()  # of angles in the last window
         self._last: _AnglesRow | None = None  # None before the first row of angles
@@ -75,9 +73,14 @@ class InputRows:
         self._last = _AnglesRow(angles, feet.twists[:, 3:], moving.ravel())
 
     def add_inertial(self, time: float, inertial: Array) -> Array | None:
-        """Take rate and specific force (6,), and return the row (nu,) held until this time.
+        """Add an inertial sample, and return the row of the input that is held until its time.
 
-        The row belongs to the sample before; it is None at the first sample.
+        Args:
+            time: Stamp, s.
+            inertial: Rate in rad/s and specific force in m/s^2 (6,).
+
+        Returns:
+            The row (nu,) of the sample before; None at the first sample.
         """
         assert self._last is not None
         before, self._open = self._open, (time, inertial, self._last)

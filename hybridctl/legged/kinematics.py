@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -26,10 +27,11 @@ from hybridctl.base.checks import (
     quote,
 )
 from hybridctl.base.errors import InputError
-from hybridctl.legged.rotation import skews
+from hybridctl.legged.compiled_formulas import build_feet
 from hybridctl.mechanics.contacts.found_contacts import find_spheres
 from hybridctl.mechanics.multibody.bodies import Frame
 from hybridctl.mechanics.multibody.robot import Robot
+from hybridctl.symbolic.compiled_function import CompiledFunction
 
 
 @dataclass(frozen=True)
@@ -63,12 +65,13 @@ class Foot:
                 )
 
 
-_REMEMBERED = 4
+_CACHED_ANGLES = 4
 """Angles whose feet are remembered: a sample asks for its own, and for those of the one before.
 
 With two, one that was asked for late would push out the one that is asked for next, ever again.
 """
-_CENTRED = 0.1  # of its radius, by which a sphere may be off the frame's origin: it is the foot
+_CENTRE_TOLERANCE = 0.1
+"""Distance, relative to its radius, by which a sphere may be off the frame's origin as the foot."""
 
 
 class FootKinematics(NamedTuple):
@@ -100,20 +103,36 @@ class FeetKinematics(NamedTuple):
         rotations: Rotations (k, 3, 3).
         twists: Velocities of the positions, then angular velocities (k, 6, n), both in the axes of
             that frame, by the rates of the angles.
+        products: Product (3 k, 3 k) of the derivatives of all positions by the angles with its
+            transpose, m^2/rad^2: the covariance of the positions for angles of variance one.
+        levers: Traces (k,) of its blocks of the feet, m^2/rad^2.
     """
 
     positions: Array
     rotations: Array
     twists: Array
+    products: Array
+    levers: Array
 
 
 class LegKinematics:
-    """The feet of a robot by the angles (n,) of the joints that they depend on, in rad.
+    """Computes the feet of a robot from the angles of the joints that they depend on.
 
-    robot: with its root fixed. inertial: the frame of the inertial sensor. `joints` are the names
-    of those n joints, in the order of the angles; `feet` the feet by name of their frame. Raises
-    `UnknownNameError` for a frame that the robot does not have, `InputError` for a joint between
-    them of several degrees of freedom.
+    Attributes:
+        inertial: Name of the frame of the inertial sensor.
+        feet: The feet by the names of their frames, in order.
+        joints: Names of the n joints between that frame and the feet, in the order of the angles.
+        radii: Radii in m of the spheres with which feet roll, by frame; 0 for those that do not.
+
+    Args:
+        robot: The robot, with its root fixed.
+        inertial: Name of the frame of the inertial sensor.
+        feet: One foot or more, of different frames.
+
+    Raises:
+        UnknownNameError: The robot does not have a frame.
+        InputError: Feet share a frame, there is none, or a joint between the frames has several
+            degrees of freedom.
     """
 
     def __init__(self, robot: Robot, inertial: str, feet: Sequence[Foot]) -> None:
@@ -140,13 +159,14 @@ class LegKinematics:
         self._neutral, self._still = robot.neutral(), np.zeros(robot.nv)
         self._numbers = {name: k for k, name in enumerate(self.feet)}
         self._sweeps, _ = robot.sweeps([frame.joint for frame in self._frames])
-        self._known = deque[tuple[bytes, FeetKinematics]](maxlen=_REMEMBERED)
+        self._known = deque[tuple[bytes, FeetKinematics]](maxlen=_CACHED_ANGLES)
 
     @property
     def base(self) -> tuple[Array, Array]:
         """Rotation (3, 3) and position (3,) of the inertial frame in that of the root.
 
-        Raises `InputError` where joints are between them.
+        Raises:
+            InputError: A joint is between them.
         """
         frame = self._frames[0]
         if frame.joint:
@@ -154,9 +174,9 @@ class LegKinematics:
         return frame.rotation, frame.position
 
     def __call__(self, angles: Array, names: Iterable[str]) -> list[FootKinematics]:
-        """The feet of these names, as arrays of the caller's own."""
+        """Return the feet of these names, as arrays of the caller's own."""
         feet, numbers = self.find_feet(angles), [self._numbers[name] for name in names]
-        return [FootKinematics(*(values[k].copy() for values in feet)) for k in numbers]
+        return [FootKinematics(*(values[k].copy() for values in feet[:3])) for k in numbers]
 
     def find_feet(self, angles: Array) -> FeetKinematics:
         """Return all feet by joint angles (n,) in rad, as read-only arrays."""
@@ -182,43 +202,42 @@ class LegKinematics:
         # Where each coordinate has its velocity, all joints turn or slide along it.
         plain = len(self._neutral) == len(step)
         q = self._neutral + step if plain else self._robot.integrate(self._neutral, step)
-        columns = self._sweeps.axes(self._robot.all_coordinates(q) if self._robot.mimics else q)
-        joints = np.empty((len(self._frames), 3, 4))
-        joints[:, :, :3], joints[:, :, 3] = self._sweeps.places()
-        poses = np.matmul(joints, self._fixed)
-        back = poses[0, :, :3].T
-        seen = np.matmul(back, poses)
-        places = seen[1:, :, 3]
-        # Twists at the origin of the root and in its axes, taken to each foot in the axes of the
-        # inertial frame.
-        to_feet = np.zeros((len(places), 6, 6))
-        to_feet[:, :3, :3] = to_feet[:, 3:, 3:] = back
-        to_feet[:, :3, 3:] = np.matmul(skews(-places), back)
-        twists = to_feet.reshape(-1, 6).dot(columns[:, self._moved])
-        twists = twists.reshape(len(places), 6, -1) * self._masks[1:, None]
-        if self._rates is not None:
-            twists = np.matmul(twists, self._rates)
-        return FeetKinematics(places - seen[0, :, 3], seen[1:, :, :3], twists)
+        axes = self._sweeps.axes(self._robot.all_coordinates(q) if self._robot.mimics else q)
+        rotations, positions = self._sweeps.places()
+        found = self._formula(
+            rotations.reshape(-1), positions.reshape(-1), axes.T[self._moved].reshape(-1)
+        )
+        return FeetKinematics(*(values.copy() for values in found))
+
+    @cached_property
+    def _formula(self) -> CompiledFunction:
+        return build_feet(self._fixed, self._masks[1:], self._rates)
 
 
 def _find_radius(robot: Robot, foot: Foot) -> float:
-    """Find the radius in m of the sphere with which a foot rolls, 0 for one that does not."""
+    """Return the radius in m of the sphere with which a foot rolls, 0 for one that does not."""
     if foot.radius is not None or foot.flat:
         return foot.radius or 0.0
     balls = find_spheres(robot, foot.frame)
-    around = [radius for place, radius in balls if np.linalg.norm(place) < _CENTRED * radius]
+    around = [
+        radius for place, radius in balls if np.linalg.norm(place) < _CENTRE_TOLERANCE * radius
+    ]
     return max(around, default=0.0)
 
 
 def _homogeneous(frame: Frame) -> Array:
-    """The pose (4, 4) of a frame in its joint."""
+    """Return the pose (4, 4) of a frame in its joint."""
     pose = np.eye(4)
     pose[:3, :3], pose[:3, 3] = frame.rotation, frame.position
     return pose
 
 
 def _single(robot: Robot, columns: Sequence[int]) -> tuple[str, ...]:
-    """The names of the joints with these velocities; `InputError` for one that has several."""
+    """Return the names of the joints with these velocities.
+
+    Raises:
+        InputError: A joint has several velocities.
+    """
     names = {tuple(robot.velocities(name)): name for name in robot.joint_names}
     for column in columns:
         if (column,) not in names:

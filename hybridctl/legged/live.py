@@ -25,7 +25,9 @@ from hybridctl.base.time_series import Series
 from hybridctl.estimation.estimate import Estimate, Mixture
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.record import Record
-from hybridctl.legged.creep import CreepFilter, CreepState, FootMotion
+from hybridctl.legged.compiled_formulas import build_formulas, build_root
+from hybridctl.legged.creep import FootMotion
+from hybridctl.legged.creep_filter import CreepFilter, CreepState
 from hybridctl.legged.input_rows import ROUNDING, InputRows
 from hybridctl.legged.measurements import ANGLES, GROUND
 from hybridctl.legged.readings import (
@@ -38,10 +40,10 @@ from hybridctl.legged.readings import (
 )
 from hybridctl.legged.rest import REST, RestSpan, rest_span
 from hybridctl.legged.space import RootPose
-from hybridctl.legged.system import LeggedBase, prepare_modes
+from hybridctl.legged.system import LeggedBase
 from hybridctl.legged.time_offset import InertialAlignment
 
-_CATCH_UP = 4
+_SAMPLES_PER_STEP = 4
 """Samples that one step filters at most until those of the opening are done.
 
 All at once would block a loop for as long as the opening has samples: seconds at 1 kHz.
@@ -120,6 +122,15 @@ class LiveBaseFilter:
         shares_stamps: Whether forces of feet come together, so that one that is missing beside
             others was not measured, and is completed by the weight. False where each foot has
             stamps of its own. It is set before the first sample.
+
+    Args:
+        estimator: The estimator, which takes stamps as they are.
+        start: Finds the estimate at the first sample from the readings of the opening.
+        weight: Weight in N by which one missing force is completed; None to leave it out.
+        ground: Height of level ground in m; None where unknown.
+        settle: Time in s from a touch after which the contact counts.
+        late: Time in s by which the inertial sensor is stamped too late. If positive, the root is
+            that of the latest sample for which inertial samples have come.
     """
 
     def __init__(
@@ -132,21 +143,13 @@ class LiveBaseFilter:
         settle: float,
         late: float = 0.0,
     ) -> None:
-        """Begin without samples; see `BaseEstimator.live`.
-
-        Args:
-            estimator: The estimator, which takes stamps as they are.
-            start: Finds the estimate at the first sample from the readings of the opening.
-            weight: Weight in N by which one missing force is completed; None to leave it out.
-            ground: Height of level ground in m; None where unknown.
-            settle: Time in s from a touch after which the contact counts.
-            late: Time in s by which the inertial sensor is stamped too late. If positive, the root
-                is that of the latest sample for which inertial samples have come.
-        """
         self._estimator, self._start = estimator, start
         self._alignment = InertialAlignment(late) if late else None
         self._unaligned: deque[LiveSample] = deque()  # wait for later inertial samples
         self._weight, self._ground, self._settle = weight, ground, settle
+        for count in range(len(estimator.base.feet) + 1):
+            build_formulas(count)  # takes longer than a loop can wait for later
+        build_root()
         self.shares_stamps = True
         self._rate: Array | None = None  # of the last root; None before the first
         self._begin: float | None = None  # time of the first inertial sample; None before it
@@ -173,7 +176,7 @@ class LiveBaseFilter:
         return self._estimator.contacts(self._run.state.filter.mixture)
 
     def step(self, sample: LiveSample) -> RootPose | None:
-        """Take a sample, and return the root; None at the start, see this class.
+        """Return the root after a sample; None at the start, see this class.
 
         Raises:
             InputError: The stamp is not after the last, a value has another size or is not finite,
@@ -193,7 +196,7 @@ class LiveBaseFilter:
         run = self._run
         if run is None:
             return None
-        for _ in range(min(_CATCH_UP, len(self._pending))):
+        for _ in range(min(_SAMPLES_PER_STEP, len(self._pending))):
             first = self._pending.popleft()
             try:
                 run.take(first)
@@ -226,12 +229,16 @@ class LiveBaseFilter:
         return found
 
     def _check_sample(self, sample: LiveSample) -> LiveSample:
-        """Return the sample with arrays that are its own; see `step` for what is raised."""
+        """Return the sample with arrays that are its own.
+
+        Raises:
+            InputError: As in `step`.
+        """
         time, joints = check_number("time", sample.time), sample.joints
         if self._time is not None and not time > self._time:
             raise InputError(f"time must be after the last sample, {self._time} s, got {time}")
         if joints is not None:
-            joints = check_array("joints", joints, (len(self._estimator.joints),))
+            joints = _check_vector("joints", joints, len(self._estimator.joints))
         loads, feet = dict[str, float](), self._estimator.base.feet
         for foot, load in sample.loads.items():
             if foot not in feet:
@@ -248,13 +255,17 @@ class LiveBaseFilter:
         if rate is None or force is None:
             raise InputError("gyroscope and accelerometer must come together, got one of them")
         rate, force = (
-            check_array("gyroscope", rate, (3,)),
-            check_array("accelerometer", force, (3,)),
+            _check_vector("gyroscope", rate, 3),
+            _check_vector("accelerometer", force, 3),
         )
         return LiveSample(time, rate, force, joints, loads)
 
     def _collect(self, sample: LiveSample) -> None:
-        """Collect a sample of the opening, and begin the filter with the first one after it."""
+        """Collect a sample of the opening, and begin the filter with the first one after it.
+
+        Raises:
+            InputError: The opening has no joint angles.
+        """
         collected, opening = self._collected, self._estimator.opening
         if self._begin is None and sample.gyroscope is not None:
             self._begin = sample.time
@@ -315,7 +326,7 @@ class _Run:
         # The first angles belong to the input of the first sample, even where they come later.
         self._first_angles = float(given.angles.times[0])
         self._rows.add_angles(self._first_angles, given.angles.values[0])
-        prepare_modes(own.base, own.filter.model.system)
+        self._filter.prepare()
         self.state: CreepState = self._filter.start(initial)
 
     def take(self, sample: LiveSample) -> None:
@@ -387,7 +398,7 @@ class _Run:
         return updates
 
     def _changes(self, time: float, loads: Mapping[str, float]) -> list[tuple[str, Array]]:
-        """Update which feet stand, and return those that changed with their forces (1,)."""
+        """Return the feet that changed contact with their forces (1,), and update which stand."""
         if not loads:
             return []
         forces = [loads.get(foot, math.nan) for foot in self.loaded]
@@ -486,6 +497,16 @@ def _open_spans(after: float, number: int) -> tuple[RestSpan, RestSpan]:
 def _make_series(rows: list[tuple[float, Array]]) -> Series:
     times, values = zip(*rows, strict=True)
     return Series(np.array(times), np.array(values))
+
+
+def _check_vector(name: str, value: ArrayLike, size: int) -> Array:
+    """Return what `check_array` returns for a vector (size,), the usual one in few calls."""
+    if type(value) is np.ndarray and value.dtype == np.float64 and value.shape == (size,):
+        vector: Array = value.copy()
+        if math.isfinite(vector.dot(vector)):
+            vector.flags.writeable = False
+            return vector
+    return check_array(name, value, (size,))
 
 
 def _join_inertial(sample: LiveSample) -> Array | None:

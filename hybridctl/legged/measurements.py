@@ -31,19 +31,23 @@ ANGLES, GROUND = "angles", "ground"  # names of the channels
 
 
 def angles_measurement(base: LeggedBase, gate: float | None = None) -> ImplicitMeasurement:
-    """The channel "angles" of joint angles (n,) in rad; feet in contact appear in it."""
+    """Return the measurement "angles" of joint angles (n,) in rad, in which feet appear."""
     return ImplicitMeasurement(ANGLES, partial(_by_angles, base), gate)
 
 
 def ground_measurement(base: LeggedBase, gate: float | None = None) -> ImplicitMeasurement:
-    """The channel "ground" of the height (1,) in m of a level plane under the feet in contact."""
+    """Return the measurement "ground": the height (1,) in m of level ground."""
     return ImplicitMeasurement(GROUND, partial(_by_ground, base), gate)
 
 
 def _by_angles(
     base: LeggedBase, mode: ModeModel, t: float, x: Array, u: Array, z: Array
 ) -> LinearizedResidual | None:
-    """The comparison with joint angles."""
+    """Return the comparison of feet in contact with joint angles z (n,); None without either.
+
+    Raises:
+        InputError: There are angles of another number of joints.
+    """
     if z.shape != (len(base.kinematics.joints),):
         raise InputError(
             f"a row of {ANGLES!r} must have the angles of {base.kinematics.joints}, got shape "
@@ -69,7 +73,11 @@ def _by_angles(
 def _by_ground(
     base: LeggedBase, mode: ModeModel, t: float, x: Array, u: Array, z: Array
 ) -> LinearizedResidual | None:
-    """The comparison with the height of the ground."""
+    """Return the comparison of the feet in contact with a height z (1,); None without such feet.
+
+    Raises:
+        InputError: There is not one height.
+    """
     if z.shape != (1,):
         raise InputError(f"a row of {GROUND!r} must have one height, got shape {z.shape}")
     places = base.places(mode.key)

@@ -6,6 +6,11 @@ random walk of density q, the change over a time T of such contact has variance 
 direction, and the most likely density is :math:`\sum |\Delta|^2 / (3 \sum 2 T)`. Slow creep, which
 decides how far an estimate drifts, is seen so; single innovations see the fast noise, and their
 likelihood takes what drifts slowly to be far surer than it is.
+
+`noise_of_creep` fits one density to a whole log, of soles with their turn, by joint angles alone.
+`foot_distances` does the same with point feet while the filter runs: there the estimate turns the
+distances into the world, so that level and vertical creep are apart, feet may roll, and older pairs
+fade. Both take the change of a pair's distance to have the variance 2 q T.
 """
 
 from __future__ import annotations
@@ -19,20 +24,22 @@ import numpy as np
 
 from hybridctl.base.checks import Array, check_number
 from hybridctl.base.errors import InputError
+from hybridctl.base.time_series import Series
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.likelihood import NoiseFit, fit_noise
 from hybridctl.legged.estimator import BaseSettings
 from hybridctl.legged.kinematics import LegKinematics
 from hybridctl.legged.readings import Readings, stood, stretches
 from hybridctl.legged.rotation import quaternion, vector
+from hybridctl.legged.sensor_noise import LEAST_ROWS, measure_white_noise
 from hybridctl.mechanics.multibody.robot import Robot
 
 
 def noise_of_standing(settings: BaseSettings, readings: Readings) -> BaseSettings:
-    r"""Return settings with the noise of the inertial sensor while the robot stands still.
+    """Return settings with the noise of the inertial sensor while the robot stands still.
 
-    The density of white noise sampled every h s is :math:`\sigma \sqrt h`, with :math:`\sigma` the
-    standard deviation of the samples, as the root mean square of the three axes.
+    It is measured as at the start of each log (see `sensor_noise.measure_white_noise`), where noise
+    of settings is raised to it; here it may be lower as well. Drift and single pushes are no noise.
 
     Args:
         settings: Settings; their `standing` says how long the robot stands, None what joints say.
@@ -42,15 +49,18 @@ def noise_of_standing(settings: BaseSettings, readings: Readings) -> BaseSetting
         The settings with `noise.gyroscope` and `noise.accelerometer` of this log.
 
     Raises:
-        InputError: The robot does not stand at the start.
+        InputError: The robot does not stand at the start, or has fewer than `LEAST_ROWS` samples.
     """
-    series, told = readings.uniform().inertial, settings.standing
+    series, told = readings.uniform().inertial.complete_rows, settings.standing
     standing = check_number("standing", stood(readings.angles) if told is None else told, above=0.0)
-    still = series.times <= series.times[0] + standing
-    samples = series.values[still]
-    period = float(np.ptp(series.times[still])) / (len(samples) - 1)
-    spread = np.sqrt(np.nanvar(samples, axis=0) * period)
-    rate, force = (float(np.sqrt((s**2).mean())) for s in (spread[:3], spread[3:]))
+    still = series.select_rows(series.times <= series.times[0] + standing)
+    if len(still) <= LEAST_ROWS:
+        raise InputError(
+            f"readings must have more than {LEAST_ROWS} inertial samples while the robot stands "
+            f"still ({standing:g} s), got {len(still)}"
+        )
+    means = Series(still.times[:-1], 0.5 * (still.values[:-1] + still.values[1:]))
+    rate, force = measure_white_noise(means)
     return replace(settings, noise=replace(settings.noise, gyroscope=rate, accelerometer=force))
 
 

@@ -34,15 +34,18 @@ from hybridctl.legged.measurements import ANGLES, GROUND
 from hybridctl.legged.rest import REST, find_rest
 from hybridctl.legged.system import LeggedBase
 
-_LARGEST = np.log(1e6)  # of log odds, because forces have outliers
-_STILL = 0.02  # rad, by which joints move of a robot that stands still
-_STILL_NOISE = 10.0
+_LARGEST_LOG_ODDS = np.log(1e6)
+"""Largest logarithm of the odds of a contact by one force, because forces have outliers."""
+_STILL_ANGLE = 0.02
+"""Angle in rad by which joints of a robot that stands still may move."""
+_STILL_DEVIATIONS = 10.0
 """Deviations of encoders by which angles differ of a robot that stands still, at most.
 
 Of some thousand differences of two angles the largest is 5 deviations, and the noise is measured by
 up to 44 % too low (see `measure_angle_noise`).
 """
-_STANDS = 0.2, 2.0  # s: a shorter time is no standing, and biases need no longer one
+_STANDING_TIMES = 0.2, 2.0
+"""Times in s: a shorter one is no standing, and biases need no longer one."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class Hysteresis:
             raise InputError(f"off must be below on, got off = {self.off} N, on = {self.on} N")
 
     def states(self, forces: Array, opening: int | None = None) -> NDArray[np.bool_]:
-        """Whether a foot is in contact at each of its forces (n,); NaN says nothing.
+        """Return whether a foot is in contact at each of its forces (n,); NaN says nothing.
 
         Before the first force beyond a threshold it is what that force says. If there is none, it
         is what the mean is nearer to, and not in contact without any force.
@@ -77,16 +80,19 @@ class Hysteresis:
         return np.asarray(np.where(last >= 0, said[last] == 1, first))
 
     def log_odds(self, force: float) -> float:
-        """The logarithm of p / (1 - p) of a force."""
+        """Return the logarithm of p / (1 - p) of a vertical force in N, p the chance of contact."""
         middle, width = 0.5 * (self.on + self.off), 0.25 * (self.on - self.off)
-        return float(np.clip((force - middle) / width, -_LARGEST, _LARGEST))
+        return float(np.clip((force - middle) / width, -_LARGEST_LOG_ODDS, _LARGEST_LOG_ODDS))
 
 
 def completed(forces: Array, weight: float) -> Array:
-    """Forces (n, k) of k feet with one that is missing replaced by what the others leave.
+    """Return forces of feet with one that is missing replaced by what the others leave.
 
-    weight: that all feet bear together in N, exactly only while they stand still. Rows with more
-    than one missing stay as they are.
+    Rows with more than one missing stay as they are.
+
+    Args:
+        forces: Vertical forces (n, k) of k feet in N, NaN where they are missing.
+        weight: Weight in N that all feet bear together, exactly only while they stand still.
     """
     missing = ~np.isfinite(forces)
     result: Array = forces.copy()
@@ -98,16 +104,21 @@ def completed(forces: Array, weight: float) -> Array:
 
 OPENING = 5.0
 """Seconds from the start of a log, in which a robot stands or moves slowly for a while."""
-_GAP = 3.0  # median periods, from which on samples are missing between two
+_GAP_PERIODS = 3.0
+"""Time between two samples, in median periods, above which samples are missing."""
 
 
 @dataclass(frozen=True, eq=False)
 class Readings:
     """Series of the sensors, each with stamps of its own.
 
-    inertial (n, 6): rate in rad/s and specific force in m/s^2, in the axes of the sensor. angles
-    (n, m): of the joints in rad. loads: vertical force (n, 1) in N for each foot by the name of its
-    frame; empty where there are none. A value that is NaN is missing.
+    A value that is NaN is missing.
+
+    Attributes:
+        inertial: Rates in rad/s and specific forces in m/s^2 (n, 6), in the axes of the sensor.
+        angles: Joint angles (n, m), rad.
+        loads: Vertical force (n, 1) in N of each foot by the name of its frame; empty where no
+            foot measures any.
     """
 
     inertial: Series
@@ -137,16 +148,16 @@ class Readings:
         """Gaps (k, 2) of the inertial samples, begin and end in s."""
         times = self.inertial.complete_rows.times
         steps = np.diff(times)
-        late = np.flatnonzero(steps > _GAP * np.median(steps))
+        late = np.flatnonzero(steps > _GAP_PERIODS * np.median(steps))
         return np.column_stack([times[late], times[late + 1]])
 
     def each(self, change: Callable[[Series], Series]) -> Readings:
-        """The readings with all series changed."""
+        """Return readings with all series changed."""
         loads = {name: change(load) for name, load in self.loads.items()}
         return Readings(change(self.inertial), change(self.angles), loads)
 
     def uniform(self) -> Readings:
-        """The rows with the stamps of an even clock, see `uniform_stamps`."""
+        """Return the rows with the stamps of an even clock, see `uniform_stamps`."""
 
         def timed(series: Series) -> Series:
             ordered = series.sort_by_time()
@@ -230,7 +241,12 @@ class Readings:
         return Record({ANGLES: later}, Series(inertial.times, rows))
 
     def _check_fit(self, base: LeggedBase) -> None:
-        """Raise for a foot that the robot does not have, and for another number of joints."""
+        """Check that feet and joints are those of the robot.
+
+        Raises:
+            InputError: There are angles of another number of joints, or (as the class
+                `UnknownNameError`) the robot does not have a foot.
+        """
         for name in self.loads:
             check_member("load of", name, base.feet)
         joints = base.kinematics.joints
@@ -241,7 +257,7 @@ class Readings:
             )
 
     def standing(self, contact: Hysteresis, opening: float = OPENING) -> dict[str, bool]:
-        """Whether each foot that has a force is in contact at the first row, see `record`."""
+        """Return whether each foot with a force is in contact at the first row, see `record`."""
         end, found = self.inertial.complete_rows.times[0] + opening, {}
         for name, given in self.loads.items():
             load = given.sort_by_time()
@@ -249,7 +265,7 @@ class Readings:
         return found
 
     def filled(self, weight: float | None) -> Readings:
-        """The readings with forces in order.
+        """Return readings with forces in order.
 
         Where they share their stamps, and the weight is known, that of one foot that is missing is
         filled in, see `completed`.
@@ -264,9 +280,13 @@ class Readings:
         return replace(self, loads=loads)
 
     def settled(self, contact: Hysteresis, wait: float) -> Readings:
-        """The readings with forces that let contacts begin `wait` s later than they do.
+        """Return readings with forces that let contacts begin later than they do.
 
         Those of a contact that stands at the first row stay as they are.
+
+        Args:
+            contact: Force thresholds of contact.
+            wait: Time in s from a touch after which the contact counts.
         """
         loads = {}
         for name, load in self.loads.items():
@@ -279,7 +299,7 @@ class Readings:
         return replace(self, loads=loads)
 
     def _inputs(self, base: LeggedBase, window: float, opening: float) -> Series:
-        """Make the rows of the input, see `system` and `InputRows`.
+        """Return the rows of the input, see `system` and `InputRows`.
 
         Args:
             base: Base and feet.
@@ -311,7 +331,7 @@ def longest_step(times: Array, opening: float) -> float:
     """
     steps = np.diff(times)
     early = steps[times[1:] <= times[0] + opening]
-    return _GAP * float(np.median(early if len(early) else steps))
+    return _GAP_PERIODS * float(np.median(early if len(early) else steps))
 
 
 def opening_rows(series: Series, end: float) -> Series:
@@ -326,7 +346,7 @@ def _count_early(series: Series, end: float) -> int:
 
 
 def step_time(contact: Hysteresis, loads: Iterable[Series]) -> float | None:
-    """The time in s that a foot stands or swings by forces (n, 1), the median; None without any."""
+    """Return the median time in s that a foot stands or swings by its forces; None without any."""
     lasted = [np.zeros(0)]
     for load in loads:
         series = load.sort_by_time()
@@ -340,26 +360,26 @@ def stood(angles: Series) -> float:
     """Find for how long a robot stands still at the start by its joint angles.
 
     Args:
-        angles: Joint angles (n, m), rad. Noise of encoders is no motion, see `_STILL_NOISE`.
+        angles: Joint angles (n, m), rad. Noise of encoders is no motion, see `_STILL_DEVIATIONS`.
 
     Returns:
         The time in s; 0 for one that walks.
     """
     known = angles.sort_by_time()
-    still = max(_STILL, _STILL_NOISE * measure_angle_noise(known.complete_rows, 0.0))
+    still = max(_STILL_ANGLE, _STILL_DEVIATIONS * measure_angle_noise(known.complete_rows, 0.0))
     away = np.abs(known.values - known.values[0]).max(axis=1) > still
     end = known.times[int(away.argmax()) if away.any() else -1] - known.times[0]
-    least, most = _STANDS
+    least, most = _STANDING_TIMES
     return 0.0 if end < least else min(float(end), most)
 
 
 def signal_name(foot: str) -> str:
-    """The name of the channel of the force of a foot."""
+    """Return the name of the channel of the force of a foot."""
     return f"load {foot}"
 
 
 def uniform_stamps(times: Array) -> Array:
-    """Stamps (n,) in order, of samples that were taken evenly and arrived late by turns.
+    """Return even stamps (n,) in s for samples that arrived late by turns, from theirs in order.
 
     Samples are numbered in the order of their stamps; where a gap is longer than three periods,
     those that fit in it are taken to be missing. The clock is the straight line through the stamps
@@ -369,13 +389,13 @@ def uniform_stamps(times: Array) -> Array:
         return times
     steps = np.diff(times)
     period = float(np.median(steps))
-    skipped = np.where(steps > _GAP * period, np.rint(steps / period), 1.0)
+    skipped = np.where(steps > _GAP_PERIODS * period, np.rint(steps / period), 1.0)
     numbers = np.concatenate([[0.0], np.cumsum(skipped)])
     slope, start = np.polyfit(numbers, times - times[0], 1)
     return np.asarray(times[0] + start + slope * numbers)
 
 
 def stretches(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """First and last row of each stretch of rows that are true."""
+    """Return first and last row of each stretch of rows that are true."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(int)))
     return [(int(a), int(b) - 1) for a, b in edges.reshape(-1, 2)]

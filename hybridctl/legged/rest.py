@@ -12,7 +12,8 @@ of five parts of the time.
 
 from __future__ import annotations
 
-from functools import partial
+from bisect import bisect_right
+from functools import lru_cache, partial
 from itertools import count, pairwise
 from typing import NamedTuple
 
@@ -27,11 +28,16 @@ from hybridctl.legged.space import GYROSCOPE
 from hybridctl.legged.system import LeggedBase
 
 REST = "rest"  # name of the channel
-_SPAN = 0.25  # s: a step of a gait is longer than half of it, so that joints drift in each
-_PARTS = 5  # of the time: two of them may be pushed, and each has samples at 20 Hz and more
-_MEDIAN_VARIANCE = 1.434  # of the median of five normal values, relative to that of their mean
-_SLOW = 0.01  # rad/s, by which joints drift at most: steps drift a hundred times as fast
-_ROWS = 8  # of angles in the time: means of fewer are noise
+_REST_TIME = 0.25
+"""Time in s over which rest is judged: steps are longer than half of it, so joints drift."""
+_RATE_PARTS = 5
+"""Parts of that time with a mean rate each: two may be pushed, and each has samples at 20 Hz."""
+_MEDIAN_VARIANCE = 1.434
+"""Variance of the median of five normal values, relative to that of their mean."""
+_MOST_DRIFT = 0.01
+"""Drift of joints in rad/s below which a robot is at rest: steps drift a hundred times as fast."""
+_FEWEST_ROWS = 8
+"""Least number of angles in that time: means of fewer are noise."""
 
 
 def find_rest(inertial: Series, angles: Series, after: float) -> Series:
@@ -62,8 +68,8 @@ def find_rest(inertial: Series, angles: Series, after: float) -> Series:
 
 def rest_span(after: float, k: int) -> tuple[float, float]:
     """Return begin and end in s of the k-th time in which rest is looked for."""
-    begin = after + k * _SPAN
-    return begin, begin + _SPAN
+    begin = after + k * _REST_TIME
+    return begin, begin + _REST_TIME
 
 
 def measure_rest(inertial: Series, angles: Series, begin: float) -> Array | None:
@@ -78,20 +84,21 @@ def measure_rest(inertial: Series, angles: Series, begin: float) -> Array | None
         The median of the mean rates of the parts of the time, and the drift of the joints; None if
         the robot moves, or samples are missing.
     """
-    middle, end = begin + 0.5 * _SPAN, begin + _SPAN
+    middle, end = begin + 0.5 * _REST_TIME, begin + _REST_TIME
     edges = angles.times.searchsorted([begin, middle, end])
     rows = inertial.times.searchsorted([begin, *_list_cuts(begin), end])
     counts = np.diff(rows)
-    if min(np.diff(edges)) < _ROWS // 2 or counts.sum() < _ROWS or not counts.all():
+    if min(np.diff(edges)) < _FEWEST_ROWS // 2 or counts.sum() < _FEWEST_ROWS or not counts.all():
         return None
     first, last = (_average_rows(angles.values[a:b]) for a, b in pairwise(edges))
     parts = [_average_rows(inertial.values[a:b, :3]) for a, b in pairwise(rows)]
     return _judge_rest(first, last, parts)
 
 
+@lru_cache(maxsize=8)
 def _list_cuts(begin: float) -> list[float]:
     """Return the times in s between the parts of a time that begins at `begin`."""
-    return [begin + _SPAN / _PARTS * k for k in range(1, _PARTS)]
+    return [begin + _REST_TIME / _RATE_PARTS * k for k in range(1, _RATE_PARTS)]
 
 
 def _average_rows(rows: Array) -> Array:
@@ -107,8 +114,8 @@ def _judge_rest(first: Array, last: Array, rates: list[Array]) -> Array | None:
         last: Mean angles (k,) over the other half, rad.
         rates: Mean rate (3,) over each part of the time, rad/s.
     """
-    drift = float(np.abs(last - first).max()) / (0.5 * _SPAN)
-    return None if drift >= _SLOW else np.append(np.median(rates, axis=0), drift)
+    drift = float(np.abs(last - first).max()) / (0.5 * _REST_TIME)
+    return None if drift >= _MOST_DRIFT else np.append(np.median(rates, axis=0), drift)
 
 
 class RestSpan(NamedTuple):
@@ -124,13 +131,13 @@ class RestSpan(NamedTuple):
     """
 
     begin: float
-    rates: tuple[tuple[Array | float, int], ...] = ((0.0, 0),) * _PARTS
+    rates: tuple[tuple[Array | float, int], ...] = ((0.0, 0),) * _RATE_PARTS
     halves: tuple[tuple[Array | float, int], tuple[Array | float, int]] = ((0.0, 0), (0.0, 0))
 
     @property
     def end(self) -> float:
         """End of the time, s."""
-        return self.begin + _SPAN
+        return self.begin + _REST_TIME
 
     def add(self, time: float, rate: Array, joints: Array | None) -> RestSpan:
         """Return the sums with a sample of the time.
@@ -143,13 +150,13 @@ class RestSpan(NamedTuple):
         halves = self.halves
         if joints is not None:
             (first, n), (last, m) = halves
-            early = time < self.begin + 0.5 * _SPAN
+            early = time < self.begin + 0.5 * _REST_TIME
             halves = (
                 ((first + joints, n + 1), (last, m))
                 if early
                 else ((first, n), (last + joints, m + 1))
             )
-        part = sum(time >= cut for cut in _list_cuts(self.begin))
+        part = bisect_right(_list_cuts(self.begin), time)
         total, count = self.rates[part]
         rates = (*self.rates[:part], (total + rate, count + 1), *self.rates[part + 1 :])
         return RestSpan(self.begin, rates, halves)
@@ -158,24 +165,28 @@ class RestSpan(NamedTuple):
         """Return what `measure_rest` does, of a time that is over."""
         (first, n), (last, m) = self.halves
         counts = [count for _, count in self.rates]
-        if min(n, m) < _ROWS // 2 or sum(counts) < _ROWS or not all(counts):
+        if min(n, m) < _FEWEST_ROWS // 2 or sum(counts) < _FEWEST_ROWS or not all(counts):
             return None
         rates = [np.asarray(total / count) for total, count in self.rates]
         return _judge_rest(np.asarray(first / n), np.asarray(last / m), rates)
 
 
 def rest_measurement(base: LeggedBase) -> ImplicitMeasurement:
-    """Make the measurement of the channel "rest", rows of `find_rest`."""
+    """Return the measurement of the channel "rest", rows of `find_rest`."""
     return ImplicitMeasurement(REST, partial(_compare_rest, base), gate=None)
 
 
 def _compare_rest(
     base: LeggedBase, mode: ModeModel, t: float, x: Array, u: Array, z: Array
 ) -> LinearizedResidual | None:
-    """Compare a rate at rest with the bias of the gyroscope."""
+    """Return the comparison of a rate at rest with the bias of the gyroscope.
+
+    Raises:
+        InputError: The row has not four entries.
+    """
     if z.shape != (4,):
         raise InputError(f"a row of {REST!r} must have a rate and a drift, got shape {z.shape}")
     h = np.zeros((3, mode.space.ndx))
     h[:, GYROSCOPE] = np.eye(3)
-    variance = z[3] ** 2 + _MEDIAN_VARIANCE * base.noise.gyroscope**2 / _SPAN
+    variance = z[3] ** 2 + _MEDIAN_VARIANCE * base.noise.gyroscope**2 / _REST_TIME
     return LinearizedResidual(z[:3] - x[10:13], h, variance * np.eye(3))

@@ -17,7 +17,9 @@ import pinocchio as pin
 
 from hybridctl.base.checks import Array
 
-_SMALL = 1.0  # rad^2, below which coefficients are summed, because their closed forms cancel
+_SERIES_SQUARE = (
+    1.0  # rad^2, below which coefficients are summed, because their closed forms cancel
+)
 _TERMS = 9  # the next one is at most 1 / 21!, 2e-20
 _INVERSE = {m: [1.0 / math.factorial(m + 2 * j) for j in range(_TERMS + 1)] for m in range(1, 5)}
 # of twice the derivative of a coefficient by the square, with the sign changed
@@ -25,7 +27,9 @@ _SLOPES = {
     m: [2.0 * (j + 1) / math.factorial(m + 2 * j + 2) for j in range(_TERMS + 1)] for m in (2, 3)
 }
 # the largest square for which the terms after number k are below rounding
-_REACH = [(1e-17 * math.factorial(2 * k + 3)) ** (1.0 / (k + 1)) for k in range(_TERMS)] + [_SMALL]
+_REACH = [(1e-17 * math.factorial(2 * k + 3)) ** (1.0 / (k + 1)) for k in range(_TERMS)] + [
+    _SERIES_SQUARE
+]
 _EYE = np.eye(3)
 _CROSS = np.array([pin.skew(axis) for axis in _EYE]).reshape(3, 9)  # a vector times it is a skew
 # For each axis c: w times it is w c^T + (w . c) I, and the last of four is the skew of c.
@@ -40,17 +44,17 @@ _SLOPE_PARTS = np.vstack(
 
 
 def skew(w: Array) -> Array:
-    """The matrix (3, 3) of the cross product with w (3,)."""
+    """Return the matrix (3, 3) of the cross product with w (3,)."""
     return np.asarray(pin.skew(w))
 
 
 def skews(vectors: Array) -> Array:
-    """The matrices (n, 3, 3) of the cross products with vectors (n, 3)."""
+    """Return the matrices (n, 3, 3) of the cross products with vectors (n, 3)."""
     return np.asarray(vectors.dot(_CROSS).reshape(-1, 3, 3))
 
 
 def gammas(w: Array) -> tuple[Array, Array, Array]:
-    """The three series (3, 3) of a rotation vector w (3,) in rad."""
+    """Return the series Gamma_0 to Gamma_2 (3, 3) of a rotation vector w (3,) in rad."""
     cross = skew(w)
     square = cross.dot(cross)
     a1, a2, a3, a4 = _coefficients(float(w.dot(w)))
@@ -62,7 +66,7 @@ def gammas(w: Array) -> tuple[Array, Array, Array]:
 
 
 def left_jacobian(w: Array) -> Array:
-    """Gamma_1 (3, 3): exp(w + e) = exp(Gamma_1 e) exp(w), to first order in e."""
+    """Return Gamma_1 (3, 3): exp(w + e) = exp(Gamma_1 e) exp(w), to first order in e."""
     return np.asarray(pin.Jexp3(w).T)  # that of Pinocchio is the right one, of exp(w) exp(e)
 
 
@@ -97,7 +101,7 @@ def left_jacobian_slope_map(w: Array) -> Array:
     """
     x, y, z = w.tolist()
     square = x * x + y * y + z * z
-    if square < _SMALL:
+    if square < _SERIES_SQUARE:
         terms = _count_terms(square)
         a2, a3 = _summed(_INVERSE[2], square, terms), _summed(_INVERSE[3], square, terms)
         slope2 = -_summed(_SLOPES[2], square, terms)
@@ -122,8 +126,8 @@ def left_jacobian_slope_map(w: Array) -> Array:
 
 
 def _coefficients(square: float) -> tuple[float, float, float, float]:
-    """Sum over j of (-square)^j / (m + 2 j)!, for m = 1 to 4."""
-    if square < _SMALL:
+    """Return the sums over j of (-square)^j / (m + 2 j)!, for m = 1 to 4."""
+    if square < _SERIES_SQUARE:
         terms = _count_terms(square)
         return (
             _summed(_INVERSE[1], square, terms),
@@ -145,7 +149,7 @@ def _count_terms(square: float) -> int:
 
 
 def _summed(inverse: list[float], square: float, terms: int) -> float:
-    """Horner's scheme from term number `terms` down."""
+    """Return the sum of a series by Horner's scheme, from term number `terms` down."""
     total = inverse[terms]
     for k in range(terms - 1, -1, -1):
         total = inverse[k] - square * total
@@ -153,17 +157,17 @@ def _summed(inverse: list[float], square: float, terms: int) -> float:
 
 
 def matrix(q: Array) -> Array:
-    """The rotation (3, 3) of a unit quaternion (4,)."""
+    """Return the rotation (3, 3) of a unit quaternion (4,)."""
     return np.asarray(pin.Quaternion(q).matrix())
 
 
 def quaternion(rotation: Array) -> Array:
-    """The unit quaternion (4,) of a rotation (3, 3)."""
+    """Return the unit quaternion (4,) of a rotation (3, 3)."""
     return np.asarray(pin.Quaternion(rotation).coeffs())
 
 
 def product(p: Array, q: Array) -> Array:
-    """The quaternion (4,) of the rotation q and then p."""
+    """Return the quaternion (4,) of the rotation q and then p."""
     a, b, c, d = p.tolist()
     x, y, z, w = q.tolist()
     return np.array(
@@ -177,20 +181,25 @@ def product(p: Array, q: Array) -> Array:
 
 
 def inverse(q: Array) -> Array:
-    """The conjugate (4,)."""
+    """Return the conjugate (4,) of a unit quaternion: the inverse rotation."""
     return np.asarray(q * np.array([-1.0, -1.0, -1.0, 1.0]))
 
 
 def turn_of(w: Array) -> Array:
-    """The rotation (3, 3) of a rotation vector w (3,)."""
+    """Return the rotation (3, 3) of a rotation vector w (3,)."""
     return np.asarray(pin.exp3(w))
 
 
 def turned_by(w: Array) -> Array:
-    """The unit quaternion (4,) of a rotation vector w (3,)."""
+    """Return the unit quaternion (4,) of a rotation vector w (3,)."""
     return np.asarray(pin.exp3_quat(w))
 
 
 def vector(q: Array) -> Array:
-    """The rotation vector (3,) of a unit quaternion, of at most pi."""
+    """Return the rotation vector (3,) in rad of a unit quaternion, of at most pi."""
     return np.asarray(pin.log3(pin.Quaternion(q)))
+
+
+def rotation_vector(rotation: Array) -> Array:
+    """Return the rotation vector (3,) in rad of a rotation (3, 3), of at most pi."""
+    return np.asarray(pin.log3(rotation))

@@ -87,15 +87,19 @@ BASE, BASE_TANGENT = 16, 15  # coordinates and dimension of base and biases
 ANGLE, POSITION, VELOCITY = slice(0, 3), slice(3, 6), slice(6, 9)  # in the tangent space
 GYROSCOPE, ACCELEROMETER = slice(9, 12), slice(12, 15)
 BIAS_ROWS = slice(2, 4)  # of `BaseSpace.vector_rows`
-_UNIT = 1e-6  # how far from one the norm of a quaternion may be
+_NORM_TOLERANCE = 1e-6  # how far from one the norm of a quaternion may be
 
 
 class RootPose(NamedTuple):
     """The root of a robot at one time.
 
-    position (3,) in m, orientation (4,) as quaternion x, y, z, w and velocity (3,) of its origin in
-    m/s, all in the world. covariance (9, 9) of turn (rad, about axes of the world), position, and
-    velocity; that of the velocity leaves out the noise of the gyroscope over the lever arm.
+    Attributes:
+        time: Time, s.
+        position: Position (3,) in the world, m.
+        orientation: Quaternion (4,) x, y, z, w in the world.
+        velocity: Velocity (3,) of its origin in the world, m/s.
+        covariance: Covariance (9, 9) of turn (rad, about axes of the world), position and velocity.
+            That of the velocity leaves out the noise of the gyroscope over the lever arm.
     """
 
     time: float
@@ -109,7 +113,9 @@ class RootPose(NamedTuple):
 class BaseSpace:
     """States of a base with some feet in contact (see this module and `spaces.Space`).
 
-    points: number of feet in contact. flat: number of those whose orientation is known as well.
+    Attributes:
+        points: Number of feet in contact.
+        flat: Number of those whose orientation is part of the state as well.
     """
 
     points: int
@@ -170,12 +176,12 @@ class BaseSpace:
         ]
 
     def foot(self, k: int) -> tuple[slice, slice]:
-        """The slices of the position of foot k in contact in a state, and in a deviation."""
+        """Return the slices of the position of foot k in contact in a state, and in a deviation."""
         x, dx = BASE + 3 * k, BASE_TANGENT + 3 * k
         return slice(x, x + 3), slice(dx, dx + 3)
 
     def integrate(self, x: Array, dx: Array) -> Array:
-        """The state reached from x along dx."""
+        """Return the state (nx,) reached from x along the deviation dx (ndx,)."""
         own, rows = self.vector_rows
         theta, moved = dx[ANGLE], dx[rows].reshape(-1, 3)
         along = matrix(x[:4]).dot(left_jacobian(theta))
@@ -189,7 +195,7 @@ class BaseSpace:
         return result
 
     def difference(self, x0: Array, x1: Array) -> Array:
-        """The deviation that leads from x0 to x1."""
+        """Return the deviation (ndx,) that leads from x0 to x1."""
         own, rows = self.vector_rows
         result = np.zeros(self.ndx)
         result[ANGLE] = vector(product(inverse(x0[:4]), x1[:4]))
@@ -203,7 +209,7 @@ class BaseSpace:
         return result
 
     def rate(self, x: Array, dx: Array) -> Array:
-        """Velocity (nx,) of the coordinates at the velocity dx (ndx,)."""
+        """Return the velocity (nx,) of the coordinates at the velocity dx (ndx,)."""
         own, rows = self.vector_rows
         result, moved = np.zeros(self.nx), dx[rows].reshape(-1, 3)
         way = moved @ matrix(x[:4]).T
@@ -215,7 +221,7 @@ class BaseSpace:
         return result
 
     def transport(self, dx: Array) -> Array:
-        """The negative adjoint action of dx."""
+        """Return the negative adjoint action (ndx, ndx) of dx."""
         spin = -skew(dx[ANGLE])
         result = np.zeros((self.ndx, self.ndx))
         result[ANGLE, ANGLE] = spin
@@ -258,7 +264,7 @@ class BaseSpace:
         return np.eye(self.ndx)
 
     def normalize(self, x: Array) -> Array:
-        """The state with unit quaternions."""
+        """Return the state with unit quaternions."""
         result: Array = x.copy()
         for q in self.turning_quaternions:
             own = result[q]
@@ -266,10 +272,18 @@ class BaseSpace:
         return result
 
     def check(self, name: str, x: Array) -> None:
-        """Raise `InputError` for a quaternion whose norm is not one."""
+        """Check the norms of quaternions.
+
+        Args:
+            name: Name of the state in the message.
+            x: The state (nx,).
+
+        Raises:
+            InputError: The norm of one is not 1.
+        """
         for q in self.turning_quaternions:
             norm = float(np.linalg.norm(x[q]))
-            if abs(norm - 1.0) > _UNIT:
+            if abs(norm - 1.0) > _NORM_TOLERANCE:
                 raise InputError(
                     f"{name}: entries {q.start} to {q.stop - 1} must be a quaternion x, y, z, w of "
                     f"norm 1, got {x[q].tolist()} of norm {norm:.6g}"
@@ -333,7 +347,7 @@ class Strapdown(ModeModel, CompiledSteps):
         return self
 
     def field_at(self, point: Point) -> Array:
-        """The velocity (ndx,) of the state."""
+        """Return the velocity (ndx,) of the state."""
         x, u = point.x, point.u
         back = matrix(x[:4]).T
         result = np.zeros(self.space.ndx)
@@ -347,15 +361,15 @@ class Strapdown(ModeModel, CompiledSteps):
         return result
 
     def guards_at(self, point: Point) -> Array:
-        """The values of no guards, (0,)."""
+        """Return the values of no guards, (0,)."""
         return np.zeros(0)
 
     def guard_jacobian_at(self, point: Point) -> GuardJacobian:
-        """The derivatives of no guards."""
+        """Return the derivatives of no guards."""
         return GuardJacobian(np.zeros(0), np.zeros((0, self.space.ndx)), np.zeros((0, self.nu)))
 
     def field_jacobian_at(self, point: Point) -> FieldJacobian:
-        """The derivatives by state and input.
+        """Return the derivatives of the field by state and input.
 
         The deviations obey z' = (D f + T(f)) z = A z.
         """
@@ -370,7 +384,7 @@ class Strapdown(ModeModel, CompiledSteps):
         return FieldJacobian(generator - space.transport(point.field), by_input)
 
     def _generator(self, x: Array, u: Array) -> Array:
-        """The generator A (ndx, ndx)."""
+        """Return the generator A (ndx, ndx), see this module."""
         result = np.zeros((self.space.ndx, self.space.ndx))
         result[:9, _CORE] = _make_core_generator(u[SENSED] - x[BIASES])
         for k in range(self.space.points):
@@ -387,9 +401,12 @@ class Strapdown(ModeModel, CompiledSteps):
     def transition(
         self, ahead: StepRequest, u: Array, noise: Diffusion | None = None
     ) -> StepTransition:
-        """The flow under a held input in closed form.
+        """Return the flow under a held input in closed form.
 
-        Noise of each foot has no preferred direction, and none comes through the input.
+        Args:
+            ahead: Time, state and length of the step.
+            u: Input (nu,), held over the step.
+            noise: Density of the noise, of which none comes through the input; None without.
         """
         x, h = ahead.x, ahead.h
         sensed = u[SENSED] - x[BIASES]
@@ -469,7 +486,7 @@ _ACROSS_UP: Array = np.cross(np.eye(3), [0.0, 0.0, 1.0])
 
 
 def _make_core_generator(sensed: Array) -> Array:
-    """The first rows (9, 15) of the generator A of base and biases; those of biases are zero."""
+    """Return the first rows (9, 15) of the generator A of base and biases; the others are zero."""
     return np.asarray((sensed.dot(_BY_SENSED) + _STILL).reshape(9, BASE_TANGENT))
 
 
@@ -487,11 +504,11 @@ def _make_generator_parts() -> tuple[Array, Array]:
 
 _STILL, _BY_SENSED = _make_generator_parts()
 _NO_BOUNDS = np.zeros(0)
-_ORDER = 8
+_SERIES_ORDER = 8
 """Powers of the generator. The turn enters up to the power 5 beside the other three factors that
 a block can have; the term after that is below 1e-16 of the block for turns of `_LARGEST_TURN`."""
 _LARGEST_TURN = 0.0125  # rad, of a step that is summed; a longer one is halved until it is shorter
-_NODES = 6
+_NOISE_NODES = 6
 """Points of the rule of Gauss that integrates the noise. Without a turn the integrand is of degree
 6; the rule is exact up to 11, and what is left of a turn of `_LARGEST_TURN` is below 1e-18."""
 
@@ -504,10 +521,10 @@ def _make_step_weights() -> tuple[Array, Array]:
         which are multiples of the identity. Those of nodes are multiplied by the roots of the
         weights of the rule.
     """
-    points, weights = np.polynomial.legendre.leggauss(_NODES)
+    points, weights = np.polynomial.legendre.leggauss(_NOISE_NODES)
     times = np.append(1.0, 0.5 * (points + 1.0))
     roots = np.append(1.0, np.sqrt(0.5 * weights))
-    powers = [times**k / math.factorial(k) for k in range(1, _ORDER + 1)]
+    powers = [times**k / math.factorial(k) for k in range(1, _SERIES_ORDER + 1)]
     return np.array(powers).T * roots[:, None], roots[:, None, None] * np.eye(BASE_TANGENT)
 
 
@@ -530,7 +547,8 @@ def propagate_core(sensed: Array, density: Array | None, h: float) -> tuple[Arra
     Args:
         sensed: Angular velocity in rad/s and specific force in m/s^2 (6,) of the inertial frame, in
             its axes.
-        density: Density Q (15, 15) of the noise, in the square of the unit per s; None without.
+        density: Density Q (15, 15) of the noise, in the square of the unit per s, or its diagonal
+            (15,) where it has no other entries; None without.
         h: Length of the step, s.
 
     Returns:
@@ -548,8 +566,12 @@ def propagate_core(sensed: Array, density: Array | None, h: float) -> tuple[Arra
     gathered = None
     if density is not None:
         nodes = flows[1:]
-        spread = nodes.reshape(-1, BASE_TANGENT).dot(part * density).reshape(nodes.shape)
-        gathered = _lay_beside(spread).dot(_lay_beside(nodes).T)
+        if density.ndim == 1:
+            roots = _lay_beside(nodes * np.sqrt(part * density))
+            gathered = roots.dot(roots.T)
+        else:
+            spread = nodes.reshape(-1, BASE_TANGENT).dot(part * density).reshape(nodes.shape)
+            gathered = _lay_beside(spread).dot(_lay_beside(nodes).T)
     for _ in range(halvings):
         if gathered is not None:
             gathered = gathered + phi.dot(gathered).dot(phi.T)
@@ -563,13 +585,13 @@ def _power_stack(a: Array) -> Array:
     The other rows are zero, so that the rows of a product are those of the first factor, without
     its last columns, times those of the second.
     """
-    rows = np.empty((9 * _ORDER, BASE_TANGENT))
+    rows = np.empty((9 * _SERIES_ORDER, BASE_TANGENT))
     own = rows[:, :9]
     rows[:9] = a
     np.dot(own[:9], rows[:9], out=rows[9:18])
     np.dot(own[:18], rows[9:18], out=rows[18:36])
     np.dot(own[:36], rows[27:36], out=rows[36:72])
-    return rows.reshape(_ORDER, -1)
+    return rows.reshape(_SERIES_ORDER, -1)
 
 
 def _lay_beside(stack: Array) -> Array:

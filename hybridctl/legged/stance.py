@@ -92,7 +92,13 @@ def choose_times(angles: Series, begin: float, inertial: Series) -> Array:
 
 
 def compute_paths(kinematics: LegKinematics, times: Array, angles: Array) -> FootPaths:
-    """Return the paths of all feet by joint angles (n, m) in rad at times (n,)."""
+    """Return the paths of all feet by joint angles.
+
+    Args:
+        kinematics: The feet.
+        times: Times (n,), s.
+        angles: Joint angles (n, m) at these times, rad.
+    """
     names = list(kinematics.feet)
     found = [kinematics(row, names) for row in angles]
     return FootPaths(

@@ -17,15 +17,24 @@ from hybridctl.legged.rotation import quaternion, skew
 class StartDeviations(Settings):
     """How surely the state is known at the start, as standard deviations.
 
-    tilt, heading: rad; position: m; velocity: m/s; gyroscope: rad/s and accelerometer: m/s^2, of
-    the biases. That of the gyroscope, after standing, is at least what white noise leaves in a
-    median over that time. How far the force at rest is off gravity shows the accelerometer's bias
-    along it (see `rest_bias`). force: m/s^2, by how much that may be off besides the sensor's
-    noise: a recorded Go1 measures 9.74 at rest and 9.68 on average as it trots. Local gravity,
-    which differs by up to 0.03, acts as a bias, too. across: deviation of the bias across gravity,
-    which rest does not show, relative to what is found along it; `accelerometer` is the least. A
-    bias of 0.3 m/s^2 along z comes with such ones along x and y, which look like a tilt of 30 mrad.
-    With half of it, simulated trots with biases of 0.3 m/s^2 have a NEES of position near 3.
+    How far the force at rest is off gravity shows the accelerometer's bias along it (see
+    `rest_bias`).
+
+    Attributes:
+        tilt: Turn about each level axis, rad.
+        heading: Turn about the vertical, rad.
+        position: Position in each direction, m.
+        velocity: Velocity in each direction, m/s.
+        gyroscope: Bias of the gyroscope, rad/s. After standing it is at least what white noise
+            leaves in a median over that time.
+        accelerometer: Bias of the accelerometer, m/s^2.
+        force: By how much the force at rest may be off gravity besides bias and noise, m/s^2: a
+            recorded Go1 measures 9.74 at rest and 9.68 on average as it trots. Local gravity, which
+            differs by up to 0.03, acts as a bias, too.
+        across: Bias of the accelerometer across gravity, which rest does not show, relative to what
+            is found along it; `accelerometer` is the least. A bias of 0.3 m/s^2 along z comes with
+            such ones along x and y, which look like a tilt of 30 mrad. With half of it, simulated
+            trots with biases of 0.3 m/s^2 have a NEES of position near 3.
     """
 
     tilt: NotNegative = 0.01

@@ -48,29 +48,37 @@ ground. From then on `foot_distances` measures it."""
 
 @dataclass(frozen=True)
 class BaseNoise(Settings):
-    """Standard deviations; densities are per square root of Hz.
+    """Noise of sensors and feet: standard deviations, and densities per square root of Hz.
 
     Those of gyroscope, accelerometer and encoder are raised to what a log shows at its start, see
-    the module `sensor_noise`.
+    the module `sensor_noise`. The five of slipping are explained in the module `creep`, those of
+    distances in `foot_distances`.
 
-    gyroscope (rad/s/sqrt(Hz)) and accelerometer (m/s^2/sqrt(Hz)): of their white noise.
-    gyroscope_walk (rad/s^2/sqrt(Hz)), accelerometer_walk (m/s^3/sqrt(Hz)): of their biases.
-    foot (m/s/sqrt(Hz)), foot_turn (rad/s/sqrt(Hz)): of feet in contact, which creep, as those
-    of a recorded humanoid do. If foot is None, soles have `SOLE_CREEP`, and others what their
-    distances say (see the module `foot_distances`), by two more: foot_alike, by how many times feet
-    creep more than their distances change, for what they do alike; foot_memory, the number of
-    pairs of steps after which a pair counts 1 / e.
-    What they move by beyond that is seen in the log, by the four that follow (see the module
-    `creep`): slip_time (s): for how long a foot in contact keeps a velocity with which it slips,
-    sinks or lifts; 0 to take all feet to creep alike. slip_speed (m/s): the fastest that is
-    believed. slip_fast (m/s): from which on a foot does not stand yet or is about to leave.
-    slip_resolution (m/s): noise that the velocity of a foot may have by its angles, which sets the
-    time over which it is averaged. slip_margin: by how many times its variance a velocity has to
-    exceed zero.
-    encoder (rad): of each angle in each sample. measured (m), measured_turn (rad): of each pose of
-    a foot besides, such as links that bend. ground (m): of the height of the ground under a foot.
-    held_rate (rad/s), held_force (m/s^2): by how much rates and forces change while samples are
-    missing; the change is taken to be white, as wide as the gap.
+    Attributes:
+        gyroscope: White noise of the rate, rad/s/sqrt(Hz).
+        accelerometer: White noise of the specific force, m/s^2/sqrt(Hz).
+        gyroscope_walk: Random walk of the gyroscope's bias, rad/s^2/sqrt(Hz).
+        accelerometer_walk: Random walk of the accelerometer's bias, m/s^3/sqrt(Hz).
+        foot: Creep of feet in contact, m/s/sqrt(Hz). None for `SOLE_CREEP` of soles, and for point
+            feet what their distances say.
+        foot_alike: How many times feet creep more than their distances change, by what they do
+            alike.
+        foot_memory: Number of pairs of steps after which a pair counts 1 / e.
+        foot_turn: Turning creep of soles in contact, rad/s/sqrt(Hz).
+        slip_time: Time in s for which a foot in contact keeps a velocity with which it slips,
+            sinks or lifts; 0 to let all feet creep alike.
+        slip_speed: Fastest slip that is believed, m/s.
+        slip_fast: Speed in m/s from which on a foot does not stand yet, or is about to leave.
+        slip_resolution: Noise in m/s that the velocity of a foot may have by its angles; it sets
+            the time over which the velocity is a mean.
+        slip_margin: By how many times its variance a squared velocity has to exceed zero.
+        encoder: Noise of each joint angle in each sample, rad.
+        measured: Noise of the position of a foot besides, such as of links that bend, m.
+        measured_turn: Noise of the turn of a sole besides, rad.
+        ground: Deviation of the height of the ground under a foot, m.
+        held_rate: By how much rates change while samples are missing, rad/s. The change is taken
+            to be white, as wide as the gap.
+        held_force: By how much specific forces change while samples are missing, m/s^2.
     """
 
     gyroscope: NotNegative = 1e-3
@@ -104,7 +112,7 @@ class BaseNoise(Settings):
         return SOLE_CREEP if flat else POINT_CREEP
 
     def core(self, gap: float) -> Array:
-        """Variances (15,) per s of base and biases; gap: s without a sample in this step."""
+        """Return variances (15,) per s of base and biases in a gap of samples in s; 0 for none."""
         return np.repeat(
             [
                 self.gyroscope**2 + self.held_rate**2 * gap,
@@ -119,7 +127,8 @@ class BaseNoise(Settings):
 
 OPEN, STICK = "open", "stick"
 GAP, RISE, OTHERS = 6, 7, 8  # of the input: which, and how many there are before the angles
-_PREPARED_FEET = 6  # with 64 modes; each foot more doubles them
+MOST_PREPARED_FEET = 6
+"""Feet up to which all modes are made before they are met: 64; each foot more doubles them."""
 _OF_FOOT = 7  # entries of the input for each foot: turning, moving, creep
 
 
@@ -191,16 +200,16 @@ class LeggedBase:
         return slice(OTHERS, OTHERS + len(self.kinematics.joints))
 
     def angles(self, u: Array) -> Array:
-        """The joint angles in an input."""
+        """Return the joint angles in an input, rad."""
         return u[self.angle_columns]
 
     def turning_columns(self, foot: int) -> slice:
-        """The entries of an input that are the angular velocity of a foot, by its number."""
+        """Return the entries of an input that are the angular velocity of a foot, by its number."""
         first = self.angle_columns.stop + 3 * foot
         return slice(first, first + 3)
 
     def moving_columns(self, foot: int) -> slice:
-        """The entries of an input that are the velocity of a foot, by its number."""
+        """Return the entries of an input that are the velocity of a foot, by its number."""
         first = self.angle_columns.stop + 3 * (len(self.feet) + foot)
         return slice(first, first + 3)
 
@@ -220,23 +229,27 @@ class LeggedBase:
         return slice(self.nu - len(self.feet), self.nu)
 
     def mode(self, key: ModeKey) -> Strapdown:
-        """The mode of a key. Raises `UnknownNameError` for what is no mode."""
+        """Return the mode of a key; see `layout` for what is raised."""
         return self.layout(key).mode
 
     def space(self, key: ModeKey) -> BaseSpace:
-        """The states of a mode. Raises `UnknownNameError` for what is no mode."""
+        """Return the states of a mode; see `layout` for what is raised."""
         return self.layout(key).mode.space
 
     def places(self, key: ModeKey) -> tuple[FootPlace, ...]:
-        """The feet in contact in a mode. Raises `UnknownNameError` for what is no mode."""
+        """Return the feet in contact in a mode; see `layout` for what is raised."""
         return self.layout(key).places
 
     def standing(self, key: ModeKey) -> tuple[str, ...]:
-        """The names of the feet in contact in a mode."""
+        """Return the names of the feet in contact in a mode."""
         return tuple(place.foot for place in self.places(key))
 
     def layout(self, key: ModeKey) -> Layout:
-        """How states of a mode are laid out. Raises `UnknownNameError` for what is no mode."""
+        """Return how states of a mode are laid out.
+
+        Raises:
+            UnknownNameError: There is no such mode.
+        """
         try:
             return self._layouts[key]
         except (KeyError, TypeError):
@@ -312,7 +325,14 @@ class LeggedBase:
         )
 
     def density(self, key: ModeKey, t: float, x: Array, u: Array) -> Array:
-        """The density of the noise (ndx, ndx) at a point, in the square of the unit per s."""
+        """Return the density (ndx, ndx) of the noise, in the square of the unit per s.
+
+        Args:
+            key: Key of the mode.
+            t: Time in s, on which nothing depends.
+            x: State (nx,), whose orientation says where the vertical is.
+            u: Input (nu,), with the gap and the creep of the feet.
+        """
         layout, gap = self.layout(key), float(u[GAP])
         variances = layout.variances.copy()
         if gap:
@@ -350,7 +370,7 @@ class LeggedBase:
 
 
 def base_system(base: LeggedBase) -> HybridSystem:
-    """The hybrid system of a base with feet; see this module."""
+    """Return the hybrid system of a base with feet; see this module."""
     check_instance("base", base, LeggedBase)
     names = [touches(foot) for foot in base.feet] + [lifts(foot) for foot in base.feet]
     return HybridSystem(base.mode, partial(_outgoing, base), names)
@@ -360,11 +380,9 @@ def prepare_modes(base: LeggedBase, system: HybridSystem) -> None:
     """Make all modes and edges of a base before they are met, so that no sample waits for them.
 
     Args:
-        base: Base and feet. With more than `_PREPARED_FEET` feet nothing is made.
+        base: Base and feet.
         system: Its `base_system`, which keeps what is made.
     """
-    if len(base.feet) > _PREPARED_FEET:
-        return
     names = [name(foot) for foot in base.feet for name in (touches, lifts)]
     for key in combinations((OPEN, STICK), repeat=len(base.feet)):
         system.mode(key)
@@ -377,17 +395,17 @@ def prepare_modes(base: LeggedBase, system: HybridSystem) -> None:
 
 
 def touches(foot: str) -> str:
-    """The name of the guard by which a foot comes into contact."""
+    """Return the name of the guard by which a foot comes into contact."""
     return f"{foot} touches"
 
 
 def lifts(foot: str) -> str:
-    """The name of the guard by which a foot leaves the ground."""
+    """Return the name of the guard by which a foot leaves the ground."""
     return f"{foot} lifts"
 
 
 def _outgoing(base: LeggedBase, key: ModeKey) -> Outgoing:
-    """The ways out of a mode, one for each foot."""
+    """Return the ways out of a mode, one for each foot."""
     return Outgoing(base.mode(key).guard_set, partial(find_edge, base, key))
 
 
@@ -432,11 +450,17 @@ class Lift(ResetModel):
     after: ModeKey
 
     def calc(self, t: float, x: Array, u: Array) -> Jump:
-        """The state without the foot."""
+        """Return the state without the foot.
+
+        Args:
+            t: Time in s, on which nothing depends.
+            x: State (nx,) before.
+            u: Input (nu,), on which nothing depends.
+        """
         return Jump(x[self._kept_places[0]])
 
     def calc_diff(self, at: JumpPoint) -> ResetJacobian:
-        """The rows of the identity that are left."""
+        """Return the rows of the identity that are left."""
         return self._jacobian
 
     def prepare(self) -> None:
@@ -464,7 +488,13 @@ class Touch(ResetModel):
     foot: str
 
     def calc(self, t: float, x: Array, u: Array) -> Jump:
-        """The state with the foot where the angles put it."""
+        """Return the state with the foot where the angles put it.
+
+        Args:
+            t: Time in s, on which nothing depends.
+            x: State (nx,) before.
+            u: Input (nu,), with the joint angles.
+        """
         (seen,) = self.base.kinematics(self.base.angles(u), [self.foot])
         result = np.empty(self.base.space(self.after).nx)
         result[self._kept_places[0]] = x
@@ -475,7 +505,7 @@ class Touch(ResetModel):
         return Jump(result)
 
     def calc_diff(self, at: JumpPoint) -> ResetJacobian:
-        """The derivatives: delta = rho - s x theta + ds, phi = C^T (theta + dw)."""
+        """Return the derivatives: delta = rho - s x theta + ds, phi = C^T (theta + dw)."""
         base = self.base
         (seen,) = base.kinematics(base.angles(at.u), [self.foot])
         before, after = base.space(self.before), base.space(self.after)
@@ -491,7 +521,7 @@ class Touch(ResetModel):
         return _timeless(state, by_input)
 
     def noise(self, u: Array) -> Array:
-        """The covariance (ndx+, ndx+) that the noise of the angles gives the state after it."""
+        """Return the covariance (ndx+, ndx+) after it by the noise of the angles."""
         base = self.base
         (seen,) = base.kinematics(base.angles(u), [self.foot])
         after = base.space(self.after)

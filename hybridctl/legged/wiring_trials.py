@@ -165,6 +165,10 @@ def is_better(before: Residual, after: Residual) -> bool:
     It has to fall both in m/s and relative to the speed of feet: angles that make feet faster, or
     slower, are no better for that. Significant is the mean gain of blocks of time or their mean
     relative gain, which lies between -1 and 1: blocks differ in how much the robot turns.
+
+    Args:
+        before: Residual that is compared with.
+        after: Residual that may be better.
     """
     if not max(after.share / before.share, after.speed / before.speed) < BETTER:
         return False
@@ -254,6 +258,10 @@ def find_delay(trials: StanceTrials, now: StanceTrial) -> tuple[StanceTrial, Res
 
     The delay minimises the squared residual. Its standard error is that of the jackknife: how the
     minimum moves when blocks of time are left out, one by one.
+
+    Args:
+        trials: The trials that can be made with the log.
+        now: Trial with what has been remedied so far.
     """
     before = trials.residual(now)
     if before is None:
@@ -316,6 +324,10 @@ def find_force_delay(trials: StanceTrials, now: StanceTrial) -> tuple[StanceTria
 
     Contacts count whole here: with their first and last rows left out, delays up to those would
     change nothing.
+
+    Args:
+        trials: The trials that can be made with the log.
+        now: Trial with what has been remedied so far.
     """
     before = trials.residual(now, whole=True)
     if before is None:

@@ -15,9 +15,10 @@ from hybridctl.legged.creep import (
     FootMotion,
     apparent_velocity,
     choose_window,
+    complete_input,
     measure_angle_noise,
+    measure_creep,
     measure_lever,
-    with_creep,
 )
 from hybridctl.legged.estimator import BaseSettings
 from hybridctl.legged.kinematics import Foot
@@ -52,8 +53,10 @@ def test_a_foot_that_moves_gains_noise_by_the_square_of_its_velocity():
     unknown = 1e-6 * np.sum(h**2) + 2.0 * (1e-4 / 0.01) ** 2 * np.sum(seen.moving**2)
     excess = (velocity @ velocity - 1.5 * unknown) / 3.0
     expected = 0.03 * excess * (1.0 + excess / 0.2**2)
-    found = with_creep(base, e, u, MOTION)
-    np.testing.assert_allclose(found[base.creep_columns], [0.0, expected], rtol=1e-12)
+    creep = measure_creep(base, e, u, MOTION)
+    np.testing.assert_allclose(creep, [0.0, expected], rtol=1e-12)
+    found = complete_input(base, e, u, creep, None)
+    np.testing.assert_array_equal(found[base.creep_columns], creep)
     np.testing.assert_array_equal(np.delete(found, -1), np.delete(u, -1))
 
 
@@ -68,7 +71,7 @@ def test_a_foot_that_moves_gains_noise_by_the_square_of_its_velocity():
 )
 def test_a_foot_gains_no_noise_that_others_explain(covariance, velocity, noise, expected):
     base, e, u = standing_point(covariance, velocity * np.array([0.0, 0.6, 0.8]), **noise)
-    found = with_creep(base, e, u, MOTION)[base.creep_columns]
+    found = measure_creep(base, e, u, MOTION)
     np.testing.assert_allclose(found, [0.0, expected], atol=1e-15)
 
 

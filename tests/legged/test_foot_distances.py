@@ -6,7 +6,8 @@ from legged.machine import URDF, machine
 from scipy.spatial.transform import Rotation
 
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.legged.creep import CreepFilter, FootMotion
+from hybridctl.legged.creep import FootMotion
+from hybridctl.legged.creep_filter import CreepFilter
 from hybridctl.legged.estimator import BaseSettings
 from hybridctl.legged.foot_distances import (
     LEVELS,

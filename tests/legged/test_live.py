@@ -10,7 +10,7 @@ from oracles.walking_robots import WALKER, Gait, estimator_of, log, over_states,
 from hybridctl.base.errors import InputError, SimulationError, UnknownNameError
 from hybridctl.estimation.record import Series
 from hybridctl.legged import system
-from hybridctl.legged.creep import CreepFilter
+from hybridctl.legged.creep_filter import CreepFilter
 from hybridctl.legged.hypotheses import ContactEvidence
 from hybridctl.legged.live import LiveSample
 from hybridctl.legged.readings import Readings

@@ -9,7 +9,7 @@ from mcap.writer import CompressionType, Writer
 from oracles.walking_robots import WALKER, Gait, Machine, estimator_of, log, over_states
 from rosbags.typesys import Stores, get_typestore
 
-from hybridctl.legged.creep import CreepFilter
+from hybridctl.legged.creep_filter import CreepFilter
 from hybridctl.logs import read_log
 from hybridctl.logs.legged import base_readings
 from hybridctl.mechanics.multibody.robot import Robot

@@ -24,7 +24,7 @@ from hybridctl.estimation.judgement import nees
 from hybridctl.estimation.record import Record, Series
 from hybridctl.estimation.result import over_sample
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.legged.creep import CreepFilter, CreepState
+from hybridctl.legged.creep_filter import CreepFilter, CreepState
 from hybridctl.legged.estimator import BaseEstimator, BaseSettings
 from hybridctl.legged.kinematics import Foot, LegKinematics
 from hybridctl.legged.readings import Readings

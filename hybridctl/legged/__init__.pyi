@@ -1,0 +1,14 @@
+from .estimator import BaseEstimator as BaseEstimator
+from .estimator import BaseSettings as BaseSettings
+from .hypotheses import ContactEvidence as ContactEvidence
+from .kinematics import Foot as Foot
+from .live import LiveBaseFilter as LiveBaseFilter
+from .live import LiveSample as LiveSample
+from .noise_levels import noise_of_creep as noise_of_creep
+from .noise_levels import noise_of_innovations as noise_of_innovations
+from .noise_levels import noise_of_standing as noise_of_standing
+from .readings import Hysteresis as Hysteresis
+from .readings import Readings as Readings
+from .space import RootPose as RootPose
+from .start import StartDeviations as StartDeviations
+from .system import BaseNoise as BaseNoise
