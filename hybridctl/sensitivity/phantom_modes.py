@@ -57,7 +57,8 @@ _GUARDS_WITH_REPORTS = 6
 """Guards up to which the reports of all jumps are kept: of n guards there are n 2^(n-1)."""
 _DRIFT_FACTOR = 4.0
 """Difference between orders that is no ambiguity, relative to what the fields do in the time from
-the first event to the last. The value is a choice."""
+the first event to the last. Without it merged events are refused (test_one_constant_for_all_lags);
+the value is a choice."""
 
 
 class NominalJump(NamedTuple):

@@ -49,7 +49,8 @@ StepNoise = Callable[[StepRequest, Array], Diffusion | None]
 
 _INITIAL_LAYER = 1e-6
 """Relaxation time of the field at the start of an arc, relative to the duration of the arc, up to
-which the first step crosses the initial layer instead of following it."""
+which the first step crosses the initial layer instead of following it
+(test_the_derivative_across_breakaway_is_that_of_the_flow)."""
 _SHORTEST_LEAP, _LONGEST_LEAP, _LEAP_GROWTH = 1e-2, 5e-2, 1.5
 """Lengths of a first step across an initial layer, relative to the duration, and their ratio."""
 _LAYER_END = 100.0
