@@ -419,7 +419,7 @@ class ReferenceMotion:
             rest = s.duration
         else:
             first = min(first, 1.0 - _SHORTEST_REST / self.get_duration(s.phase))
-            rest = max(place.rest, _SHORTEST_REST)
+            rest = max(place.rest, _SHORTEST_REST)  # the event may be overdue
             if place.section:  # it gets the finer mesh of a present phase
                 s = self._resample(s, self._place_nodes(s.phase, 0.0, intervals))
         fractions = _cut_nodes(s.fractions, first)
