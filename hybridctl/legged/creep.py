@@ -34,10 +34,10 @@ import numpy as np
 from hybridctl.base.checks import Array
 from hybridctl.base.time_series import Series
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.filter import SaltedKalmanFilter
+from hybridctl.estimation.filter_state import FilterState, Input
 from hybridctl.estimation.record import Record
-from hybridctl.estimation.result import FilterResult, over_record
-from hybridctl.estimation.state import FilterState, Input
+from hybridctl.estimation.result import FilterResult, filter_record
+from hybridctl.estimation.salted_kalman_filter import SaltedKalmanFilter
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.legged.foot_distances import FootDistances, begin_distances
 from hybridctl.legged.kinematics import FootKinematics, LegKinematics
@@ -270,7 +270,7 @@ class CreepFilter:
         """Filter a record from an estimate on; see `SaltedKalmanFilter.run`."""
         channels = [*self.filter.measurements, *self.filter.signals]
         shown = lambda state: state.filter  # noqa: E731
-        return over_record(
+        return filter_record(
             record, self.start(initial), channels, self.predict, self.update, shown, None
         )
 

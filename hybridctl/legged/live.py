@@ -23,8 +23,8 @@ from hybridctl.base.checks import Array, check_array, check_member, check_number
 from hybridctl.base.errors import InputError
 from hybridctl.base.time_series import Series
 from hybridctl.estimation.estimate import Estimate, Mixture
-from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.record import Record
+from hybridctl.estimation.salted_kalman_filter import SaltedKalmanFilter
 from hybridctl.legged.creep import CreepFilter, CreepState, FootMotion
 from hybridctl.legged.input_rows import ROUNDING, InputRows
 from hybridctl.legged.measurements import ANGLES, GROUND

@@ -11,9 +11,12 @@ import numpy as np
 from hybridctl.base.checks import check_member
 from hybridctl.base.errors import HybridctlError, ImplausibleLogError, SimulationError
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
-from hybridctl.estimation.filters import STRATEGIES, first_estimate, kalman
+from hybridctl.estimation.initial_estimate import (
+    STRATEGY_BY_FILTER,
+    build_kalman_filter,
+    first_estimate,
+)
 from hybridctl.estimation.log_watch import (
     LogWatch,
     TooManyStepsError,
@@ -22,11 +25,12 @@ from hybridctl.estimation.log_watch import (
 )
 from hybridctl.estimation.record import Record
 from hybridctl.estimation.result import FilterResult
+from hybridctl.estimation.salted_kalman_filter import SaltedKalmanFilter
 from hybridctl.sampling.particle import ParticleFilter
 from hybridctl.sampling.unscented import UnscentedFilter
 
 PARTICLES = 1e-6  # tolerance of flows of single particles, unless told
-FILTERS = (*STRATEGIES, "unscented", "particle")
+FILTERS = (*STRATEGY_BY_FILTER, "unscented", "particle")
 _JUDGED = ("salted", "unscented")  # filters that are to explain a log; baselines may fail to
 
 
@@ -37,7 +41,9 @@ def make_filter(
     check_member("filter", name, FILTERS)
     if name != "particle":
         kind = UnscentedFilter if name == "unscented" else SaltedKalmanFilter
-        return kalman(model, settings, STRATEGIES.get(name, "saltation"), kind=kind)
+        return build_kalman_filter(
+            model, settings, STRATEGY_BY_FILTER.get(name, "saltation"), kind=kind
+        )
     return ParticleFilter(
         model.system,
         model.process_noise,
@@ -117,5 +123,5 @@ def _try_units(
     alone = replace(settings, hypotheses=1)
     with np.errstate(all="ignore"):
         start, rest = first_estimate(model, alone, record)
-        counted = kalman(model, alone).count_steps(watch.take_step)
+        counted = build_kalman_filter(model, alone).count_steps(watch.take_step)
         counted.run(rest, start, watch=watch.take_state)

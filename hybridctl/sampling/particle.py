@@ -26,18 +26,28 @@ from hybridctl.base.checks import Array, Indices, check_count, check_number
 from hybridctl.base.errors import InputError
 from hybridctl.base.spaces import compute_mean
 from hybridctl.estimation.contact_signal import ContactSignal
-from hybridctl.estimation.correct import Innovation, judged, observed, present, residual
-from hybridctl.estimation.estimate import Estimate, Mixture, constrained
-from hybridctl.estimation.estimate_checks import admitted
-from hybridctl.estimation.filter import Constant, SaltedKalmanFilter
-from hybridctl.estimation.measurement import Measurement, explicit
-from hybridctl.estimation.mixture import mode_shares, moments, of_most_probable
-from hybridctl.estimation.monitor import monitored
+from hybridctl.estimation.estimate import Estimate, Mixture, project_onto_constraints
+from hybridctl.estimation.filter_state import Beginning, FilterState, Hypothesis, InputPiece
+from hybridctl.estimation.kalman_equations import (
+    Innovation,
+    compute_innovation,
+    compute_residual,
+    predict_value,
+    select_measured,
+)
+from hybridctl.estimation.measurement import Measurement, require_explicit
+from hybridctl.estimation.mixture import compute_moments, mode_probabilities, select_most_probable
 from hybridctl.estimation.noise import EventNoise, Noise
-from hybridctl.estimation.predict import predict
+from hybridctl.estimation.prediction import predict
 from hybridctl.estimation.record import Record
-from hybridctl.estimation.result import FilterResult, over_record
-from hybridctl.estimation.state import Beginning, FilterState, Hypothesis, InputPiece
+from hybridctl.estimation.recovery import monitor_rejections
+from hybridctl.estimation.result import FilterResult, filter_record
+from hybridctl.estimation.salted_kalman_filter import (
+    ConstantCovariance,
+    FilterOptions,
+    SaltedKalmanFilter,
+    check_initial_estimate,
+)
 from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.run import BriefEvent
@@ -71,7 +81,7 @@ class ParticleSet:
     @property
     def shares(self) -> dict[ModeKey, float]:
         """The probabilities of modes, the most probable first."""
-        return mode_shares(self.modes, self.weights)
+        return mode_probabilities(self.modes, self.weights)
 
     @property
     def typical_events(self) -> tuple[BriefEvent, ...]:
@@ -142,9 +152,9 @@ class ParticleFilter:
     def __init__(
         self,
         system: HybridSystem,
-        process_noise: Noise | Constant,
+        process_noise: Noise | ConstantCovariance,
         measurement: Measurement | Sequence[Measurement],
-        reset_noise: Noise | EventNoise | Constant | None = None,
+        reset_noise: Noise | EventNoise | ConstantCovariance | None = None,
         guard_noise: float | Mapping[str, float] | None = None,
         *,
         signals: Sequence[ContactSignal] = (),
@@ -165,11 +175,9 @@ class ParticleFilter:
             reset_noise,
             guard_noise,
             signals=signals,
-            rewind=rewind,
-            patience=patience,
-            beginning=beginning,
-            rtol=rtol,
-            atol=atol,
+            options=FilterOptions(
+                rewind=rewind, patience=patience, beginning=beginning, rtol=rtol, atol=atol
+            ),
         ).rules
         self.model, self.measurements = self.rules.model, self.rules.measurements
         self.signals = self.rules.signals
@@ -182,7 +190,7 @@ class ParticleFilter:
 
     def start(self, initial: Estimate) -> ParticleState:
         """The state in which a run from an estimate begins, see `SaltedKalmanFilter.start`."""
-        estimate = admitted(self.model, initial)
+        estimate = check_initial_estimate(self.model, initial)
         return self._begun(self.rules.start(estimate), estimate, 0)
 
     def predict(
@@ -194,7 +202,7 @@ class ParticleFilter:
         shown = (Hypothesis(self._summary(after)),)
         kept = state.filter._replace(
             time=time, hypotheses=shown, channel=None, several=None, inputs=inputs
-        ).finite()
+        ).check_finite()
         return state._replace(filter=kept, particles=after, draws=state.draws + 1)
 
     def update(
@@ -217,9 +225,9 @@ class ParticleFilter:
         )
         kept = state.filter._replace(
             hypotheses=(made,), channel=channel, several=several, reopened=False
-        ).finite()
+        ).check_finite()
         if channel not in self.signals:
-            kept = monitored(self.rules, kept, channel, value, input)
+            kept = monitor_rejections(self.rules, kept, channel, value, input)
         if kept.reopened:
             return self._begun(kept._replace(several=None), kept.estimate, state.draws + 1)
         return ParticleState(kept, now, (*counted[:n], *new), state.draws + 1)
@@ -239,7 +247,7 @@ class ParticleFilter:
         start, channels = self.start(initial), [*self.measurements, *self.signals]
         steps = self.predict, self.update
         shown = lambda state: state.filter  # noqa: E731
-        return over_record(record, start, channels, *steps, shown, progress, watch)
+        return filter_record(record, start, channels, *steps, shown, progress, watch)
 
     def _random(self, draws: int) -> np.random.Generator:
         return np.random.default_rng((self.seed, draws))
@@ -306,8 +314,8 @@ class ParticleFilter:
         if channel in self.signals:
             mistaken = self._contradicts(self.signals[channel], now, float(value[0]))
             return _reweighted(now, np.log(_MISTAKEN) * mistaken)[0], None
-        measurement = explicit(self.measurements[channel])
-        there = present(measurement, value)
+        measurement = require_explicit(self.measurements[channel])
+        there = select_measured(measurement, value)
         if there is None:
             return now, None
         rows, noise = there
@@ -316,7 +324,7 @@ class ParticleFilter:
         r = weights @ residuals
         spread = residuals - r
         s = spread.T @ (weights[:, None] * spread) + noise
-        innovation, _ = judged(measurement, predicted, r, s)
+        innovation, _ = compute_innovation(measurement, predicted, r, s)
         after, log_likelihood = _reweighted(now, _log_normal(residuals, noise))
         innovation = innovation._replace(log_likelihood=log_likelihood)
         return (after if innovation.accepted else now), innovation
@@ -330,13 +338,13 @@ class ParticleFilter:
             held = np.zeros(mode.nu) if u is None else u
             states = [now.states[k] for k in rows]
             given = [np.array(states)] if measurement.together else states
-            seen = np.array([observed(measurement, mode, now.time, x, held) for x in given])
+            seen = np.array([predict_value(measurement, mode, now.time, x, held) for x in given])
             seen = seen[0] if measurement.together else seen
             plain = measurement.residual is None
             if plain and seen.shape[1:] == value.shape == (measurement.dimension,):
                 found[rows] = value - seen
             else:
-                found[rows] = [residual(measurement, z, value) for z in seen]
+                found[rows] = [compute_residual(measurement, z, value) for z in seen]
         return found
 
     def _contradicts(self, signal: ContactSignal, now: ParticleSet, value: float) -> Array:
@@ -377,10 +385,10 @@ class ParticleFilter:
         shares = now.shares
         if len(shares) == 1:
             return None
-        space, alike = of_most_probable(self.model.system, shares)
+        space, alike = select_most_probable(self.model.system, shares)
         rows = np.flatnonzero([key in alike for key in now.modes])
         states, w = np.array([now.states[k] for k in rows]), now.weights[rows]
-        mean, p = moments(space, states, w / w.sum())
+        mean, p = compute_moments(space, states, w / w.sum())
         return Mixture(next(iter(shares)), now.time, mean, p, shares)
 
     def _summary(self, now: ParticleSet) -> Estimate:
@@ -390,8 +398,8 @@ class ParticleFilter:
         rows = now.members(mode)
         states, w = np.array([now.states[k] for k in rows]), weights[rows] / shares[mode]
         held = self.model.system.mode(mode)
-        mean, p = moments(held.space, states, w)
-        return Estimate(mode, now.time, constrained(held, mean), p)
+        mean, p = compute_moments(held.space, states, w)
+        return Estimate(mode, now.time, project_onto_constraints(held, mean), p)
 
 
 def _in_full(event: BriefEvent) -> Event:

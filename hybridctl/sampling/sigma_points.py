@@ -17,11 +17,11 @@ import numpy as np
 
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import SimulationError
-from hybridctl.estimation.estimate import Estimate, constrained
-from hybridctl.estimation.model import Model
+from hybridctl.estimation.estimate import Estimate, project_onto_constraints
+from hybridctl.estimation.mode_consistency import reconcile
 from hybridctl.estimation.noise import EXACT_GUARDS
-from hybridctl.estimation.predict import predict
-from hybridctl.estimation.reconcile import reconcile
+from hybridctl.estimation.noisy_system import NoisySystem
+from hybridctl.estimation.prediction import predict
 from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.mode import ModeKey, ModeModel
 from hybridctl.hybrid.run import BriefEvent
@@ -49,7 +49,7 @@ class CarriedState(NamedTuple):
         return EventPattern(fired(self.events) if self.events else (), self.mode)
 
 
-def silent(model: Model) -> Model:
+def silent(model: NoisySystem) -> NoisySystem:
     """The model without any noise, for single states."""
     return replace(
         model,
@@ -61,7 +61,7 @@ def silent(model: Model) -> Model:
 
 
 def carried(
-    model: Model, mode: ModeKey, x: Array, start: float, end: float, law: InputLaw
+    model: NoisySystem, mode: ModeKey, x: Array, start: float, end: float, law: InputLaw
 ) -> CarriedState:
     """A state x (nx,) from one time to another, through as many events as there are until then.
 
@@ -69,9 +69,9 @@ def carried(
     without a covariance; so is one whose simulation cannot go on. model: a silent one.
     """
     guards = model.system.mode(mode).guards(start, x, law(start, x))
-    if (guards >= -model.tolerances(mode)).all():
+    if (guards >= -model.guard_tolerances(mode)).all():
         try:
-            run = model.run(model.system, mode, x, (start, end), law)
+            run = model.simulate(model.system, mode, x, (start, end), law)
             return CarriedState(run.final_mode, run.final_state, _brief(run.guard_events))
         except SimulationError:
             pass
@@ -83,7 +83,7 @@ def carried(
 
 
 def carried_together(
-    model: Model,
+    model: NoisySystem,
     modes: Sequence[ModeKey],
     states: Sequence[Array],
     start: float,
@@ -103,7 +103,7 @@ def carried_together(
 
 
 def followed(
-    model: Model, path: CarriedState, kind: EventPattern, end: float, law: InputLaw
+    model: NoisySystem, path: CarriedState, kind: EventPattern, end: float, law: InputLaw
 ) -> Array | None:
     """The state at `end` of a path, in the mode and past the events of `kind`.
 
@@ -131,7 +131,9 @@ def integrated(mode: ModeModel, x: Array, ways: Array) -> Array:
         states = np.array([space.normalize(space.integrate(*pair)) for pair in pairs])
     if mode.project is None:
         return states
-    return np.array([constrained(mode, state) for state in states]).reshape(states.shape)
+    return np.array([project_onto_constraints(mode, state) for state in states]).reshape(
+        states.shape
+    )
 
 
 def fired(events: Iterable[Event | BriefEvent]) -> tuple[str, ...]:
@@ -140,22 +142,22 @@ def fired(events: Iterable[Event | BriefEvent]) -> tuple[str, ...]:
 
 
 def _early(
-    model: Model, path: CarriedState, kind: EventPattern, end: float, law: InputLaw
+    model: NoisySystem, path: CarriedState, kind: EventPattern, end: float, law: InputLaw
 ) -> Array | None:
     for k, event in enumerate(path.events):
         soon = end - event.time <= model.rewind
         if soon and EventPattern(fired(path.events[:k]), event.mode_before) == kind:
             if event.time >= end:
                 return event.state_before
-            return model.extended(kind.mode, event.state_before, event.time, end, law)(end)
+            return model.flow_past_guards(kind.mode, event.state_before, event.time, end, law)(end)
     return None
 
 
 def _late(
-    model: Model, path: CarriedState, kind: EventPattern, end: float, law: InputLaw
+    model: NoisySystem, path: CarriedState, kind: EventPattern, end: float, law: InputLaw
 ) -> Array | None:
     span = end, end + model.rewind
-    run = model.run(model.system, path.mode, path.state, span, law)
+    run = model.simulate(model.system, path.mode, path.state, span, law)
     events: Sequence[Event | BriefEvent] = path.events
     for event in run.guard_events:
         events = (*events, event)
@@ -163,7 +165,7 @@ def _late(
             back = event.time - end
             if not back > 0.0:
                 return event.state_after
-            _, arc = model.backwards(kind.mode, event.state_after, event.time, back, law)
+            _, arc = model.flow_backwards(kind.mode, event.state_after, event.time, back, law)
             return arc(back)
     return None
 

@@ -20,13 +20,18 @@ import numpy as np
 
 from hybridctl.base.checks import Array
 from hybridctl.base.spaces import compute_mean
-from hybridctl.estimation.correct import observed, present, residual
-from hybridctl.estimation.estimate import Estimate, corrected, nearest_semidefinite
-from hybridctl.estimation.filter import SaltedKalmanFilter
-from hybridctl.estimation.hypotheses import MomentRule
-from hybridctl.estimation.measurement import AnyMeasurement, LinearizedResidual, explicit
-from hybridctl.estimation.model import Model
-from hybridctl.estimation.predict import StatePrediction, predict
+from hybridctl.estimation.estimate import Estimate, move_mean, nearest_semidefinite
+from hybridctl.estimation.filter_state import MomentRule
+from hybridctl.estimation.kalman_equations import (
+    StatePrediction,
+    compute_residual,
+    predict_value,
+    select_measured,
+)
+from hybridctl.estimation.measurement import AnyMeasurement, LinearizedResidual, require_explicit
+from hybridctl.estimation.noisy_system import NoisySystem
+from hybridctl.estimation.prediction import predict
+from hybridctl.estimation.salted_kalman_filter import SaltedKalmanFilter
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeModel
 from hybridctl.sampling.sigma_points import (
@@ -42,7 +47,9 @@ from hybridctl.sampling.sigma_points import (
 _RANK = 1e-15  # of the largest eigenvalue of a covariance, where coordinates have unit variance
 
 
-def predict_points(model: Model, estimate: Estimate, end: float, law: InputLaw) -> StatePrediction:
+def predict_points(
+    model: NoisySystem, estimate: Estimate, end: float, law: InputLaw
+) -> StatePrediction:
     """The moments of the sigma points at time `end`; their regression is the `transition`."""
     if end <= estimate.time:
         return predict(model, estimate, end, law)
@@ -64,21 +71,23 @@ def predict_points(model: Model, estimate: Estimate, end: float, law: InputLaw) 
         if state is not None:
             images.append(state)
             kept.append(k)
-    if middle.befores:
+    if middle.pre_event:
         start = StatePrediction(estimate, transition=np.eye(len(estimate.covariance)))
-        middle = middle._replace(befores=(start,))
+        middle = middle._replace(pre_event=(start,))
     return _combined(model, middle, np.array(images), ways[kept])
 
 
 def _nominal(
-    model: Model, estimate: Estimate, x: Array, end: float, law: InputLaw
+    model: NoisySystem, estimate: Estimate, x: Array, end: float, law: InputLaw
 ) -> StatePrediction:
     """One state with the noise that it gathers."""
     certain = replace(estimate, mean=x, covariance=np.zeros_like(estimate.covariance))
     return predict(model, certain, end, law)
 
 
-def _combined(model: Model, middle: StatePrediction, images: Array, ways: Array) -> StatePrediction:
+def _combined(
+    model: NoisySystem, middle: StatePrediction, images: Array, ways: Array
+) -> StatePrediction:
     e = middle.estimate
     if not len(images):
         return middle
@@ -86,7 +95,7 @@ def _combined(model: Model, middle: StatePrediction, images: Array, ways: Array)
     weights = np.full(len(images), 1.0 / len(images))
     mean, spread = compute_mean(mode.space, images, weights, e.mean)
     way = mode.space.difference(e.mean, mean)
-    mean, noise = corrected(mode, e.mean, e.covariance, way)
+    mean, noise = move_mean(mode, e.mean, e.covariance, way)
     covariance = nearest_semidefinite(spread.T @ (weights[:, None] * spread) + noise)
     matrix = np.linalg.lstsq(ways, spread, rcond=None)[0].T
     return middle._replace(estimate=replace(e, mean=mean, covariance=covariance), transition=matrix)
@@ -99,17 +108,19 @@ def compared_points(
 
     What the regression leaves of the values at the points counts as noise.
     """
-    measurement = explicit(measurement)
-    given = present(measurement, value)
+    measurement = require_explicit(measurement)
+    given = select_measured(measurement, value)
     if given is None:
         return None
     t, ways = estimate.time, sigma_points(estimate.covariance)
     rows, noise = given
-    base = observed(measurement, mode, t, estimate.mean, u)
-    r = residual(measurement, base, value)[rows]
+    base = predict_value(measurement, mode, t, estimate.mean, u)
+    r = compute_residual(measurement, base, value)[rows]
     seen, weight = np.zeros((len(ways), len(r))), 1.0 / max(len(ways), 1)
     for row, x in zip(seen, integrated(mode, estimate.mean, ways), strict=True):
-        row[:] = residual(measurement, base, observed(measurement, mode, t, x, u))[rows]
+        row[:] = compute_residual(measurement, base, predict_value(measurement, mode, t, x, u))[
+            rows
+        ]
     shift = weight * seen.sum(axis=0)
     seen = seen - shift
     h = np.linalg.lstsq(ways, seen, rcond=None)[0].T
