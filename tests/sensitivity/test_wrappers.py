@@ -85,7 +85,7 @@ WRAPPERS = {
     "held inputs": (lambda s: inputs_as_parameters(s, {"a": 0.0})[0], 0),
     "parameters": (lambda s: beside(s, hc.simulate(s, "on", ON_CIRCLE, (0.0, 0.1)))[0], 2),
     "offsets": (lambda s: with_guard_offsets(s, touched())[0], 1),
-    "fewer guards": (lambda s: NoisySystem(s, None).without("on", ["wall"]), 0),
+    "fewer guards": (lambda s: NoisySystem(s, None).without_guards("on", ["wall"]), 0),
 }
 
 
