@@ -16,9 +16,9 @@ from hybridctl.app.models import find_model
 from hybridctl.app.report import table
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
-from hybridctl.estimation.filters import first_estimate
+from hybridctl.estimation.initial_estimate import first_estimate
 from hybridctl.estimation.record import Record
-from hybridctl.estimation.synthetic import synthetic
+from hybridctl.estimation.synthetic import simulate_record
 from hybridctl.sampling.filters import make_filter
 
 RATE, PARTICLES, MANY = 148.0, 20, 1000
@@ -70,7 +70,7 @@ def prepared(name: str, duration: float) -> FilterLog:
     source = find_model(name)
     settings = source.configured(None, chosen)
     model = source.make(settings)
-    start, record = first_estimate(model, settings, synthetic(model, settings)[0])
+    start, record = first_estimate(model, settings, simulate_record(model, settings)[0])
     samples = sum(len(series.times) for series in record.channels.values())
     return FilterLog(model, settings, record, start, samples)
 

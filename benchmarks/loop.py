@@ -25,9 +25,9 @@ from hybridctl.control.detectors import Gate, Threshold
 from hybridctl.control.interim import Interim
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
-from hybridctl.estimation.filters import first_estimate
+from hybridctl.estimation.initial_estimate import first_estimate
 from hybridctl.estimation.online import Estimator
-from hybridctl.estimation.synthetic import synthetic
+from hybridctl.estimation.synthetic import simulate_record
 from hybridctl.hybrid.policy import History
 from hybridctl.sampling.filters import make_filter
 
@@ -70,7 +70,7 @@ def filter_table(quick: bool) -> Table:
     noise = ["reset_noise=0.02", "guard_noise=0.001"]
     settings = source.configured(None, ["rate=1000.0", "begin=0.9", f"duration={length}", *noise])
     model = source.make(settings)
-    start, record = first_estimate(model, settings, synthetic(model, settings)[0])
+    start, record = first_estimate(model, settings, simulate_record(model, settings)[0])
     samples, kept, rows = list(record.samples()), make_filter("salted", model, settings), []
 
     def costs(deadline: float) -> Array:

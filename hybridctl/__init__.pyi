@@ -23,10 +23,10 @@ from .control.reference import Reference as Reference
 from .control.reference import extend as extend
 from .control.spreading import ReferenceSpreading as ReferenceSpreading
 from .control.tuning.search import tune as tune
-from .estimation.filter import SaltedKalmanFilter as SaltedKalmanFilter
-from .estimation.identify import identify as identify
+from .estimation.identification import identify as identify
 from .estimation.measurement import Measurement as Measurement
 from .estimation.noise import Noise as Noise
+from .estimation.salted_kalman_filter import SaltedKalmanFilter as SaltedKalmanFilter
 from .estimation.smoother import smooth as smooth
 from .hybrid.mode import Guard as Guard
 from .hybrid.mode import Jump as Jump

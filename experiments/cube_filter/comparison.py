@@ -50,7 +50,7 @@ from hybridctl.base.journal import compute_all
 from hybridctl.base.settings import Count, Meta, Natural, NotNegative, Positive, Settings
 from hybridctl.base.workers import Crew, crew
 from hybridctl.estimation import Estimate, Record, first_estimate, fit_noise
-from hybridctl.estimation.filters import STRATEGIES
+from hybridctl.estimation.initial_estimate import STRATEGY_BY_FILTER
 from hybridctl.estimation.result import FilterResult
 
 T = TypeVar("T")
@@ -200,7 +200,7 @@ class Config(Settings):
     judged_slow: Some = 5
     after: Positive = 0.25
     span: NotNegative = 0.05
-    filters: tuple[str, ...] = tuple(STRATEGIES)
+    filters: tuple[str, ...] = tuple(STRATEGY_BY_FILTER)
     hypotheses: tuple[Count, ...] = (1, 4)
     every: tuple[Count, ...] = (1,)
     blur: tuple[NotNegative, ...] = (0.0,)

@@ -33,16 +33,16 @@ from hybridctl.app.plots import BASELINE, GREEN, REFERENCE, SKY, TRACKING, canva
 from hybridctl.app.report import record_table
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import HybridctlError
-from hybridctl.estimation.filters import STRATEGIES, first_estimate
+from hybridctl.estimation.filter_state import FilterState
+from hybridctl.estimation.initial_estimate import STRATEGY_BY_FILTER, first_estimate
 from hybridctl.estimation.likelihood import log_likelihoods
 from hybridctl.estimation.record import Record
 from hybridctl.estimation.result import FilterResult
-from hybridctl.estimation.state import FilterState
 from hybridctl.mechanics import closed_contacts
 from hybridctl.sampling.filters import run_filter
 
 SLOW = ("unscented", "particle")  # judged on few tosses, at the levels of the salted filter
-FILTERS = (*STRATEGIES, *SLOW)
+FILTERS = (*STRATEGY_BY_FILTER, *SLOW)
 
 
 class CubeCase(NamedTuple):

@@ -22,7 +22,7 @@ from scipy.spatial.transform import Rotation
 from hybridctl.base.checks import Array
 from hybridctl.estimation.filter_model import Scenario
 from hybridctl.estimation.record import Record
-from hybridctl.estimation.synthetic import synthetic
+from hybridctl.estimation.synthetic import simulate_record
 from hybridctl.logs import Log, Mapping, read_raw
 from hybridctl.logs.build import build
 from hybridctl.logs.mapping import Segment
@@ -75,7 +75,7 @@ def simulated(number: int, settings: CubeSettings) -> Record:
     velocity = rng.normal(size=6) * [0.6, 0.6, 0.3, 3.0, 3.0, 3.0]
     scenario = Scenario(np.concatenate([[0.0, 0.0, 0.16], attitude, velocity]), np.zeros(12))
     thrown = replace(model, scenario=lambda: scenario)
-    return synthetic(thrown, replace(settings, seed=number))[0]
+    return simulate_record(thrown, replace(settings, seed=number))[0]
 
 
 def corner_heights(toss: Record, p: cube.CubeParameters) -> Array:

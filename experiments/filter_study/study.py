@@ -35,11 +35,11 @@ from hybridctl.base.journal import Journal, compute_all
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import Meta, Natural, Positive, Settings
 from hybridctl.base.workers import crew
+from hybridctl.estimation.consistency import band, event_time_errors, mode_agreement, nees
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
-from hybridctl.estimation.filters import first_estimate
-from hybridctl.estimation.judgement import band, event_time_errors, mode_agreement, nees
+from hybridctl.estimation.initial_estimate import first_estimate
 from hybridctl.estimation.result import FilterResult
-from hybridctl.estimation.synthetic import synthetic
+from hybridctl.estimation.synthetic import simulate_record
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.sampling.filters import FILTERS, run_filter
 
@@ -212,7 +212,7 @@ def attempt(trial: StudyRun) -> tuple[FilterOutcome, ...]:
     """One run, and what each filter makes of it."""
     settings = replace(_settings(trial.model, trial.scale), seed=trial.seed)
     model = _model(trial.model, trial.scale)
-    record, truth = synthetic(model, settings)
+    record, truth = simulate_record(model, settings)
     results = []
     try:
         start, rest = first_estimate(model, settings, record)

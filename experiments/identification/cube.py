@@ -38,7 +38,7 @@ from hybridctl.base.settings import Count, Positive, Settings
 from hybridctl.base.workers import Crew, InProcessExecutor
 from hybridctl.estimation import Estimate, FilterModel, Record
 from hybridctl.estimation.likelihood import log_likelihoods
-from hybridctl.estimation.likelihood_quadratic import LikelihoodQuadratic, Top, fitted
+from hybridctl.estimation.likelihood_quadratic import LikelihoodQuadratic, Top, fit_quadratics
 
 NAMES = ("friction", "restitution", "rounding")
 
@@ -229,7 +229,9 @@ def identified(journal: Journal, config: Config, console: Console) -> Findings:
     points, wide = np.vstack([box.drawn() for box in config.boxes]), config.wide.drawn()
     with progress(console, 0.0, 1.0) as begin:
         scan = values.fill(wide, own[:: config.every])
-        surface = fitted(points, values.fill(points, own, begin("points")), depth=config.depth)
+        surface = fit_quadratics(
+            points, values.fill(points, own, begin("points")), depth=config.depth
+        )
     top = surface.top()
     summary = {
         **_found(top),

@@ -23,9 +23,9 @@ from hybridctl.base.checks import Array
 from hybridctl.control.lqr.periodic import PeriodicLqr
 from hybridctl.control.tracking_law import TrackingLaw
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.filter import SaltedKalmanFilter
-from hybridctl.estimation.jumps import Strategy
 from hybridctl.estimation.measurement import Measurement, coordinates
+from hybridctl.estimation.salted_jump import Strategy
+from hybridctl.estimation.salted_kalman_filter import FilterOptions, SaltedKalmanFilter
 from hybridctl.hybrid.laws import InputLaw, make_zero_input
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import History, Policy, SampledPolicy, ask_next_change
@@ -65,11 +65,10 @@ class Sensing:
             tracks.gait.walker,
             np.diag([0.0] * 7 + [self.driven] * 7),
             self._channels(),
-            strategy=self.strategy,
+            options=FilterOptions(
+                strategy=self.strategy, patience=None, rtol=TOLERANCE, atol=TOLERANCE
+            ),
             guard_noise=self.ground**2,
-            patience=None,
-            rtol=TOLERANCE,
-            atol=TOLERANCE,
         )
 
     def _channels(self) -> list[Measurement]:

@@ -1,9 +1,10 @@
+from .consistency import judge as judge
 from .contact_signal import ContactSignal as ContactSignal
 from .estimate import Estimate as Estimate
 from .filter_model import FilterModel as FilterModel
-from .filters import first_estimate as first_estimate
-from .judgement import judge as judge
+from .initial_estimate import first_estimate as first_estimate
 from .likelihood import fit_noise as fit_noise
 from .noise import EventNoise as EventNoise
 from .online import Estimator as Estimator
 from .record import Record as Record
+from .salted_kalman_filter import FilterOptions as FilterOptions

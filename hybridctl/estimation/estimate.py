@@ -1,10 +1,10 @@
-"""A normal distribution on the state space of one mode, at one time."""
+"""A normal distribution on the state space of one mode, at one time, and how its mean is moved."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from itertools import zip_longest
 
@@ -12,22 +12,36 @@ import numpy as np
 from scipy.linalg.lapack import dpotrf
 from scipy.special import log_ndtr
 
-from hybridctl.base.checks import Array
+from hybridctl.base.checks import (
+    Array,
+    check_instance,
+    check_number,
+    check_semidefinite,
+    check_vector,
+)
 from hybridctl.base.errors import SimulationError
 from hybridctl.base.spaces import Space, VectorSpace
 from hybridctl.base.tables import render_html_table
 from hybridctl.hybrid.mode import ModeKey, ModeModel
+from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.tolerances import MIN_PROJECTED_RESIDUAL
 
-_TERMS = 30
-_NEGLIGIBLE = 1e-17  # of the identity, a term of a series
+_MAX_SERIES_TERMS = 30
+"""Terms of the series of `right_jacobian`: enough for a transport of norm pi."""
+_NEGLIGIBLE_TERM = 1e-17
+"""Norm of a term of that series, relative to the identity, from which on terms are left out."""
 
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """Mode, time in s, mean (nx,), and covariance (ndx, ndx) in the tangent space at the mean.
+    """A normal distribution of the state in one mode.
 
-    `since`: the time of the last event, s.
+    Attributes:
+        mode: Key of the mode.
+        time: Time, s.
+        mean: Mean (nx,).
+        covariance: Covariance (ndx, ndx) in the tangent space at the mean.
+        since: Time of the last event, s; -inf where none is known.
     """
 
     mode: ModeKey
@@ -43,7 +57,7 @@ class Estimate:
             return f"Estimate({self.mode}, {self.time:.6g} s, mean {mean}, deviations {spread})"
 
     def _repr_html_(self) -> str:
-        """A table of mean and standard deviations, which are of the tangent space."""
+        """Return a table of the mean and of the standard deviations in the tangent space."""
         spread = np.sqrt(np.maximum(np.diag(self.covariance), 0.0)).tolist()
         rows = zip_longest(self.mean.tolist(), spread, fillvalue=math.nan)
         cells = [(k, f"{x:.6g}", f"{s:.3g}") for k, (x, s) in enumerate(rows)]
@@ -53,12 +67,17 @@ class Estimate:
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """What all hypotheses of a filter say together: their moments, and how probable modes are.
+    """Moments of all hypotheses of a filter together, and the probabilities of modes.
 
-    mean (nx,), covariance (ndx, ndx) in the tangent space there: of the whole distribution, which
-    may have several peaks, none of them at the mean. probabilities: of the modes, which sum to
-    one; `mode` is the most probable. The mean obeys the constraints of no mode: a filter begins
-    anew from the likeliest estimate, not from this.
+    The distribution may have several peaks, none of them at the mean. The mean obeys the
+    constraints of no mode, so a filter restarts from its likeliest estimate, not from a mixture.
+
+    Attributes:
+        mode: The most probable mode.
+        time: Time, s.
+        mean: Mean (nx,) of the whole distribution.
+        covariance: Covariance (ndx, ndx) of the whole distribution, in the tangent space there.
+        probabilities: Probabilities of the modes, the most probable first. They sum to one.
     """
 
     mode: ModeKey
@@ -69,16 +88,46 @@ class Mixture:
 
     @staticmethod
     def of(estimate: Estimate) -> Mixture:
-        """A single hypothesis."""
+        """Return the mixture of a single hypothesis.
+
+        Args:
+            estimate: The estimate of that hypothesis.
+        """
         e = estimate
         return Mixture(e.mode, e.time, e.mean, e.covariance, {e.mode: 1.0})
 
 
-def retracted(space: Space, x: Array, p: Array, dx: Array) -> tuple[Array, Array]:
-    r"""Mean and covariance after a correction dx (ndx,) of the mean.
+def check_estimate(system: HybridSystem, estimate: Estimate) -> Estimate:
+    """Return a user's estimate with read-only arrays and an exactly semidefinite covariance.
 
-    The point is integrate(x, dx), and the covariance goes along to the tangent space there, see
-    `right_jacobian`.
+    Args:
+        system: The hybrid system.
+        estimate: The estimate. Its covariance is symmetric and positive semidefinite up to
+            rounding.
+
+    Raises:
+        InputError: The mean, covariance or time does not fit the mode. A mode that the system
+            does not have is an `UnknownNameError`, which is one too.
+    """
+    mode = system.mode(check_instance("estimate", estimate, Estimate).mode)
+    mean = check_vector("mean", estimate.mean, mode.space.nx)
+    mode.space.check("mean", mean)
+    p = nearest_semidefinite(check_semidefinite("covariance", estimate.covariance, mode.space.ndx))
+    p.setflags(write=False)
+    return replace(estimate, time=check_number("time", estimate.time), mean=mean, covariance=p)
+
+
+def retract(space: Space, x: Array, p: Array, dx: Array) -> tuple[Array, Array]:
+    r"""Return mean and covariance after the mean was moved: :math:`x \boxplus dx`, :math:`J P J^T`.
+
+    Args:
+        space: Space of the states.
+        x: Mean (nx,).
+        p: Covariance (ndx, ndx) in the tangent space at x.
+        dx: Step (ndx,) of the mean in that tangent space.
+
+    Returns:
+        The new mean, and the covariance in the tangent space there, with J from `right_jacobian`.
     """
     if isinstance(space, VectorSpace):
         return x + dx, p
@@ -87,10 +136,14 @@ def retracted(space: Space, x: Array, p: Array, dx: Array) -> tuple[Array, Array
 
 
 def right_jacobian(space: Space, dx: Array) -> Array:
-    r"""The matrix J: difference(integrate(x, dx), integrate(x, dx + e)) = J e, to first order.
+    r"""Return J (ndx, ndx) with :math:`(x \boxplus (dx + e)) \boxminus (x \boxplus dx) = J e`.
 
-    With T = transport(dx) it is :math:`\varphi_1(T) = \sum_k T^k / (k+1)!`; in a vector space the
-    identity. By the space's own method of this name, if it has one.
+    The equation holds to first order in e. With T = transport(dx), J is
+    :math:`\varphi_1(T) = \sum_k T^k / (k+1)!`; in a vector space it is the identity.
+
+    Args:
+        space: Space of the states. Its own method of this name is used if it has one.
+        dx: Step (ndx,) in the tangent space.
     """
     own = getattr(space, "right_jacobian", None)
     if own is not None:
@@ -99,9 +152,9 @@ def right_jacobian(space: Space, dx: Array) -> Array:
     total = 0.5 * step
     size = float(np.sqrt(np.vdot(step, step)))
     power, largest = step, size
-    for k in range(2, _TERMS):
+    for k in range(2, _MAX_SERIES_TERMS):
         largest *= size / (k + 1)
-        if largest < _NEGLIGIBLE:
+        if largest < _NEGLIGIBLE_TERM:
             break
         power = power @ step
         power *= 1.0 / k
@@ -110,18 +163,30 @@ def right_jacobian(space: Space, dx: Array) -> Array:
     return total
 
 
-def corrected(mode: ModeModel, x: Array, p: Array, dx: Array) -> tuple[Array, Array]:
-    """Mean and covariance after a correction dx (ndx,), with the mean on the mode's constraints.
+def move_mean(mode: ModeModel, x: Array, p: Array, dx: Array) -> tuple[Array, Array]:
+    """Return mean and covariance after a correction, with the mean on the constraints of its mode.
 
-    A correction that has moved what they hold, by noise of contacts that give way or to second
-    order, would open them again.
+    A correction moves constrained directions by the compliance of contacts, or to second order.
+    Without the projection it would open the contacts.
+
+    Args:
+        mode: Mode of the estimate.
+        x: Mean (nx,).
+        p: Covariance (ndx, ndx) in the tangent space at x.
+        dx: Correction (ndx,) of the mean in that tangent space.
     """
-    after, p = retracted(mode.space, x, p, dx)
-    return constrained(mode, after), p
+    after, p = retract(mode.space, x, p, dx)
+    return project_onto_constraints(mode, after), p
 
 
-def constrained(mode: ModeModel, x: Array) -> Array:
-    """The state near x (nx,) that obeys the constraints of its mode; x where there is none."""
+def project_onto_constraints(mode: ModeModel, x: Array) -> Array:
+    """Return the state near x (nx,) that obeys the constraints of its mode.
+
+    Args:
+        mode: The mode.
+        x: State (nx,). It is returned itself if the mode has no constraints, if it obeys them to
+            their tolerance, or if the projection does not converge.
+    """
     if mode.project is None or (
         mode.held is not None and mode.held.excess(x) <= MIN_PROJECTED_RESIDUAL
     ):
@@ -133,7 +198,11 @@ def constrained(mode: ModeModel, x: Array) -> Array:
 
 
 def nearest_semidefinite(p: Array) -> Array:
-    """The symmetric part, with eigenvalues below zero, where rounding has put them, at zero."""
+    """Return the symmetric part of p with negative eigenvalues, which are rounding, set to zero.
+
+    Args:
+        p: Covariance (n, n), up to rounding.
+    """
     p = 0.5 * (p + p.T)
     if not dpotrf(p)[1]:
         return p
@@ -144,17 +213,31 @@ def nearest_semidefinite(p: Array) -> Array:
     return np.asarray(0.5 * (clipped + clipped.T))
 
 
-def cut_off(p: Array, gradient: Array, g: float, s: float) -> tuple[Array, Array]:
-    """The step of the mean, and the covariance, of what is left where a guard is not negative.
+def truncate_at_guard(p: Array, gradient: Array, g: float, s: float) -> tuple[Array, Array]:
+    r"""Return the moments of the part of a normal distribution where a guard is positive.
 
-    p (ndx, ndx): the covariance; g: the guard's value at the mean, gradient (ndx,), s: its
-    deviation. The distribution is taken as if it were normal in the direction of the guard.
+    .. math:: \delta x = P g_x^T \frac{r}{s}, \quad
+              P' = P - P g_x^T g_x P \frac{r (r + g / s)}{s^2}, \quad
+              r = \frac{\varphi(g / s)}{\Phi(g / s)}.
+
+    Args:
+        p: Covariance (ndx, ndx).
+        gradient: Derivative (ndx,) of the guard at the mean.
+        g: The guard at the mean, in its unit.
+        s: Standard deviation of the guard, in its unit, above zero.
+
+    Returns:
+        The step (ndx,) of the mean, and the covariance (ndx, ndx) of that part.
     """
-    spread, (shift, shrink) = p @ gradient, truncated(g / s)
-    return shift / s * spread, p - (1.0 - shrink) * np.outer(spread, spread) / s**2
+    spread, (shift, variance) = p @ gradient, truncate_standard_normal(g / s)
+    return shift / s * spread, p - (1.0 - variance) * np.outer(spread, spread) / s**2
 
 
-def truncated(mean: float) -> tuple[float, float]:
-    """The shift of the mean, and the variance, of N(mean, 1) cut off below zero."""
+def truncate_standard_normal(mean: float) -> tuple[float, float]:
+    """Return shift of the mean, and variance, of N(mean, 1) truncated to positive values.
+
+    Args:
+        mean: Mean before the truncation.
+    """
     ratio = float(np.exp(-0.5 * mean**2 - 0.5 * np.log(2.0 * np.pi) - log_ndtr(mean)))
     return ratio, max(1.0 - ratio * (ratio + mean), 0.0)

@@ -1,8 +1,8 @@
-"""What a filter needs to know of an object or robot to run on its logs, in one frozen object.
+"""The model of a filter: a system with its sensors, its noise and a typical motion.
 
-A model says which channels of a log it reads, how a state appears in them and how well, how noisy
-its flow, impacts and surfaces are, and what a typical motion of it looks like. The log channels
-have the same names in both directions, so what is recorded of it needs no mapping.
+A `FilterModel` is all that a filter needs to run on the logs of an object or robot: which channels
+of a log it reads, how a state appears in them and how precisely, and how noisy flow, impacts and
+surfaces are. Synthetic logs of its scenario have the same channels.
 """
 
 from __future__ import annotations
@@ -19,13 +19,17 @@ from hybridctl.base.errors import InputError
 from hybridctl.base.settings import Count, Meta, Natural, NotNegative, Positive, Settings
 from hybridctl.base.spaces import Space, compute_tangent_map
 from hybridctl.estimation.contact_signal import ContactSignal
-from hybridctl.estimation.correct import observed, residual
-from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.estimate_checks import fitting
-from hybridctl.estimation.hypotheses import HYPOTHESES
-from hybridctl.estimation.measurement import GATE, Measurement, check_gate, explicit
+from hybridctl.estimation.estimate import Estimate, check_estimate
+from hybridctl.estimation.event_hypotheses import DEFAULT_HYPOTHESES
+from hybridctl.estimation.filter_state import Beginning
+from hybridctl.estimation.kalman_equations import compute_residual, predict_value
+from hybridctl.estimation.measurement import (
+    DEFAULT_GATE,
+    Measurement,
+    check_gate,
+    require_explicit,
+)
 from hybridctl.estimation.noise import Noise
-from hybridctl.estimation.state import Beginning
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.system import HybridSystem
@@ -33,15 +37,25 @@ from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.modes.guards import closing_guards
 from hybridctl.mechanics.multibody.robot import Robot
 
-SHORTEST_RUN, LONGEST_RUN = 0.02, 60.0  # s
-_LOOSE = 100.0  # deviations of its sensor, by which a configuration before any value may be off
+SHORTEST_RUN, LONGEST_RUN = 0.02, 60.0
+"""Limits of the duration of a synthetic log, s."""
+_RESTART_DEVIATIONS = 100.0
+"""Standard deviation of a coordinate before any value, in those of its sensor or of the initial
+estimate. A choice: so wide that the first values determine the state."""
+_DEFAULT_SPEED_DEVIATION = 10.0
+"""Standard deviation of velocities before anything is known of them, in m/s or rad/s."""
 
 
 @dataclass(frozen=True)
 class LogChannel:
-    """A channel of a log: its columns, its SI unit ("1" without one), its frame.
+    """A channel of a log.
 
-    Without columns, all that the channel has, as they are.
+    Attributes:
+        channel: Name of the channel.
+        columns: Names of its columns; empty for all columns as they are.
+        unit: SI unit, "1" for a number, "" for any.
+        frame: Frame of the columns, "" for none.
+        quaternion: Whether the columns are a unit quaternion.
     """
 
     channel: str
@@ -53,9 +67,12 @@ class LogChannel:
 
 @dataclass(frozen=True, eq=False)
 class Sensor:
-    """A measurement, and the channels whose columns, side by side, are its value.
+    """A measurement, and the channels that are its value.
 
-    Without parts, the channel that has the name of the measurement, in any unit.
+    Attributes:
+        measurement: The measurement.
+        parts: Channels whose columns, side by side, are the value. Empty for the channel that has
+            the name of the measurement, in any unit.
     """
 
     measurement: Measurement
@@ -68,14 +85,14 @@ class Sensor:
 
     @property
     def name(self) -> str:
-        """The name of the measurement."""
+        """Name of the measurement."""
         return self.measurement.name
 
     @property
     def residual_names(self) -> tuple[str, ...]:
-        """Names of a residual's entries: columns, and turns about x, y, z of quaternions.
+        """Names of the entries of a residual: columns, and rotations about x, y, z of quaternions.
 
-        Numbers where columns have no names.
+        They are numbered where columns have no names.
         """
         if any(not part.columns for part in self.parts):
             return tuple(f"{self.name} {k}" for k in range(self.measurement.dimension))
@@ -88,10 +105,14 @@ class Sensor:
 
 @dataclass(frozen=True, eq=False)
 class Scenario:
-    """A typical motion: it starts at N(mean, diag(spread^2)) in the open mode.
+    """A typical motion, which starts at N(mean, diag(spread^2)) in the open mode.
 
-    mean (nx,), spread (ndx,). policy: None, or what controls it, from the time `begin` on; its
-    torques are held from sample to sample.
+    Attributes:
+        mean: Mean (nx,) of the initial state.
+        spread: Standard deviations (ndx,) of the initial state.
+        begin: Time of the start, s.
+        policy: Policy that controls the motion, with torques held from sample to sample; None for
+            no input.
     """
 
     mean: Array
@@ -101,7 +122,12 @@ class Scenario:
 
 
 class Whitened(NamedTuple):
-    """Residuals (m,) of measurements in their deviations, derivatives (m, nv) of what they see."""
+    """Residuals divided by the root of their covariance.
+
+    Attributes:
+        residual: Residuals (m,) of all measurements.
+        derivative: Derivative (m, nv) of the predictions by the configuration.
+    """
 
     residual: Array
     derivative: Array
@@ -109,18 +135,32 @@ class Whitened(NamedTuple):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class FilterModel:
-    """A system with its sensors and noise.
+    """A system with its sensors and its noise.
 
-    open: its mode without contact, in which filters begin. process_noise, reset_noise,
-    guard_noise: see `SaltedKalmanFilter`. start: the estimate before the first row of a log,
-    whatever its stamp; without it, see `first_estimate`, the sensors together must measure the
-    whole configuration of a robot, and speeds (nv,) are the deviations that velocities are given
-    before anything is known of them. scenario: makes a typical motion. inputs: the channel of the
-    input; None where the input is noise alone. signals: optional contact signals by channel.
-    states: names of the coordinates (nx), by default those of the system. shown(x, P): the values
-    and deviations (k,) that figures show, under the names `shown_names`. pose(x): position and
-    quaternion of the body (7,), or None. mapping: of recordings that are known by the names of
-    their fields.
+    Attributes:
+        system: The hybrid system.
+        open: Key of its mode without contact, in which filters start.
+        sensors: The sensors, at least one.
+        process_noise: As for `SaltedKalmanFilter`.
+        reset_noise: As for `SaltedKalmanFilter`.
+        guard_noise: As for `SaltedKalmanFilter`, by the name of the guard.
+        start: Estimate before the first row of a log, whatever its stamp. None for one that is made
+            of rows, see `first_estimate`; then the sensors together measure the whole configuration
+            of a robot.
+        speeds: Standard deviations (nv,) of velocities before anything is known of them.
+        scenario: Returns a typical motion, or None.
+        inputs: Channel of the input; None if the input is noise only.
+        signals: Optional contact signals by channel.
+        states: Names (nx) of the coordinates; those of the system by default.
+        shown_names: Names of the values that `shown` returns.
+        shown: Returns the values and standard deviations (k,) of figures for a state (nx,) and a
+            covariance (ndx, ndx); None for the coordinates.
+        pose: Returns position and quaternion (7,) of the body at a state (nx,), or None.
+        mapping: Mapping of logs that are known by the names of their fields, or None.
+        name: Name of the model.
+
+    Raises:
+        InputError: An attribute does not fit the system.
     """
 
     system: HybridSystem
@@ -150,7 +190,7 @@ class FilterModel:
         if not sensors:
             raise InputError("sensors must have one entry at least, got none")
         if self.start is not None:
-            fitting(self.system, self.start)
+            check_estimate(self.system, self.start)
         elif self.robot is None:
             raise InputError(
                 f"start must be an Estimate where the state of mode {self.open!r} is not that of a "
@@ -158,7 +198,7 @@ class FilterModel:
             )
         else:
             nv = self.robot.nv
-            speeds = 10.0 * np.ones(nv) if self.speeds is None else self.speeds
+            speeds = _DEFAULT_SPEED_DEVIATION * np.ones(nv) if self.speeds is None else self.speeds
             object.__setattr__(self, "speeds", check_array("speeds", speeds, (nv,)))
         states = self.states or self.system.state_labels(self.open)
         object.__setattr__(self, "sensors", tuple(sensors))
@@ -166,12 +206,12 @@ class FilterModel:
 
     @property
     def space(self) -> Space:
-        """The state space of the open mode."""
+        """State space of the open mode."""
         return self.system.mode(self.open).space
 
     @property
     def robot(self) -> Robot | None:
-        """The robot whose configuration and velocity the states are; None where they are others."""
+        """Robot of which the states are configuration and velocity; None for other states."""
         mechanism = self.system.mechanism
         if mechanism is None or mechanism.space.nx != self.space.nx:
             return None
@@ -179,10 +219,14 @@ class FilterModel:
         return robot
 
     def display(self, x: Array, p: Array) -> tuple[Array, Array]:
-        r"""Values and deviations for figures, by default those of the coordinates (nx,).
+        r"""Return values and standard deviations for figures, of the coordinates by default.
 
-        With :math:`J` the derivative of the coordinates by the perturbation (nx, ndx), they are
-        the roots of the diagonal of :math:`J P J^T`.
+        With :math:`J` (nx, ndx) the derivative of the coordinates by the perturbation, the standard
+        deviations are the roots of the diagonal of :math:`J P J^T`.
+
+        Args:
+            x: State (nx,).
+            p: Covariance (ndx, ndx) in the tangent space there.
         """
         if self.shown is not None:
             return self.shown(x, p)
@@ -191,60 +235,76 @@ class FilterModel:
 
     @property
     def display_names(self) -> tuple[str, ...]:
-        """The names of what `display` gives."""
+        """Names of the values that `display` returns."""
         return self.shown_names or self.states
 
     def beginning(self) -> Beginning:
-        """The open mode, with a covariance so large that the first values determine the state."""
+        """Return the open mode with a covariance that lets the first values determine the state."""
         if self.start is not None:
-            return Beginning(self.open, _LOOSE**2 * self.start.covariance)
+            return Beginning(self.open, _RESTART_DEVIATIONS**2 * self.start.covariance)
         assert self.robot is not None
-        seen = self.seen_configuration(self.robot.neutral(), None).derivative
-        configuration = _LOOSE**2 * np.linalg.pinv(seen.T @ seen, hermitian=True)
+        seen = self.whiten_residuals(self.robot.neutral(), None).derivative
+        configuration = _RESTART_DEVIATIONS**2 * np.linalg.pinv(seen.T @ seen, hermitian=True)
         return Beginning(self.open, block_diag(configuration, np.diag(self.speeds**2)))  # type: ignore[operator]
 
-    def seen_configuration(self, q: Array, rows: Mapping[str, Array] | None) -> Whitened:
-        """What rows (m,) of sensors by name say of a configuration (nq,) of a robot.
+    def whiten_residuals(self, q: Array, rows: Mapping[str, Array] | None) -> Whitened:
+        """Return the whitened residuals of rows of sensors at a configuration of the robot at rest.
 
-        rows: None for those that are exactly as predicted, of all sensors.
+        Args:
+            q: Configuration (nq,).
+            rows: Rows (m,) by sensor. None for rows of all sensors that are as predicted.
         """
         assert self.robot is not None
         nv, mode = self.robot.nv, self.system.mode(self.open)
         x, u, found = np.concatenate([q, np.zeros(nv)]), np.zeros(mode.nu), list[Whitened]()
         for sensor in self.sensors:
-            m = explicit(sensor.measurement)
+            m = require_explicit(sensor.measurement)
             if rows is not None and sensor.name not in rows:
                 continue
-            predicted = observed(m, mode, 0.0, x, u)
+            predicted = predict_value(m, mode, 0.0, x, u)
             value = predicted if rows is None else rows[sensor.name]
             root = np.linalg.inv(np.linalg.cholesky(m.covariance))
             h = root @ m.jacobian(mode, 0.0, x, u)[:, :nv]
-            found.append(Whitened(root @ residual(m, predicted, value), h))
+            found.append(Whitened(root @ compute_residual(m, predicted, value), h))
         return Whitened(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
 
     def measurements(self, gate: float | None) -> tuple[Measurement, ...]:
-        """The measurements of the sensors, with a gate."""
+        """Return the measurements of the sensors with a gate.
+
+        Args:
+            gate: Probability with which a right value passes; None for no gate.
+        """
         return tuple(replace(sensor.measurement, gate=gate) for sensor in self.sensors)
 
 
 @dataclass(frozen=True)
 class FilterSettings(Settings):
-    """Settings of filters on all models; noise of sensors, impacts and flow is each model's own.
+    """Settings of filters on all models; noise of sensors, impacts and flow belongs to each model.
 
-    gate: probability with which a right value passes, None takes all. rewind, hypotheses,
-    patience: of the filter, see `SaltedKalmanFilter`. compliance: by how much of the noise of
-    forces and impulses closed contacts give way, 0 for rigid ones, see `Noise`. warm_up: rows that
-    make the first estimate. longest_gap: longest time without any value, s. tolerance: of the
-    integrator, None for that of the filter. particles, smoothing, seed: of the particle filter.
-
-    Of synthetic logs: duration in s, rate in Hz, noise (multiplies that of all sensors, 1 for what
-    the filter believes), spread (multiplies that of the start), the shares of rows that are
-    missing or outliers, and the seed.
+    Attributes:
+        gate: Probability with which a right value passes; None accepts all values.
+        rewind: Longest time in s by which an event is early or late, see `FilterOptions`.
+        hypotheses: Largest number of orders of events that are followed.
+        patience: Rejected values in a row after which the filter recovers, see `FilterOptions`.
+        compliance: Share of the noise of forces and impulses by which closed contacts give way, 0
+            for rigid ones, see `Noise`.
+        warm_up: Number of rows that make the first estimate.
+        longest_gap: Longest time without any value, s.
+        tolerance: Tolerance of the integrator; None for that of the filter.
+        particles: Number of particles of the particle filter.
+        smoothing: Share of the kernel smoothing of the particle filter.
+        duration: Duration of a synthetic log, s.
+        rate: Its rate, Hz.
+        noise: Factor of the noise of all its sensors, 1 for what the filter assumes.
+        spread: Factor of the standard deviations of its start.
+        missing: Share of its rows that are missing.
+        outliers: Share of its rows that are outliers.
+        seed: Seed of the synthetic log and of the particle filter.
     """
 
-    gate: float | None = GATE
+    gate: float | None = DEFAULT_GATE
     rewind: NotNegative = 0.05
-    hypotheses: Count = HYPOTHESES
+    hypotheses: Count = DEFAULT_HYPOTHESES
     patience: Count | None = 8
     compliance: NotNegative = 1.0
     warm_up: Annotated[int, Meta(ge=2)] = 4
@@ -271,5 +331,10 @@ class FilterSettings(Settings):
 
 
 def surface_noise(contacts: Sequence[Contact], deviation: float) -> dict[str, float]:
-    """Guard noise of surfaces whose place is known to a deviation in m; none for 0."""
+    """Return the guard noise of surfaces whose position is uncertain.
+
+    Args:
+        contacts: The contacts with these surfaces.
+        deviation: Standard deviation of the position, m; 0 for no noise.
+    """
     return dict.fromkeys(closing_guards(contacts), deviation**2) if deviation else {}

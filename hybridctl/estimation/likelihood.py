@@ -3,7 +3,7 @@ r"""Noise levels by maximum likelihood on records.
 .. math:: \max_\theta \sum_r \sum_k \log p(z_{r,k} \mid z_{r,1..k-1};\, \theta), \qquad
           \theta = (\text{levels}) > 0,
 
-with the innovations of a filter. What is searched are the logarithms of the levels, by quadratics
+with the innovations of a filter. The search is in the logarithms of the levels, by quadratics
 through values of the sum, see `likelihood_quadratic`.
 """
 
@@ -22,29 +22,39 @@ from scipy.stats import chi2
 from hybridctl.base.checks import Array, check_array, check_count, check_number, check_vector
 from hybridctl.base.errors import InputError, SimulationError
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.likelihood_quadratic import maximise
+from hybridctl.estimation.likelihood_quadratic import maximize
 from hybridctl.estimation.record import Record
 from hybridctl.estimation.result import FilterResult
 
-_STEP = 1.0  # of a logarithm: the first steps of a search
+_FIRST_STEP = 1.0
+"""First step of a search, of the logarithm of a level."""
 
 
 class FilterRuns(Protocol):
-    """What the likelihood needs of a filter."""
+    """A filter that runs on records."""
 
     def run(self, record: Record, initial: Estimate) -> FilterResult:
-        """Filter a record."""
+        """Return the result on a record.
+
+        Args:
+            record: The record.
+            initial: The initial estimate.
+        """
         ...
 
 
 MakeFilter = Callable[[Array], FilterRuns]
+"""Function of levels (k,) that returns a filter with these."""
 
 
 class RecordScore(NamedTuple):
-    """What a filter makes of one record.
+    """The log-likelihood of one record.
 
-    accepted, rejected: how many values passed the gate, and how many did not. lost: how often the
-    filter believed what it had rejected.
+    Attributes:
+        log_likelihood: The log-likelihood; -inf if the record could not be filtered.
+        accepted: Number of values that the gate accepted.
+        rejected: Number of values that it rejected.
+        lost: Number of rejected values that the filter believed instead of the estimate.
     """
 
     log_likelihood: float
@@ -54,7 +64,12 @@ class RecordScore(NamedTuple):
 
     @classmethod
     def of(cls, result: FilterResult, record: Record) -> RecordScore:
-        """The score of a filter's result on a record; -inf where its numbers are not finite."""
+        """Return the score of a filter's result on a record.
+
+        Args:
+            result: The result. If its numbers are not finite, the log-likelihood is -inf.
+            record: The record.
+        """
         total = float(log_likelihoods(result, record).sum())
         return cls(
             total if np.isfinite(total) else -np.inf,
@@ -66,12 +81,18 @@ class RecordScore(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class NoiseFit:
-    """The most likely levels (k,), their log-likelihood, and how the search went.
+    """The most likely noise levels.
 
-    standard_errors (k,): of the LOGARITHMS of the levels; with 95 % a level is known to within a
-    factor of exp(2 e) either way. nan for a level at its bound, or on which the log-likelihood does
-    not depend; the others' are then with this level held. nan for all where the log-likelihood is
-    not curved downwards in all directions.
+    Attributes:
+        levels: The levels (k,).
+        log_likelihood: Their log-likelihood.
+        evaluations: Number of evaluations of the log-likelihood.
+        converged: Whether the search has converged.
+        standard_errors: Standard errors (k,) of the LOGARITHMS of the levels: with 95 % a level is
+            known to within a factor of exp(2 e) either way. NaN for a level at its bound, and for
+            one on which the log-likelihood does not depend; those of the others are then with this
+            level held constant. NaN for all if the log-likelihood is not curved downwards in all
+            directions.
     """
 
     levels: Array
@@ -93,15 +114,22 @@ def fit_noise(
     executor: Executor | None = None,
     progress: Callable[[Array, float], None] | None = None,
 ) -> NoiseFit:
-    """Noise levels that make the records most likely.
+    """Return the noise levels that make the records most likely.
 
-    make_filter: the filter with levels (k,), whatever they multiply in it; picklable where the
-    executor has other processes. initials: one estimate for each record, or one for all. start
-    (k,): first levels. bounds (k, 2): least and largest ones, by default a factor of 1e4 either
-    way. tolerance: of the levels, in their standard errors. max_evaluations: of the log-likelihood.
-    executor: any of `concurrent.futures`, for the records; the result does not depend on it.
-    progress: called with the levels and their log-likelihood. Raises `InputError`, and
-    `SimulationError` where a record cannot be filtered at the start.
+    Args:
+        make_filter: Returns the filter with levels (k,), whatever they multiply in it; picklable if
+            the executor has other processes.
+        records: The records.
+        initials: One initial estimate for each record, or one for all.
+        start: First levels (k,), above zero.
+        bounds: Smallest and largest levels (k, 2); None for a factor of 1e4 either way.
+        tolerance: Tolerance of the levels, in their standard errors.
+        max_evaluations: Largest number of evaluations of the log-likelihood.
+        executor: Any of `concurrent.futures`, for the records; the result does not depend on it.
+        progress: Called with the levels and their log-likelihood.
+
+    Raises:
+        InputError: An argument does not fit.
     """
     first = check_vector("start", start)
     if not first.size or (first <= 0.0).any():
@@ -124,13 +152,13 @@ def fit_noise(
 
     def totals(logarithms: Array) -> Array:
         levels = np.exp(logarithms)
-        found = np.array(list(mapped(partial(_total, make_filter, levels), records, starts)))
+        found = np.array(list(mapped(partial(_score_record, make_filter, levels), records, starts)))
         if progress is not None:
             progress(levels, float(found.sum()))
         return found
 
-    found = maximise(
-        totals, np.log(first), np.log(limits), np.full(len(first), _STEP),
+    found = maximize(
+        totals, np.log(first), np.log(limits), np.full(len(first), _FIRST_STEP),
         tolerance=tolerance, max_evaluations=max_evaluations,
     )  # fmt: skip
     return NoiseFit(
@@ -142,8 +170,10 @@ def fit_noise(
     )
 
 
-def _total(make_filter: MakeFilter, levels: Array, record: Record, initial: Estimate) -> float:
-    """The log-likelihood of a record, -inf where a filter cannot go on."""
+def _score_record(
+    make_filter: MakeFilter, levels: Array, record: Record, initial: Estimate
+) -> float:
+    """Return the log-likelihood of a record, -inf if the filter cannot go on."""
     try:
         return RecordScore.of(make_filter(levels).run(record, initial), record).log_likelihood
     except (SimulationError, np.linalg.LinAlgError):
@@ -151,11 +181,15 @@ def _total(make_filter: MakeFilter, levels: Array, record: Record, initial: Esti
 
 
 def log_likelihoods(result: FilterResult, record: Record) -> Array:
-    """The log-likelihood (n,) of each value of a record that a filter has seen.
+    """Return the log-likelihood (n,) of each value of a record.
 
-    A value that the gate rejected counts as an outlier, as improbable as that the gate rejects a
-    right one, that may lie anywhere in the range of its channel. That does not depend on the
-    levels: otherwise those would win that are small enough to reject much.
+    A value that the gate rejected counts as an outlier: as improbable as that the gate rejects a
+    right value, and uniform over the range of its channel. That does not depend on the levels.
+    Otherwise those levels would win that are small enough to reject many values.
+
+    Args:
+        result: Result of a filter on the record.
+        record: The record.
     """
     ranges = {name: log_range(series.values) for name, series in record.channels.items()}
     return np.array(
@@ -169,7 +203,11 @@ def log_likelihoods(result: FilterResult, record: Record) -> Array:
 
 
 def log_range(values: Array) -> float:
-    """Mean of the logarithms of the ranges of the columns of values (n, m) that vary; else 0."""
+    """Return the mean of the logarithms of the ranges of columns that vary; zero if none does.
+
+    Args:
+        values: Values (n, m). Rows with NaN are left out.
+    """
     known = values[np.isfinite(values).all(axis=1)]
     ranges = np.ptp(known, axis=0) if len(known) else np.zeros(0)
     varying = ranges[ranges > 0.0]

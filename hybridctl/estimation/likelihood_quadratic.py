@@ -1,29 +1,35 @@
-r"""The top of a log-likelihood by a quadratic through its values at many points.
+r"""The maximum of a log-likelihood by a quadratic through its values at many points.
 
-The likelihood of records with impacts is a sum of smooth pieces with steps between them, where the
-order of impacts in one record or another changes. A search by gradients ends at such a step, which
-says nothing of the next piece. Far from the steps' size the sum is a hill, and with
-:math:`z = (p - \bar p) / s`
+The log-likelihood of records with impacts is a sum of smooth pieces with steps between them, where
+the order of impacts in one record or another changes. A search by gradients, or one that builds its
+model from nearby points, ends at such a step. On a scale much longer than the steps the sum is a
+hill, and with :math:`z = (p - \bar p) / s`
 
 .. math:: L_r(p) \approx c_r + g_r^T z - \tfrac12 z^T H_r z, \qquad
           \hat z = H^{-1} g, \quad H = \sum_r H_r, \; g = \sum_r g_r,
 
-by least squares for every record r. What is left of the sum is how rough it is. Errors are those of
-:math:`H^{-1}`, and over records, with :math:`q_r = g_r - H_r \hat z`, those of the sandwich
-:math:`H^{-1} \left( \sum_r q_r q_r^T \right) H^{-1}` (White, *Maximum likelihood estimation of
-misspecified models*, Econometrica 50, 1982), which counts the steps as well: they are different in
-other records. A part of the records has a top of its own from the same values.
+by least squares for every record r. The rest that the quadratic leaves of the sum is its roughness.
+Standard errors are those of :math:`H^{-1}`; over records, with :math:`q_r = g_r - H_r \hat z`,
+those of the sandwich :math:`H^{-1} \left( \sum_r q_r q_r^T \right) H^{-1}` (White, *Maximum
+likelihood estimation of misspecified models*, Econometrica 50, 1982), which contains the steps as
+well: they are different in other records. A part of the records has a top of its own from the
+same values.
 
-A record may be one that no parameters explain. Its likelihood, relative to the largest that it has
-at any point, is cut at -`depth`, smoothly: :math:`-d \tanh((L_{r,\max} - L_r) / d)`.
+A record may be one that no parameters explain. Its log-likelihood, relative to the largest that it
+has at any point, is limited to -`depth`, smoothly:
+:math:`-d \tanh((L_{r,\max} - L_r) / d)`.
 
-`maximise` looks for the points itself. First it tries long steps of each parameter, longer ones
-where they gain and shorter ones where none does, so that it does not end between the steps of a
-likelihood far from its hill. Then it takes steps of about one standard error of each parameter, at
-which L falls by a half, on both sides and for each pair, from the best point to the top of their
-quadratic and on until that gains nothing. The third order of L moves such a top, and the fourth
-changes its error: for the logarithm of the level of n plain noises by :math:`1 / 6n` (its error is
-:math:`1 / \sqrt{2n}`), and by one part in 12 n.
+`maximize` chooses the points itself, in two stages:
+
+1. Long steps of each parameter, longer ones where they gain and shorter ones where none does, so
+   that it does not end between the steps of a likelihood far from its hill.
+2. Steps of about one standard error of each parameter, at which L falls by a half, on both sides
+   and for each pair; from the best point to the top of their quadratic, and on until that gains
+   nothing.
+
+The third order of L moves such a top, and the fourth changes its error: for the logarithm of the
+level of n plain noises by :math:`1 / 6n` (its error is :math:`1 / \sqrt{2n}`), and by one part in
+12 n.
 """
 
 from __future__ import annotations
@@ -39,27 +45,41 @@ from scipy.optimize import minimize
 from hybridctl.base.checks import Array, check_array, check_number
 from hybridctl.base.errors import InputError, SimulationError
 
-_FALLS = 0.25, 1.0  # of the log-likelihood, that a step may cause; 0.5 is one standard error
-_SETTLED = 0.1  # of the log-likelihood, that may be left where the sum is rough
-_FLAT = 1e-6  # fall of a log-likelihood that does not depend on the parameter
-_TRIALS = 6  # of the length of a step
-_SHORTEST = 0.25  # of the first steps: where long ones end
-_FACTOR = 8.0  # by which it changes at most in a trial
-_REACHES = 64.0, 8.0, 1.0  # steps from the best point, within which a top is believed, in turn
-_NEAR = 1.01  # steps, from within which earlier points serve again
-_ENDS = (-1.0, 1.0)
-_CUT = 60.0  # below its worst: what a record counts that could not be filtered
+_MIN_FALL, _MAX_FALL = 0.25, 1.0
+"""Fall of the log-likelihood that a step may cause; 0.5 is one standard error."""
+_MAX_GAIN_LEFT = 0.1
+"""Gain of the log-likelihood that may be left where the sum is rough."""
+_FLAT_FALL = 1e-6
+"""Fall of a log-likelihood that does not depend on the parameter."""
+_MAX_LENGTH_TRIALS = 6
+"""Trials of the length of a step."""
+_MIN_LONG_STEP = 0.25
+"""Length, relative to the first steps, at which the stage of long steps ends."""
+_MAX_LENGTH_FACTOR = 8.0
+"""Factor by which a length changes at most in a trial."""
+_REGIONS = 64.0, 8.0, 1.0
+"""Regions around the best point, in steps, in which a top is looked for, in turn."""
+_REUSE_DISTANCE = 1.01
+"""Distance in steps within which earlier points are used again."""
+_SIGNS = (-1.0, 1.0)
+_FAILED_RECORD = 60.0
+"""Log-likelihood of a record that could not be filtered, below its worst other value."""
 
 
 @dataclass(frozen=True, eq=False)
 class Top:
-    """The most likely parameters (np,), and what is known of them.
+    """The most likely parameters and their errors.
 
-    standard_errors (np,): by the curvature. record_errors (np,): over records. correlation
-    (np, np): of the errors by the curvature. roughness: root mean square of what the quadratic
-    leaves of the sum at the points. inside: whether the top lies among the points. Errors and
-    correlations are nan for parameters at a bound, those of the others with these held, and for
-    all where the sum is curved upwards somewhere.
+    Errors and correlations are NaN for parameters at a bound; those of the others are then with
+    these held constant. They are NaN for all if the sum is curved upwards in some direction.
+
+    Attributes:
+        values: The parameters (np,).
+        standard_errors: Standard errors (np,) by the curvature.
+        record_errors: Standard errors (np,) over records, by the sandwich.
+        correlation: Correlations (np, np) of the errors by the curvature.
+        roughness: Root mean square of the rest that the quadratic leaves of the sum at the points.
+        inside: Whether the top lies among the points.
     """
 
     values: Array
@@ -72,10 +92,17 @@ class Top:
 
 @dataclass(frozen=True, eq=False)
 class LikelihoodQuadratic:
-    """Quadratics of every record, see `fitted`.
+    """Quadratics of n records in z = (p - center) / scale, through values at m points.
 
-    points (m, np); values (m, n): the log-likelihoods, cut; gradients (n, np) and curvatures
-    (n, np, np): of z = (p - center) / scale; rests (m, n): what they leave.
+    Attributes:
+        points: Points (m, np).
+        values: Log-likelihoods (m, n), limited to -depth.
+        center: Mean (np,) of the points.
+        scale: Standard deviation (np,) of the points.
+        constants: c (n,).
+        gradients: g (n, np).
+        curvatures: H (n, np, np).
+        rests: What the quadratics leave of the values (m, n).
     """
 
     points: Array
@@ -88,9 +115,14 @@ class LikelihoodQuadratic:
     rests: Array
 
     def top(self, records: Sequence[int] | None = None, bounds: Array | None = None) -> Top:
-        """The top of the sum of some records, by default of all; bounds (np, 2): within these.
+        """Return the top of the sum of some records.
 
-        Raises `SimulationError` where the sum has none.
+        Args:
+            records: Indices of the records; None for all.
+            bounds: Lower and upper bounds (np, 2); None for none.
+
+        Raises:
+            SimulationError: Without bounds the sum has no top.
         """
         chosen = np.arange(self.values.shape[1]) if records is None else np.asarray(records)
         g, h = self.gradients[chosen], self.curvatures[chosen]
@@ -98,7 +130,7 @@ class LikelihoodQuadratic:
         rises = np.linalg.eigvalsh(whole)[0] <= 0.0
         if bounds is None and rises:
             raise SimulationError("the log-likelihood has no top: it is curved upwards somewhere")
-        z, inner = self._within(slope, whole, bounds)
+        z, inner = self._solve_within(slope, whole, bounds)
         n = len(z)
         errors, over, correlation = np.full(n, np.nan), np.full(n, np.nan), np.full((n, n), np.nan)
         own = whole[np.ix_(inner, inner)]
@@ -118,10 +150,10 @@ class LikelihoodQuadratic:
             bool(((low <= values) & (values <= high)).all()),
         )
 
-    def _within(
+    def _solve_within(
         self, slope: Array, whole: Array, bounds: Array | None
     ) -> tuple[Array, NDArray[np.intp]]:
-        """The top z (np,) of a sum within bounds, and the parameters that these do not hold."""
+        """Return the top z (np,) of a sum within bounds, and the indices that are at no bound."""
         if bounds is None:
             return np.asarray(np.linalg.solve(whole, slope)), np.arange(len(slope))
         low, high = (bounds.T - self.center) / self.scale
@@ -135,29 +167,38 @@ class LikelihoodQuadratic:
         return z, np.flatnonzero((z > low) & (z < high))
 
     def point_errors(self) -> Array:
-        """How much the top (np,) would differ with other points: the jackknife over points."""
+        """Return standard errors (np,) of the top over points, by the jackknife."""
         m = len(self.points)
         tops = []
         for k in range(m):
             rest = np.arange(m) != k
-            tops.append(_quadratics(self.points[rest], self.values[rest]).top().values)
+            tops.append(_solve_quadratics(self.points[rest], self.values[rest]).top().values)
         spread = np.array(tops) - np.mean(tops, axis=0)
         return np.asarray(np.sqrt((m - 1) / m * (spread**2).sum(axis=0)))
 
     def __call__(self, point: ArrayLike) -> float:
-        """The sum of the quadratics at parameters (np,)."""
+        """Return the sum of the quadratics at parameters.
+
+        Args:
+            point: The parameters (np,).
+        """
         z = (check_array("point", point, (len(self.center),)) - self.center) / self.scale
         each = self.constants + self.gradients @ z - 0.5 * (self.curvatures @ z) @ z
         return float(each.sum())
 
 
-def fitted(
+def fit_quadratics(
     points: ArrayLike, log_likelihoods: ArrayLike, *, depth: float = 60.0
 ) -> LikelihoodQuadratic:
-    """Quadratics through log-likelihoods (m, n) of n records at m points (m, np).
+    """Return quadratics through log-likelihoods of records at points.
 
-    depth: see this module; a log-likelihood of -inf is one that is cut. Raises `InputError` for
-    fewer points than a quadratic has coefficients.
+    Args:
+        points: The points (m, np).
+        log_likelihoods: Log-likelihoods (m, n) of n records; -inf where one could not be filtered.
+        depth: How far below its largest value a log-likelihood is limited, see this module.
+
+    Raises:
+        InputError: There are not more points than a quadratic has coefficients.
     """
     p = check_array("points", points, (None, None))
     n = p.shape[1]
@@ -171,10 +212,11 @@ def fitted(
             f"points must be more than the {coefficients} coefficients of a quadratic of {n} "
             f"parameters, got {len(p)}"
         )
-    return _quadratics(p, -depth * np.tanh((given.max(axis=0) - given) / depth))
+    return _solve_quadratics(p, -depth * np.tanh((given.max(axis=0) - given) / depth))
 
 
-def _quadratics(p: Array, values: Array) -> LikelihoodQuadratic:
+def _solve_quadratics(p: Array, values: Array) -> LikelihoodQuadratic:
+    """Return the least-squares quadratics through values (m, n) at points (m, np)."""
     n = p.shape[1]
     pairs = list(combinations_with_replacement(range(n), 2))
     center, scale = p.mean(axis=0), p.std(axis=0)
@@ -191,10 +233,15 @@ def _quadratics(p: Array, values: Array) -> LikelihoodQuadratic:
 
 @dataclass(frozen=True, eq=False)
 class Maximum:
-    """The end of `maximise`: the top, its log-likelihoods (n,), and how the search went.
+    """The result of `maximize`.
 
-    top: its errors are nan for a parameter at a bound, or on which nothing depends. at_bound (np,):
-    which are. converged: whether another round would gain less than asked.
+    Attributes:
+        top: The top. Its errors are NaN for a parameter at a bound, and for one on which the
+            likelihood does not depend.
+        log_likelihoods: Log-likelihoods (n,) of the records there.
+        at_bound: Flags (np,) of the parameters at a bound.
+        evaluations: Number of evaluations.
+        converged: Whether another round would gain less than the tolerance.
     """
 
     top: Top
@@ -204,7 +251,7 @@ class Maximum:
     converged: bool
 
 
-def maximise(
+def maximize(
     log_likelihoods: Callable[[Array], Array],
     start: Array,
     bounds: Array,
@@ -213,24 +260,32 @@ def maximise(
     tolerance: float = 0.05,
     max_evaluations: int = 400,
 ) -> Maximum:
-    """The parameters (np,) of the largest sum of log-likelihoods (n,), see this module.
+    """Return the parameters of the largest sum of log-likelihoods, see this module.
 
-    log_likelihoods: of n records at parameters, -inf where one could not be filtered. start (np,):
-    within the bounds (np, 2). steps (np,): long ones, to begin with. tolerance: in standard errors,
-    how far from the best point a top may lie with which the search ends. Raises
-    `SimulationError` where the sum is -inf at the start.
+    Args:
+        log_likelihoods: Function of parameters (np,) that returns the log-likelihoods (n,) of n
+            records, -inf where one could not be filtered.
+        start: Parameters (np,) within the bounds.
+        bounds: Lower and upper bounds (np, 2).
+        steps: First long steps (np,).
+        tolerance: Distance in standard errors between the best point and the top at which the
+            search ends.
+        max_evaluations: Number of evaluations after which it ends.
+
+    Raises:
+        SimulationError: The sum is -inf at the start.
     """
     search = _TopSearch(log_likelihoods, max_evaluations, start, bounds, steps.copy())
     if not np.isfinite(search.total(start)):
         raise SimulationError(f"not every record could be filtered at the start {start.tolist()}")
-    top, converged, known = _unknown(start), False, 0
+    top, converged, known = _top_without_errors(start), False, 0
     try:
-        search.look_around()
+        search.take_long_steps()
         while not converged and known < len(search.known):
             known = len(search.known)
-            top, gain = search.round()
-            converged = gain <= max(0.5 * tolerance**2, min(top.roughness, _SETTLED))
-    except _SpentError:
+            top, gain = search.improve_by_quadratic()
+            converged = gain <= max(0.5 * tolerance**2, min(top.roughness, _MAX_GAIN_LEFT))
+    except _NoEvaluationsLeftError:
         pass
     if not converged:
         top = replace(top, values=search.best)
@@ -240,19 +295,30 @@ def maximise(
     return Maximum(top, found, at_bound, len(search.known), converged)
 
 
-def _unknown(values: Array) -> Top:
-    """The top of parameters (np,) whose errors are not known."""
+def _top_without_errors(values: Array) -> Top:
+    """Return a top at parameters (np,) with errors that are NaN."""
     n = len(values)
     return Top(values, np.full(n, np.nan), np.full(n, np.nan), np.full((n, n), np.nan), 0.0, True)
 
 
-class _SpentError(Exception):
-    """The number of evaluations that is allowed has been spent."""
+class _NoEvaluationsLeftError(Exception):
+    """Raised when the search has used all its evaluations."""
 
 
 @dataclass(eq=False)
 class _TopSearch:
-    """Points that were evaluated, the best of them, and steps (np,) of about a standard error."""
+    """The state of a search: `take_long_steps` once, then `improve_by_quadratic` in a loop.
+
+    All methods but the private helpers raise `_NoEvaluationsLeftError` after `most` evaluations.
+
+    Attributes:
+        function: Returns the log-likelihoods (n,) at parameters.
+        most: Largest number of evaluations.
+        best: Best point (np,) so far.
+        bounds: Lower and upper bounds (np, 2).
+        steps: Lengths (np,) of steps: long ones first, then about one standard error.
+        known: Log-likelihoods (n,) by point.
+    """
 
     function: Callable[[Array], Array]
     most: int
@@ -262,40 +328,49 @@ class _TopSearch:
     known: dict[tuple[float, ...], Array] = field(default_factory=dict)
 
     def total(self, point: Array) -> float:
-        """The sum at a point (np,)."""
+        """Return the sum at a point (np,), and update the best point.
+
+        Raises:
+            _NoEvaluationsLeftError: The point is new and the search has used all its evaluations.
+        """
         key = tuple(point.tolist())
         if key not in self.known:
             if len(self.known) == self.most:
-                raise _SpentError
+                raise _NoEvaluationsLeftError
             self.known[key] = self.function(point)
-            if self.known[key].sum() > self.known[tuple(self.best.tolist())].sum() + _FLAT:
+            if self.known[key].sum() > self.known[tuple(self.best.tolist())].sum() + _FLAT_FALL:
                 self.best = point
         return float(self.known[key].sum())
 
-    def look_around(self) -> None:
-        """Go to the best point that long steps lead to, twice as long where they gain, or half."""
-        shortest = _SHORTEST * self.steps
+    def take_long_steps(self) -> None:
+        """Move the best point by long steps, twice as long where they gain, half where not."""
+        shortest = _MIN_LONG_STEP * self.steps
         while (self.steps > shortest).any():
             before = self.best
-            for i, sign in product(range(len(before)), _ENDS):
-                self.total(self._at(self.best, [i], sign))
+            for i, sign in product(range(len(before)), _SIGNS):
+                self.total(self._step_from(self.best, [i], sign))
             self.steps *= 0.5 if self.best is before else 2.0
 
-    def round(self) -> tuple[Top, float]:
-        """The top of a quadratic around the best point, and what it gains by the quadratic."""
-        free = np.array([i for i in range(len(self.best)) if self._fall(i) > _FLAT], dtype=int)
-        found = _unknown(self.best)
+    def improve_by_quadratic(self) -> tuple[Top, float]:
+        """Return the top of a quadratic around the best point, and its gain by the quadratic.
+
+        The best point moves to the top if that is better.
+        """
+        free = np.array(
+            [i for i in range(len(self.best)) if self._fit_step(i) > _FLAT_FALL], dtype=int
+        )
+        found = _top_without_errors(self.best)
         if not len(free):
             return found, 0.0
-        quadratic, center = self._quadratic(free), self.best[free]
-        for reach in _REACHES:
-            box = center + reach * self.steps[free] * np.array(_ENDS)[:, None]
+        quadratic, center = self._fit_around_best(free), self.best[free]
+        for size in _REGIONS:
+            box = center + size * self.steps[free] * np.array(_SIGNS)[:, None]
             top = quadratic.top(bounds=np.clip(box, *self.bounds[free].T).T)
             values = self.best.copy()
             values[free], before = top.values, self.best
             gain = quadratic(top.values) - quadratic(center)
             self.total(values)
-            if self.best is not before or gain <= _FALLS[0]:
+            if self.best is not before or gain <= _MIN_FALL:
                 break
         found.standard_errors[free], found.record_errors[free] = (
             top.standard_errors, top.record_errors
@@ -303,45 +378,50 @@ class _TopSearch:
         found.correlation[np.ix_(free, free)] = top.correlation
         return replace(found, values=values, roughness=top.roughness, inside=top.inside), gain
 
-    def _fall(self, i: int) -> float:
-        """How far the sum falls on both sides, by a step that is made one standard error long."""
+    def _fit_step(self, i: int) -> float:
+        """Return how far the sum falls on both sides by a step of one parameter.
+
+        The step is made about one standard error long.
+        """
         low, high = self.bounds[i]
         longest, fall = 0.5 * float(high - low), 0.0
-        for _ in range(_TRIALS):
+        for _ in range(_MAX_LENGTH_TRIALS):
             self.steps[i] = min(self.steps[i], longest)
-            before, center = self.best, self._inside([i])
-            ends = [self.total(self._at(center, [i], sign)) for sign in _ENDS]
-            fall, moved = self.total(center) - 0.5 * sum(ends), before is not self.best
-            longest_yet = self.steps[i] == longest and not moved
-            if _FALLS[0] <= fall <= _FALLS[1] or (longest_yet and fall < _FALLS[0]):
+            before, center = self.best, self._center_of_steps([i])
+            ends = [self.total(self._step_from(center, [i], sign)) for sign in _SIGNS]
+            fall = self.total(center) - 0.5 * sum(ends)
+            moved = before is not self.best
+            cannot_grow = self.steps[i] == longest and not moved
+            if _MIN_FALL <= fall <= _MAX_FALL or (cannot_grow and fall < _MIN_FALL):
                 break
-            wanted = np.sqrt(0.5 / fall) if fall > 0.0 else _FACTOR
-            least = 2.0 if moved else 1.0 / _FACTOR  # uphill with longer steps
-            self.steps[i] *= float(np.clip(wanted, least, _FACTOR))
+            wanted = np.sqrt(0.5 / fall) if fall > 0.0 else _MAX_LENGTH_FACTOR
+            # A step that has found a better point is on a slope: uphill with longer steps.
+            least = 2.0 if moved else 1.0 / _MAX_LENGTH_FACTOR
+            self.steps[i] *= float(np.clip(wanted, least, _MAX_LENGTH_FACTOR))
         return fall
 
-    def _inside(self, free: Sequence[int]) -> Array:
-        """The best point, moved so that steps of some parameters stay within the bounds."""
+    def _center_of_steps(self, free: Sequence[int]) -> Array:
+        """Return the best point, moved so that steps of some parameters stay within the bounds."""
         center: Array = self.best.copy()
         low, high = self.bounds[free].T
         center[free] = np.clip(center[free], low + self.steps[free], high - self.steps[free])
         return center
 
-    def _at(self, center: Array, chosen: Sequence[int], sign: float = 1.0) -> Array:
-        """A step of some parameters away from a center, within the bounds."""
+    def _step_from(self, center: Array, chosen: Sequence[int], sign: float = 1.0) -> Array:
+        """Return the point a step of some parameters away from a center, within the bounds."""
         moved = center.copy()
         moved[list(chosen)] += sign * self.steps[list(chosen)]
         return np.asarray(np.clip(moved, *self.bounds.T))
 
-    def _quadratic(self, free: NDArray[np.intp]) -> LikelihoodQuadratic:
-        """The quadratics through points on both sides of the best, for each pair, and nearby."""
-        center = self._inside(free.tolist())
+    def _fit_around_best(self, free: NDArray[np.intp]) -> LikelihoodQuadratic:
+        """Return quadratics through steps on both sides, for each pair, and points nearby."""
+        center = self._center_of_steps(free.tolist())
         moves = [*combinations(free.tolist(), 1), *combinations(free.tolist(), 2)]
         self.total(center)
-        for chosen, sign in product(moves, _ENDS):
-            self.total(self._at(center, chosen, sign))
+        for chosen, sign in product(moves, _SIGNS):
+            self.total(self._step_from(center, chosen, sign))
         points, values = np.array(list(self.known)), np.array(list(self.known.values()))
-        near = (np.abs(points - center)[:, free] <= _NEAR * self.steps[free]).all(axis=1)
+        near = (np.abs(points - center)[:, free] <= _REUSE_DISTANCE * self.steps[free]).all(axis=1)
         finite = np.isfinite(values[near])
-        worst = np.where(finite, values[near], np.inf).min(axis=0) - _CUT
-        return _quadratics(points[near][:, free], np.where(finite, values[near], worst))
+        worst = np.where(finite, values[near], np.inf).min(axis=0) - _FAILED_RECORD
+        return _solve_quadratics(points[near][:, free], np.where(finite, values[near], worst))

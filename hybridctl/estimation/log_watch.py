@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from hybridctl.base.errors import ImplausibleLogError
+from hybridctl.estimation.filter_state import FilterState
 from hybridctl.estimation.record import Record
-from hybridctl.estimation.state import FilterState
 
 _FAR_OFF = 10.0
 """Standard deviations: no innovation of a consistent filter is so large. Mean NIS of 20 to 50,
@@ -118,7 +118,16 @@ class LogWatch:
         self._judge(self.far_off[channel], self.values[channel], f"values of {channel!r}")
 
     def _judge(self, off: int, values: int, what: str) -> None:
-        """Raise ImplausibleLogError if too many of these values are far off."""
+        """Raise an error if too many of these values are far off.
+
+        Args:
+            off: Number of values that are far off.
+            values: Number of all of them.
+            what: What they are, for the message.
+
+        Raises:
+            ImplausibleLogError: Too many are far off.
+        """
         first, last = _JUDGED
         judged = first <= values <= last and off > _FAR_OFF_SHARE * values
         if judged or (self._trial and off > _TRIAL_FAR_OFF):

@@ -1,8 +1,8 @@
-r"""Measurements: how a state appears in a channel, and how well.
+r"""Measurements: how a state appears in a channel, and how precisely.
 
 .. math:: z = h(t, x, u) \boxplus e, \qquad e \sim N(0, R), \qquad D h = H,
 
-with z a vector, or a point of a manifold whose `residual` is taken in its tangent space.
+with z a vector, or a point of a manifold whose `residual` is in its tangent space.
 """
 
 from __future__ import annotations
@@ -30,31 +30,42 @@ from hybridctl.hybrid.mode import ModeModel
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.multibody.state import RobotStateSpace
 
-Observed = Callable[[ModeModel, float, Array, Array], Array]
+MeasurementFunction = Callable[[ModeModel, float, Array, Array], Array]
+"""Function of mode, time in s, state (nx,) and input (nu,)."""
 
-GATE = 0.999999  # probability with which a right value passes by default
-_SHARE = 1e-4  # of the least deviation of a value: the error of a flow
-_FINEST, _COARSEST = 1e-9, 1e-6
+DEFAULT_GATE = 0.999999
+"""Probability with which a right value passes by default. A choice."""
+_FLOW_ERROR_RATIO = 1e-4
+"""Error of a flow relative to the least standard deviation of a value: no value shows it."""
+_MIN_TOLERANCE, _MAX_TOLERANCE = 1e-9, 1e-6
+"""Limits of the tolerances that follow from it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Measurement:
     """A measurement z of the state, in any mode.
 
-    name: of its channel. value(mode, t, x, u): what would be measured without noise (m,).
-    jacobian(mode, t, x, u): its exact derivative (k, ndx). covariance R (k, k), positive definite.
-    residual(predicted, measured): the difference (k,) in the tangent space at what was predicted;
-    None for measured - predicted. gate: the probability, between 0 and 1, with which a right
-    measurement passes; one whose normalized innovation squared is improbably large is rejected.
-    None takes all. together: whether `value` takes states (n, nx) as well, and gives (n, m).
+    Attributes:
+        name: Name of its channel.
+        value: Function (mode, t, x, u) that returns the value (m,) without noise.
+        jacobian: Function (mode, t, x, u) that returns its exact derivative (k, ndx).
+        covariance: Covariance R (k, k), positive definite.
+        residual: Function (predicted, measured) that returns the difference (k,) in the tangent
+            space at the predicted value; None for measured - predicted.
+        gate: Probability, between 0 and 1, with which a right value passes. A value whose
+            normalized innovation squared is too large for that is rejected. None accepts all.
+        together: Whether `value` takes states (n, nx) as well, and returns (n, m).
+
+    Raises:
+        InputError: An attribute does not fit.
     """
 
     name: str
-    value: Observed
-    jacobian: Observed
+    value: MeasurementFunction
+    jacobian: MeasurementFunction
     covariance: Array
     residual: Callable[[Array, Array], Array] | None = None
-    gate: float | None = GATE
+    gate: float | None = DEFAULT_GATE
     together: bool = False
 
     def __post_init__(self) -> None:
@@ -68,12 +79,18 @@ class Measurement:
 
     @property
     def dimension(self) -> int:
-        """The dimension k of the residual."""
+        """Dimension k of the residual."""
         return len(self.covariance)
 
 
 class LinearizedResidual(NamedTuple):
-    """A residual (k,), the derivative (k, ndx) of what was predicted, and the noise (k, k)."""
+    """A residual, linearised at an estimate.
+
+    Attributes:
+        residual: Residual r (k,).
+        jacobian: Derivative H (k, ndx) of the prediction by the state.
+        covariance: Covariance R (k, k) of the measured value's noise.
+    """
 
     residual: Array
     jacobian: Array
@@ -81,21 +98,28 @@ class LinearizedResidual(NamedTuple):
 
 
 Compare = Callable[[ModeModel, float, Array, Array, Array], LinearizedResidual | None]
+"""Function of mode, time in s, state (nx,), input (nu,) and value z."""
 
 
 @dataclass(frozen=True, eq=False)
 class ImplicitMeasurement:
-    r"""A measurement z that a state is compared with, where the size depends on the mode.
+    r"""A measurement z without a predicted value: a residual of state and z, by mode.
 
-    name: of its channel. compare(mode, t, x, u, z): the residual :math:`r(x, z)` (k,), H (k, ndx)
-    with :math:`r(x \boxplus e, z) = r(x, z) - H e` to first order where it is small, and the
-    covariance (k, k) of the residual by the noise of z; None where z says nothing of this mode.
-    gate: see `Measurement`.
+    Attributes:
+        name: Name of its channel.
+        compare: Function (mode, t, x, u, z) that returns the residual :math:`r(x, z)` (k,), the
+            matrix H (k, ndx) with :math:`r(x \boxplus e, z) = r(x, z) - H e` to first order where
+            the residual is small, and its covariance (k, k) by the noise of z. It returns None if z
+            tells nothing about the mode.
+        gate: As for `Measurement`.
+
+    Raises:
+        InputError: An attribute does not fit.
     """
 
     name: str
     compare: Compare
-    gate: float | None = GATE
+    gate: float | None = DEFAULT_GATE
 
     def __post_init__(self) -> None:
         check_callable(f"compare of {self.name!r}", self.compare)
@@ -106,14 +130,25 @@ AnyMeasurement = Measurement | ImplicitMeasurement
 
 
 def flow_tolerance(measurements: Sequence[AnyMeasurement]) -> float:
-    """The tolerance of flows, in any unit, whose errors no value of these measurements shows."""
+    """Return the tolerance of flows whose errors no value of some measurements shows.
+
+    Args:
+        measurements: The measurements.
+    """
     variances = [np.diag(m.covariance).min() for m in measurements if isinstance(m, Measurement)]
-    least = _SHARE * float(np.sqrt(min(variances))) if variances else _FINEST
-    return min(max(least, _FINEST), _COARSEST)
+    least = _FLOW_ERROR_RATIO * float(np.sqrt(min(variances))) if variances else _MIN_TOLERANCE
+    return min(max(least, _MIN_TOLERANCE), _MAX_TOLERANCE)
 
 
-def explicit(measurement: AnyMeasurement) -> Measurement:
-    """A measurement with a value h(t, x, u). Raises `InputError` for an implicit one."""
+def require_explicit(measurement: AnyMeasurement) -> Measurement:
+    """Return a measurement that has a value h(t, x, u).
+
+    Args:
+        measurement: The measurement.
+
+    Raises:
+        InputError: It is an implicit one.
+    """
     if isinstance(measurement, ImplicitMeasurement):
         raise InputError(
             f"{measurement.name!r} is an implicit measurement, which has no predicted value: only "
@@ -123,7 +158,14 @@ def explicit(measurement: AnyMeasurement) -> Measurement:
 
 
 def check_gate(gate: float | None) -> None:
-    """Raise `InputError` for what is no probability between 0 and 1; None takes everything."""
+    """Raise an error for a gate that is no probability between 0 and 1.
+
+    Args:
+        gate: The probability; None accepts all values.
+
+    Raises:
+        InputError: It is none.
+    """
     if gate is not None:
         check_number("gate", gate, above=0.0)
         if gate >= 1.0:
@@ -131,21 +173,38 @@ def check_gate(gate: float | None) -> None:
 
 
 def linear(
-    name: str, matrix: ArrayLike, covariance: ArrayLike, *, gate: float | None = GATE
+    name: str, matrix: ArrayLike, covariance: ArrayLike, *, gate: float | None = DEFAULT_GATE
 ) -> Measurement:
-    """The measurement z = C x with C (k, nx), in a vector space."""
+    """Return the measurement z = C x, in a vector space.
+
+    Args:
+        name: Name of its channel.
+        matrix: C (k, nx).
+        covariance: R (k, k).
+        gate: As for `Measurement`.
+
+    Raises:
+        InputError: C and R have different numbers of rows.
+    """
     c = check_array("matrix", matrix, (None, None))
     if len(c) != len(np.atleast_2d(covariance)):
         raise InputError(f"matrix must have a row for each of covariance, got {len(c)}")
-    value, jacobian = partial(_product, name, c), partial(_constant, c)
+    value, jacobian = partial(_product, name, c), partial(_constant_jacobian, c)
     r = np.atleast_2d(covariance)
     return Measurement(name, value, jacobian, r, gate=gate, together=True)
 
 
 def coordinates(
-    name: str, indices: Sequence[int], covariance: ArrayLike, *, gate: float | None = GATE
+    name: str, indices: Sequence[int], covariance: ArrayLike, *, gate: float | None = DEFAULT_GATE
 ) -> Measurement:
-    """Some coordinates of a state in a vector space, such as joint encoders or a position."""
+    """Return the measurement of some coordinates of a state in a vector space.
+
+    Args:
+        name: Name of its channel.
+        indices: Indices of the k coordinates.
+        covariance: R (k, k).
+        gate: As for `Measurement`.
+    """
     chosen = check_sequence("indices", indices)
     entries = _StateEntries(name, [check_count("indices", i, at_least=0) for i in chosen])
     r = np.atleast_2d(covariance)
@@ -153,18 +212,27 @@ def coordinates(
 
 
 def configuration(
-    name: str, space: RobotStateSpace, covariance: ArrayLike, *, gate: float | None = GATE
+    name: str, space: RobotStateSpace, covariance: ArrayLike, *, gate: float | None = DEFAULT_GATE
 ) -> Measurement:
-    """The configuration q (nq,) of a robot; its pose, for a body on a floating base.
+    """Return the measurement of the configuration q (nq,) of a robot, such as a body's pose.
 
-    Raises `InputError` for a space that is not that of a robot's states.
+    The residual is difference(q predicted, q measured), whose Jacobian at the prediction is [I 0].
+    Measured quaternions need not be normalized.
 
-    covariance (nv, nv) in the tangent space of q, for a floating base in the frame of the body:
-    position in m, then rotation in rad. The residual is difference(q predicted, q measured), whose
-    Jacobian at the prediction is [I 0]. Measured quaternions need not be normalized.
+    Args:
+        name: Name of its channel.
+        space: Space of the robot's states.
+        covariance: R (nv, nv) in the tangent space of q. For a floating base that is in the frame
+            of the body: position in m, then rotation in rad.
+        gate: As for `Measurement`.
+
+    Raises:
+        InputError: The space is not that of a robot's states.
     """
     robot = check_instance("space", space, RobotStateSpace).robot
-    return _posed(_RobotPose(name, robot, robot.nq, robot.nv), space, covariance, gate)
+    return _build_pose_measurement(
+        _RobotPose(name, robot, robot.nq, robot.nv), space, covariance, gate
+    )
 
 
 def encoders(
@@ -173,11 +241,19 @@ def encoders(
     joints: Sequence[str],
     covariance: ArrayLike,
     *,
-    gate: float | None = GATE,
+    gate: float | None = DEFAULT_GATE,
 ) -> Measurement:
-    """The coordinates (m,) of joints of one degree of freedom, in rad or m, in the order given.
+    """Return the measurement of joints of one degree of freedom, in rad or m.
 
-    covariance (m, m). Raises `UnknownNameError` for a joint that the robot lacks.
+    Args:
+        name: Name of its channel.
+        space: Space of the robot's states.
+        joints: Names of the m joints, in the order of the value.
+        covariance: R (m, m).
+        gate: As for `Measurement`.
+
+    Raises:
+        InputError: The robot does not have one of the joints.
     """
     robot = check_instance("space", space, RobotStateSpace).robot
     places = [robot.joints.single(f"joints of {name!r}", joint) for joint in joints]
@@ -186,43 +262,58 @@ def encoders(
     h.flags.writeable = False
     r = np.atleast_2d(covariance)
     return Measurement(
-        name, _StateEntries(name, columns, True).value, partial(_constant, h), r, gate=gate
+        name, _StateEntries(name, columns, True).value, partial(_constant_jacobian, h), r, gate=gate
     )
 
 
 def base_pose(
-    name: str, space: RobotStateSpace, covariance: ArrayLike, *, gate: float | None = GATE
+    name: str, space: RobotStateSpace, covariance: ArrayLike, *, gate: float | None = DEFAULT_GATE
 ) -> Measurement:
-    """Position and quaternion (7,) of a robot's floating base.
+    """Return the measurement of position and quaternion (7,) of a robot's floating base.
 
-    covariance (6, 6) in the frame of the base: position in m, then rotation in rad.
+    Args:
+        name: Name of its channel.
+        space: Space of the robot's states.
+        covariance: R (6, 6) in the frame of the base: position in m, then rotation in rad.
+        gate: As for `Measurement`.
+
+    Raises:
+        InputError: The space is not that of a robot's states.
     """
     robot = check_instance("space", space, RobotStateSpace).robot
-    return _posed(_RobotPose(name, robot, 7, 6), space, covariance, gate)
+    return _build_pose_measurement(_RobotPose(name, robot, 7, 6), space, covariance, gate)
 
 
-def _posed(
+def _build_pose_measurement(
     pose: _RobotPose, space: RobotStateSpace, covariance: ArrayLike, gate: float | None
 ) -> Measurement:
     h, r = np.eye(pose.ndx, space.ndx), np.atleast_2d(covariance)
     h.flags.writeable = False
-    return Measurement(pose.name, pose.value, partial(_constant, h), r, pose.residual, gate)
+    return Measurement(
+        pose.name, pose.value, partial(_constant_jacobian, h), r, pose.residual, gate
+    )
 
 
-def _constant(matrix: Array, mode: ModeModel, t: float, x: Array, u: Array) -> Array:
-    """The Jacobian that is the same everywhere."""
+def _constant_jacobian(matrix: Array, mode: ModeModel, t: float, x: Array, u: Array) -> Array:
+    """Return a Jacobian that is the same everywhere."""
     return matrix
 
 
 def _product(name: str, matrix: Array, mode: ModeModel, t: float, x: Array, u: Array) -> Array:
-    """The product C x, in a vector space."""
+    """Return the product C x, in a vector space."""
     _check_vector_space(name, mode, matrix.shape[1])
     return np.asarray(x.dot(matrix.T))
 
 
 @dataclass(frozen=True, eq=False)
 class _StateEntries:
-    """Some coordinates of a state in a vector space, or of any state where that is allowed."""
+    """Some coordinates of a state.
+
+    Attributes:
+        name: Name of the measurement, for messages.
+        indices: Indices of the coordinates.
+        anywhere: Whether the state may be on a manifold. Otherwise it is in a vector space.
+    """
 
     name: str
     indices: list[int]
@@ -246,7 +337,14 @@ def _rows_of_identity(rows: tuple[int, ...], size: int) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class _RobotPose:
-    """The first `size` coordinates of a robot's configuration, of `ndx` degrees of freedom."""
+    """The first coordinates of a robot's configuration.
+
+    Attributes:
+        name: Name of the measurement, for messages.
+        robot: The robot.
+        size: Number of coordinates.
+        ndx: Their degrees of freedom.
+    """
 
     name: str
     robot: Robot
@@ -269,14 +367,25 @@ class _RobotPose:
 
 
 def _check_vector_space(name: str, mode: ModeModel, size: int | None, largest: int = -1) -> None:
-    space = mode.space
-    if space.nx != space.ndx:
+    """Raise an error if a mode's state is on a manifold, or has another size.
+
+    Args:
+        name: Name of the measurement.
+        mode: The mode.
+        size: Number of coordinates of the state; None for any.
+        largest: Largest index of a coordinate that is used.
+
+    Raises:
+        SystemDefinitionError: The space is a manifold.
+        InputError: The state has another size.
+    """
+    space, nx = mode.space, mode.space.nx
+    if nx != space.ndx:
         raise SystemDefinitionError(
             f"measurement {name!r} selects coordinates, but the space of mode {mode.key!r} is a "
             "manifold: give a Measurement with its residual, such as `configuration`"
         )
-    if largest >= space.nx or size not in (None, space.nx):
+    if largest >= nx or size not in (None, nx):
         raise InputError(
-            f"measurement {name!r} does not fit mode {mode.key!r}, whose state has {space.nx} "
-            "coordinates"
+            f"measurement {name!r} does not fit mode {mode.key!r}, whose state has {nx} coordinates"
         )

@@ -1,23 +1,25 @@
 r"""Noise on the flow, on resets and on guards.
 
-On the flow it is white with a spectral density, :math:`\dot P = A P + P A^T + Q`, Q in (unit of
-the tangent)^2 / s. On a reset its covariance is added after the jump. A guard that fires at
-g + w = 0 instead of g = 0 shifts the event by :math:`-w / \dot g`, and the state after it by
-:math:`(f^+ - \dot R)\, w / \dot g`.
+- Noise on the flow is white, with a spectral density Q in (unit of the tangent space)^2 / s:
+  :math:`\dot P = A P + P A^T + Q`.
+- Noise on a reset has a covariance, which is added after the jump.
+- Noise on a guard: it fires at g + w = 0 instead of g = 0. That shifts the event by
+  :math:`-w / \dot g`, and the state after it by :math:`(f^+ - \dot R)\, w / \dot g`.
 
-Where contacts hold the state, noise in the tangent space would tear at them. `through_input` noise
-is in the space of the input instead, a force (density in N^2 s) or an impulse (covariance in
-N^2 s^2), and :math:`B = D_u f` of the mode, which knows what is held, takes it to the state:
-:math:`Q = B W B^T`. Declare all joints of the model actuated for that.
+Where contacts constrain the state, noise in the tangent space would violate the constraints. Noise
+`through_input` is in the space of the input instead: a force (density in N^2 s) or an impulse
+(covariance in N^2 s^2). :math:`B = D_u f` of the mode, which respects the constraints, takes it to
+the state: :math:`Q = B W B^T`. Declare all joints of the model actuated for this.
 
-No contact is rigid: what it holds gives way a little, and a contact that is taken to be closed by
-mistake holds nothing. With the noise's `compliance` :math:`\kappa` that is
+No contact is rigid: what it constrains gives way a little, and a contact that is taken to be closed
+by mistake constrains nothing. With the noise's `compliance` :math:`\kappa` that is
 
 .. math:: Q = B_\kappa W B_\kappa^T, \qquad B_\kappa = B + \kappa (B_0 - B),
 
-:math:`B_0` that of the mode if it held nothing. A closed contact then moves within white noise of
-its velocity, with one what the same forces would do to it in the air, and corrections reach what it
-holds; the mean stays on the mode's constraints. With zero, contacts have no variance.
+with :math:`B_0` that of the mode without its constraints. A closed contact then moves within white
+noise of its velocity; for :math:`\kappa = 1` that is what the same forces would do in the air.
+Corrections reach what it constrains, and the mean stays on the constraints. With zero, constrained
+directions have no variance.
 """
 
 from __future__ import annotations
@@ -48,14 +50,21 @@ NoiseFunction: TypeAlias = Callable[[ModeKey, float, Array, Array], ArrayLike]
 
 @dataclass(frozen=True, eq=False)
 class Noise:
-    """A covariance or density: constant, by mode key, or a function of (mode key, t, x, u).
+    """A covariance or density: constant, by mode, or a function of mode, time, state and input.
 
-    through_input: it is in the space of the input (nu, nu), otherwise in the tangent space (ndx,
-    ndx). compliance: by how much of noise through the input what a mode holds gives way, see this
-    module. of_input: a function sees the mode and the input alone. Constant ones are checked at
-    once; what a function returns is checked for its shape.
-    Raises `InputError` for a matrix that is not symmetric and positive semidefinite, and
-    `UnknownNameError` for a mode that has none.
+    Constant ones are checked at once; what a function returns is checked for its shape.
+
+    Attributes:
+        value: Matrix (n, n), matrices by key of the mode, or a function of (mode key, t, x, u).
+        through_input: Whether the matrix is in the space of the input (nu, nu), otherwise in the
+            tangent space (ndx, ndx).
+        name: Name of the noise, for messages.
+        compliance: Share of noise through the input by which constraints of a mode give way, see
+            this module.
+        of_input: Whether a function depends on mode and input only.
+
+    Raises:
+        InputError: A matrix is not symmetric and positive semidefinite.
     """
 
     value: ArrayLike | Mapping[ModeKey, ArrayLike] | NoiseFunction
@@ -64,7 +73,7 @@ class Noise:
     compliance: float = 1.0
     of_input: bool = field(default=False, kw_only=True)
     _fixed: dict[ModeKey, Array] = field(default_factory=dict, init=False, repr=False)
-    _held: dict[ModeKey, Diffusion] = field(default_factory=dict, init=False, repr=False)
+    _diffusions: dict[ModeKey, Diffusion] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_number("compliance", self.compliance, at_least=0.0)
@@ -75,41 +84,70 @@ class Noise:
             label = self.name if mode is None else f"{self.name}[{mode!r}]"
             self._fixed[mode] = check_semidefinite(label, matrix)
 
-    def held(self, mode: ModeModel, t: float, x: Array, u: Array) -> Diffusion | None:
-        """The noise at a point, where it stays the same while the input is held; or None."""
-        known = self._held.get(mode.key)
+    def constant_diffusion(self, mode: ModeModel, t: float, x: Array, u: Array) -> Diffusion | None:
+        """Return the noise that stays constant while the input is held.
+
+        Constant noise is kept by mode, so that it is made once.
+
+        Args:
+            mode: The mode.
+            t: Time, s.
+            x: State (nx,).
+            u: Held input (nu,).
+
+        Returns:
+            The noise, None if it depends on time or state.
+
+        Raises:
+            InputError: The matrix does not fit the mode, or the mode has none.
+        """
+        known = self._diffusions.get(mode.key)
         if known is not None or (callable(self.value) and not self.of_input):
             return known
-        w, ndx, nu = self._at(mode, t, x, u), mode.space.ndx, mode.nu
-        found = Diffusion(_no_density(ndx), w)
+        w, ndx, nu = self._evaluate(mode, t, x, u), mode.space.ndx, mode.nu
+        found = Diffusion(_zero_density(ndx), w)
         if not self.through_input:
-            found = Diffusion(w, _no_density(nu))
-        elif self.yields(mode):
+            found = Diffusion(w, _zero_density(nu))
+        elif self.moves_constraints(mode):
             found = found._replace(compliance=self.compliance)
         if not callable(self.value):
-            self._held[mode.key] = found
+            self._diffusions[mode.key] = found
         return found
 
     def matrix(self, point: Point, input_map: Array) -> Array:
-        """Covariance or density (ndx, ndx) at a point; input_map (ndx, nu) is D_u f there."""
+        """Return the covariance or density (ndx, ndx) at a point.
+
+        Args:
+            point: A mode at a state and an input.
+            input_map: B = D_u f (ndx, nu) there; not used for noise in the tangent space.
+        """
         mode = point.mode
-        w = self._at(mode, point.t, point.x, point.u)
+        w = self._evaluate(mode, point.t, point.x, point.u)
         if not self.through_input:
             return w
-        if self.yields(mode):
+        if self.moves_constraints(mode):
             free = point.free_input
             input_map = input_map + self.compliance * (free - input_map)
         return np.asarray(input_map @ w @ input_map.T)
 
-    def yields(self, mode: ModeModel) -> bool:
-        """Whether the noise moves a mode's constraints, such as closed contacts that give way."""
+    def moves_constraints(self, mode: ModeModel) -> bool:
+        """Return whether the noise moves constraints of a mode, such as those of closed contacts.
+
+        Args:
+            mode: The mode.
+        """
         return self.through_input and self.compliance > 0.0 and mode.held is not None
 
-    def _at(self, mode: ModeModel, t: float, x: Array, u: Array) -> Array:
+    def _evaluate(self, mode: ModeModel, t: float, x: Array, u: Array) -> Array:
+        """Return the matrix (nu, nu) or (ndx, ndx) of a mode at a point, with its size checked.
+
+        Raises:
+            InputError: The matrix has another size.
+        """
         if callable(self.value):
-            w = _check_found(self.name, mode, self.value(mode.key, t, x, u))
+            w = _check_function_value(self.name, mode, self.value(mode.key, t, x, u))
         else:
-            w = self._of(mode.key)
+            w = self._constant_matrix(mode.key)
         size = mode.nu if self.through_input else mode.space.ndx
         if w.shape != (size, size):
             what = "inputs" if self.through_input else "dimensions of the tangent space"
@@ -119,7 +157,12 @@ class Noise:
             )
         return w
 
-    def _of(self, mode: ModeKey) -> Array:
+    def _constant_matrix(self, mode: ModeKey) -> Array:
+        """Return the constant matrix of a mode.
+
+        Raises:
+            UnknownNameError: There is none for this mode.
+        """
         if isinstance(self.value, Mapping):
             if mode not in self._fixed:
                 known = [str(key) for key in self._fixed]
@@ -128,20 +171,16 @@ class Noise:
         return self._fixed[None]
 
 
-def _check_found(name: str, mode: ModeModel, found: ArrayLike) -> Array:
-    """Return what a function of noise has found as a finite float array; its own where it is one.
-
-    Raises:
-        InputError: It is no such array.
-    """
+def _check_function_value(name: str, mode: ModeModel, found: ArrayLike) -> Array:
+    """Return what a noise function has returned as a finite float array."""
     if type(found) is np.ndarray and found.dtype == np.float64 and is_finite(found):
         return found
     return check_array(f"{name} in mode {mode.key!r}", found)
 
 
 @lru_cache
-def _no_density(n: int) -> Array:
-    """The density zero (n, n), read-only."""
+def _zero_density(n: int) -> Array:
+    """Return the density zero (n, n), read-only."""
     density = np.zeros((n, n))
     density.setflags(write=False)
     return density
@@ -149,7 +188,11 @@ def _no_density(n: int) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class EventNoise:
-    """A covariance (ndx+, ndx+) after the jump, as a function of the event; None for none."""
+    """Noise of a reset as a function of its event.
+
+    Attributes:
+        function: Returns the covariance (ndx+, ndx+) that is added after an event, None for none.
+    """
 
     function: Callable[[Event], ArrayLike | None]
 
@@ -158,17 +201,31 @@ class EventNoise:
 
 
 def as_noise(name: str, value: Noise | ArrayLike | Mapping[ModeKey, ArrayLike]) -> Noise:
-    """The noise that a user has given: a `Noise`, or a covariance in the tangent space."""
+    """Return the noise that a user has given.
+
+    Args:
+        name: Name of the argument, for messages.
+        value: A `Noise`, or a matrix in the tangent space, or matrices by mode.
+    """
     return value if isinstance(value, Noise) else Noise(value, name=name)
 
 
 def reset_covariance(
     system: HybridSystem, noise: Noise | EventNoise | None, event: Event
 ) -> Array | None:
-    """What the noise of the reset adds after an event; nothing where the reset moves nothing.
+    """Return the covariance (ndx+, ndx+) that the noise of the reset adds after an event.
 
-    Nor where a robot begins to stick or to slide: what its state is put back by, which is rounding,
-    is no impact.
+    Args:
+        system: The hybrid system.
+        noise: The noise, None for none.
+        event: The event.
+
+    Returns:
+        The covariance. None if the reset does not move the state, and where a contact begins to
+        stick or to slide: there the reset removes rounding, which is no impact.
+
+    Raises:
+        InputError: A function of the user returns no covariance of this size.
     """
     still = np.array_equal(event.state_before, event.state_after)
     calm = event.impulses.size > 0 and not event.impulses.any()
@@ -186,9 +243,11 @@ def reset_covariance(
 
 @dataclass(frozen=True, eq=False)
 class GuardNoise:
-    """Variance of the offset of each guard, in the square of the guard's unit.
+    """Variances of the guards' offsets.
 
-    One number for all guards, or by the name of the guard; those left out have none.
+    Attributes:
+        variance: One number for all guards, in the square of the guard's unit, or numbers by the
+            name of the guard; those that are left out have zero.
     """
 
     variance: float | Mapping[str, float] = 0.0
@@ -200,18 +259,26 @@ class GuardNoise:
 
     @property
     def named(self) -> tuple[str, ...]:
-        """The guards that are given by name."""
+        """Names of the guards that are given by name."""
         return tuple(self.variance) if isinstance(self.variance, Mapping) else ()
 
-    def of(self, guard: str) -> float:
-        """The variance of one guard."""
+    def variance_of(self, guard: str) -> float:
+        """Return the variance of one guard.
+
+        Args:
+            guard: Its name.
+        """
         if isinstance(self.variance, Mapping):
             return float(self.variance.get(guard, 0.0))
         return float(self.variance)
 
-    def of_all(self, guards: Sequence[str]) -> Array:
-        """The variances (n,) of some guards."""
-        return np.array([self.of(guard) for guard in guards])
+    def variances_of(self, guards: Sequence[str]) -> Array:
+        """Return the variances (n,) of some guards.
+
+        Args:
+            guards: Their names.
+        """
+        return np.array([self.variance_of(guard) for guard in guards])
 
 
 EXACT_GUARDS = GuardNoise()

@@ -1,4 +1,4 @@
-"""A filter in somebody's loop: what sensors say goes in at each sample, an estimate comes out."""
+"""A filter in a real-time loop: sensor values go in at each sample, an estimate comes out."""
 
 from __future__ import annotations
 
@@ -14,28 +14,45 @@ from numpy.typing import ArrayLike
 from hybridctl.base.checks import check_flag, check_instance, check_number
 from hybridctl.base.errors import InputError
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.filter import SaltedKalmanFilter
-from hybridctl.estimation.state import FilterState, Input
+from hybridctl.estimation.filter_state import FilterState, Input
+from hybridctl.estimation.salted_kalman_filter import SaltedKalmanFilter
 
-_RECENT = 0.1  # the weight of the last piece of work in what one usually takes
+_NEWEST_WEIGHT = 0.1
+"""Weight of the newest piece of work in the running mean of their times. A choice."""
 Work = Callable[[FilterState], FilterState]
+"""A piece of work: a prediction, or the correction by one channel."""
 
 
 class Estimator:
-    r"""A `SaltedKalmanFilter` that is stepped by a loop, and gives its estimate within a deadline.
-
-    kept: the filter. initial: the estimate to begin with. deadline: how long a step may take, s;
-    without one each sample is finished in its step. clock: tells seconds. finish: whether work that
-    there is no time for is left to later steps; otherwise each sample is done in its step, and
-    events for which it is too late are not followed, see `SaltedKalmanFilter.hurried`.
+    r"""A `SaltedKalmanFilter` that a loop steps, with an estimate within a deadline.
 
     A sample is work in pieces: the prediction to its time, and a correction for each channel.
-    Samples with events are several times as dear as others. Pieces that the deadline leaves no
-    time for are done first in the next steps, in their order, so that the estimate is then that of
-    the filter. Until then it is `behind`: the last one, carried on to the present by
-    :math:`\dot x = f(x, u)` in one step of Euler's. A piece that has begun is finished, and each
-    step finishes one. Without `finish` a step takes little more than the deadline and one event;
-    what it then leaves out is gone, and the covariance says so.
+    Samples with events take several times as long as others. A piece that has begun is finished,
+    and each step finishes at least one.
+
+    With `finish`, pieces that the deadline leaves no time for are done first in the next steps, in
+    their order, so that the estimate is then that of the filter. Until then `step` returns the last
+    estimate extrapolated to the present by :math:`\dot x = f(x, u)`, in one step of Euler's method.
+
+    Without `finish`, each sample is done in its step, which takes little more than the deadline and
+    one event. Events after the deadline are not followed (`SaltedKalmanFilter.limit_events`). They
+    are lost, and the covariance is larger for it.
+
+    Life cycle: `step` at each sample, `reset` to start again.
+
+    Args:
+        kept: The filter.
+        initial: The initial estimate.
+        deadline: How long a step may take, s; inf for no limit.
+        clock: Returns the time in s.
+        finish: Whether work that there is no time for is left to later steps.
+
+    Attributes:
+        filter: The filter that is stepped.
+        state: Its state after the pieces of work that are done.
+
+    Raises:
+        InputError: An argument does not fit.
     """
 
     def __init__(
@@ -49,56 +66,69 @@ class Estimator:
     ) -> None:
         check_instance("kept", kept, SaltedKalmanFilter)
         self._finish = check_flag("finish", finish)
-        self.filter = kept if finish else kept.hurried(self._late)
+        self.filter = kept if finish else kept.limit_events(self._is_late)
         if deadline != math.inf:
             check_number("deadline", deadline, above=0.0)
         self._deadline, self._clock, self._limit = deadline, clock, math.inf
-        self._usual = 0.0  # s, that a piece takes
+        self._mean_duration = 0.0  # of a piece of work, s; zero before the first
         self.reset(initial)
 
     def reset(self, initial: Estimate) -> None:
-        """Begin anew with an estimate."""
+        """Start again from an estimate, and drop the work that is left.
+
+        Args:
+            initial: The estimate.
+        """
         self.state = self.filter.start(initial)
         self._time = self.state.time
         self._left: deque[Work] = deque()
 
     @property
     def behind(self) -> int:
-        """Pieces of work that are left to the next steps."""
+        """Number of pieces of work that are left to the next steps."""
         return len(self._left)
 
     def step(self, t: float, values: Mapping[str, ArrayLike], input: Input = None) -> Estimate:
-        """The estimate at time t in s, where channels have the values, by name.
+        """Return the estimate at the time of a sample, and update the state.
 
-        input: since the sample before, as for `SaltedKalmanFilter.predict`. Raises `InputError` for
-        a time before that of the sample before, and what the filter raises.
+        Args:
+            t: Time of the sample, s.
+            values: Values by channel.
+            input: Input since the sample before, as for `SaltedKalmanFilter.predict`.
+
+        Raises:
+            InputError: The time is before that of the sample before.
         """
         begun, time = self._clock(), check_number("t", t)
         if time < self._time:
             raise InputError(f"t must not be before the last sample, {self._time} s, got {time}")
-        self._left.extend(self._pieces(time, values, input))
+        self._left.extend(self._split_into_pieces(time, values, input))
         self._time = time
         now, self._limit = begun, begun + self._deadline
         while self._left and (
-            not self._finish or now == begun or now - begun + self._usual <= self._deadline
+            not self._finish or now == begun or now - begun + self._mean_duration <= self._deadline
         ):
             self.state = self._left.popleft()(self.state)
             last, now = now, self._clock()
-            self._usual += (_RECENT if self._usual else 1.0) * (now - last - self._usual)
-        return self._carried(input) if self._left else self.state.estimate
+            weight = _NEWEST_WEIGHT if self._mean_duration else 1.0
+            self._mean_duration += weight * (now - last - self._mean_duration)
+        return self._extrapolate(input) if self._left else self.state.estimate
 
-    def _late(self) -> bool:
+    def _is_late(self) -> bool:
         return self._clock() > self._limit
 
-    def _pieces(self, t: float, values: Mapping[str, ArrayLike], given: Input) -> Iterator[Work]:
+    def _split_into_pieces(
+        self, t: float, values: Mapping[str, ArrayLike], given: Input
+    ) -> Iterator[Work]:
+        """Yield the prediction to a time, unless the last sample has it, and the corrections."""
         kept = self.filter
         if t > self._time:
             yield lambda state: kept.predict(state, t, given)
         for channel, value in values.items():
             yield partial(kept.update, channel=channel, value=value, input=given)
 
-    def _carried(self, given: Input) -> Estimate:
-        """The last estimate at the present time, as it goes on in its mode."""
+    def _extrapolate(self, given: Input) -> Estimate:
+        """Return the last estimate, moved to the present in its mode by one step of Euler's."""
         e = self.state.estimate
         model = self.filter.model
         mode = model.system.mode(e.mode)

@@ -225,7 +225,16 @@ def align(pairs: PosePairs, alignment: Alignment = "yaw") -> RigidMotion:
 
 
 def _check_spread(spread: float, least: float, alignment: Alignment) -> None:
-    """Raise `InputError` where positions do not determine the rotation of an alignment."""
+    """Raise an error if positions do not determine the rotation of an alignment.
+
+    Args:
+        spread: Extent of the positions, in m.
+        least: Extent, in m, that determines the rotation.
+        alignment: The alignment.
+
+    Raises:
+        InputError: The extent is not larger.
+    """
     if not spread > least:
         where = "lie on a line" if alignment == "se3" else f"move less than {least} m horizontally"
         raise InputError(
@@ -243,7 +252,11 @@ def _nearest_rotation(moments: Array) -> Array:
 
 
 def _align_start(pairs: PosePairs) -> RigidMotion:
-    """Return the motion by which position and yaw agree, on average, over `START_SPAN`."""
+    """Return the motion by which position and yaw agree, on average, over `START_SPAN`.
+
+    Raises:
+        InputError: A track has no orientations.
+    """
     turns, others = pairs.estimate.rotations, pairs.reference.rotations
     if turns is None or others is None:
         raise InputError("alignment 'start' needs orientations; take 'yaw', by positions alone")

@@ -1,7 +1,7 @@
 """What a filter reads: named series of measured values, and the inputs that were applied.
 
-Each series has stamps of its own, so channels may be sampled at different rates and irregularly.
-NaN marks a missing value; stamps may repeat or be out of order.
+Each series has its own stamps, so channels may be sampled at different rates and irregularly. NaN
+is a missing value; stamps may repeat or be out of order.
 """
 
 from __future__ import annotations
@@ -18,7 +18,13 @@ from hybridctl.base.time_series import Series as Series
 
 
 class ChannelRow(NamedTuple):
-    """One row of a channel; `value` (m,) may have NaN."""
+    """One row of a channel.
+
+    Attributes:
+        time: Stamp, s.
+        channel: Name of the channel.
+        value: Value (m,), NaN where a component is missing.
+    """
 
     time: float
     channel: str
@@ -27,10 +33,16 @@ class ChannelRow(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """Measured channels by name, and the input (n, nu) held from each of its stamps to the next.
+    """Measured channels by name, and the input.
 
-    Before its first stamp the input has its first value; without inputs it is zero. notes: what was
-    odd about the log that it was made from.
+    Attributes:
+        channels: Series (n, m) by channel.
+        inputs: Inputs (n, nu), each held from its stamp to the next. Before its first stamp the
+            input has its first value. None for an input of zero.
+        notes: What was unusual about the log from which the record was made.
+
+    Raises:
+        InputError: A channel is no `Series`, or inputs have no row or a missing value.
     """
 
     channels: Mapping[str, Series]
@@ -53,11 +65,11 @@ class Record:
 
     @property
     def disorder(self) -> int:
-        """How many stamps of all channels are earlier than the one before them."""
+        """Number of stamps of all channels that are earlier than the one before them."""
         return sum(series.disorder for series in self.channels.values())
 
     def samples(self) -> Iterator[ChannelRow]:
-        """All rows of all channels in order of time; at equal times in the order of channels."""
+        """Yield all rows of all channels in order of time, at equal times in that of channels."""
         ordered = {name: series.sort_by_time() for name, series in self.channels.items()}
         rows = [
             (float(t), rank, k, name)
@@ -68,18 +80,32 @@ class Record:
             yield ChannelRow(t, name, ordered[name].values[k])
 
     def between(self, after: float, until: float) -> Record:
-        """The rows of all channels at times in (after, until], and all inputs."""
+        """Return the rows of all channels at times in (after, until], and all inputs.
+
+        Args:
+            after: Time in s after which rows are taken.
+            until: Time in s up to which they are taken.
+        """
         channels = {}
         for name, series in self.channels.items():
             channels[name] = series.select_rows((series.times > after) & (series.times <= until))
         return replace(self, channels=channels)
 
     def input(self, t: float) -> Array | None:
-        """The input (nu,) held at time t, None without inputs."""
+        """Return the input (nu,) that is held at a time; None without inputs.
+
+        Args:
+            t: Time, s.
+        """
         return None if self.inputs is None else self.inputs.hold_last(t)
 
     def input_changes(self, start: float, end: float) -> list[float]:
-        """The stamps of the input strictly between two times."""
+        """Return the stamps of the input strictly between two times.
+
+        Args:
+            start: The earlier time, s.
+            end: The later time, s.
+        """
         if self.inputs is None:
             return []
         times = self.inputs.times

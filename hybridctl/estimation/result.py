@@ -1,4 +1,4 @@
-"""What a filter made of a record."""
+"""The result of a filter on a record, and the loop over its rows."""
 
 from __future__ import annotations
 
@@ -12,41 +12,47 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from hybridctl.base.checks import Array, check_instance, check_member
-from hybridctl.estimation.chances import ASTRIDE
-from hybridctl.estimation.correct import Innovation
 from hybridctl.estimation.estimate import Estimate, Mixture
-from hybridctl.estimation.jumps import UNSURE
+from hybridctl.estimation.filter_state import FilterState, Hypothesis
+from hybridctl.estimation.guard_probabilities import AMBIGUOUS_SAMPLE
+from hybridctl.estimation.kalman_equations import Innovation
 from hybridctl.estimation.record import ChannelRow, Record
-from hybridctl.estimation.state import FilterState, Hypothesis
+from hybridctl.estimation.salted_jump import RATE_NOT_SIGNIFICANT
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.trajectory import Event
 
 
 class Timed(Protocol):
-    """A state of a filter."""
+    """A state of a filter, with its time."""
 
     @property
     def time(self) -> float:
-        """Its time, s."""
+        """The time, s."""
         ...
 
 
 Kept = TypeVar("Kept", bound=Timed)
 Predict = Callable[[Kept, float, Array | None], Kept]
+"""Function of state, time in s and held input."""
 Update = Callable[[Kept, str, Array, Array | None], Kept]
+"""Function of state, channel, value and held input."""
 
 
 @dataclass(frozen=True, eq=False)
 class FilterResult:
-    """The states of a run after each sample, with what is needed to judge them.
+    """The states of a filter after each row of a record.
 
-    Where hypotheses are several, `means`, `covariances`, `modes` and `probabilities` are those of
-    all of them together (`mixtures`); `steps[k].estimate` is that of the likeliest alone.
-    Innovations, NIS and notes are those of the likeliest after each value; log-likelihoods count
-    all. `events` and `history`, and so the smoother, go along the one that was right in the end.
+    With several hypotheses, `means`, `covariances`, `modes` and `probabilities` are those of all of
+    them together (`mixtures`); `steps[k].estimate` is that of the likeliest. Innovations, NIS and
+    notes are those of the likeliest after each value; log-likelihoods are those of all. `events`
+    and `history`, and so the smoother, follow the hypothesis that was likeliest in the end.
 
-    skipped: rows before the initial estimate. disorder: stamps of the record that were out of
-    order (they were sorted). seconds: of computation.
+    Attributes:
+        initial: The initial estimate.
+        steps: States after each row.
+        skipped: Number of rows before the initial estimate.
+        disorder: Number of stamps of the record that were out of order; they were sorted.
+        seconds: Time of computation, s.
     """
 
     initial: Estimate
@@ -62,7 +68,7 @@ class FilterResult:
 
     @cached_property
     def mixtures(self) -> tuple[Mixture, ...]:
-        """What is known after each sample, by all hypotheses together."""
+        """Moments of all hypotheses together after each sample."""
         return tuple(step.mixture for step in self.steps)
 
     @property
@@ -86,12 +92,16 @@ class FilterResult:
         return tuple(mixture.probabilities for mixture in self.mixtures)
 
     def probability(self, mode: ModeKey) -> Array:
-        """How probable a mode is after each sample (n,)."""
+        """Return the probability (n,) of a mode after each sample.
+
+        Args:
+            mode: Key of the mode.
+        """
         return np.array([mixture.probabilities.get(mode, 0.0) for mixture in self.mixtures])
 
     @property
     def doubtful(self) -> tuple[ModeKey, ...]:
-        """Modes that were between 1 and 99 % probable after some sample, the longest so first."""
+        """Modes that were between 1 and 99 % probable after a sample, the most frequent first."""
         between = Counter(
             mode for shares in self.probabilities for mode, p in shares.items() if 0.01 < p < 0.99
         )
@@ -99,16 +109,20 @@ class FilterResult:
 
     @cached_property
     def innovations(self) -> tuple[Innovation, ...]:
-        """Innovations of all values that were there, rejected ones too; of the likeliest each."""
+        """Innovations of all values that were not missing, rejected ones included."""
         return tuple(step.innovation for step in self.steps if step.innovation is not None)
 
     @cached_property
     def history(self) -> tuple[Hypothesis, ...]:
-        """The hypothesis after each sample that was right in the end, or led to it."""
+        """The hypothesis after each sample that led to the likeliest one at the end."""
         return self.history_of(0)
 
     def history_of(self, k: int) -> tuple[Hypothesis, ...]:
-        """The hypothesis after each sample that led to the k-th of those that are left."""
+        """Return the hypothesis after each sample that led to one of those at the end.
+
+        Args:
+            k: Index of the hypothesis at the end, 0 for the likeliest.
+        """
         chain = list[Hypothesis]()
         for step in reversed(self.steps):
             chain.append(step.hypotheses[k])
@@ -117,7 +131,7 @@ class FilterResult:
 
     @cached_property
     def events(self) -> tuple[Event, ...]:
-        """The events that count in the end, in order of time; those undone are left out."""
+        """The events of the likeliest history in order of time, without those that were undone."""
         kept: list[Event] = []
         for h in self.history:
             since = np.inf if h.undone is None else h.undone
@@ -131,31 +145,31 @@ class FilterResult:
 
     @property
     def notes(self) -> tuple[tuple[float, str], ...]:
-        """Times and texts of all notes: where a less exact method replaced the usual one."""
+        """Times in s and texts of all notes: where a less exact method replaced the usual one."""
         return tuple((step.time, note) for step in self.steps for note in step.notes)
 
     @property
     def unsure(self) -> int:
-        """How many events came at a rate of their guard that is less certain than its sign."""
-        return sum(UNSURE in note for _, note in self.notes)
+        """Number of events at which the rate of the guard was not significant."""
+        return sum(RATE_NOT_SIGNIFICANT in note for _, note in self.notes)
 
     @property
     def astride(self) -> int:
-        """How many events may lie on the other side of a sample, where one order is followed."""
-        return sum(ASTRIDE in note for _, note in self.notes)
+        """Number of events that may lie on the other side of a sample, if one order is followed."""
+        return sum(AMBIGUOUS_SAMPLE in note for _, note in self.notes)
 
     @property
     def log_likelihood(self) -> float:
-        """Sum over the values that were accepted; each counts all hypotheses by their weights."""
+        """Sum of the log-likelihoods of the accepted values; each is that of all hypotheses."""
         return float(sum(i.log_likelihood for i in self.innovations if i.accepted))
 
     @property
     def nis(self) -> Array:
-        """Normalized innovation squared of the values that were accepted (k,)."""
+        """Normalized innovations squared (k,) of the accepted values."""
         return np.array([i.nis for i in self.innovations if i.accepted])
 
     def summary(self) -> dict[str, float | int | None]:
-        """Counts and means for `summary.json`; nis_dim is the mean dimension of a value."""
+        """Return counts and means for `summary.json`; nis_dim is the mean dimension of a value."""
         taken = [i for i in self.innovations if i.accepted]
         dimensions = [i.dimension for i in taken]
         count = len(self.steps)
@@ -177,44 +191,58 @@ class FilterResult:
         }
 
 
-def over_sample(
+def filter_sample(
     state: Kept, record: Record, sample: ChannelRow, predict: Predict[Kept], update: Update[Kept]
 ) -> Kept:
-    """The state of a filter after a sample of a record, over changes of the input."""
+    """Return the state of a filter after a row of a record, over changes of the input.
+
+    Args:
+        state: State of the filter.
+        record: The record, which has the inputs.
+        sample: The row.
+        predict: Returns the state at a later time.
+        update: Returns the state after a value.
+    """
     for t in (*record.input_changes(state.time, sample.time), sample.time):
         state = predict(state, t, record.input(state.time))
     return update(state, sample.channel, sample.value, record.input(sample.time))
 
 
-def over_record(
+def filter_record(
     record: Record,
     start: Kept,
     channels: Collection[str],
     predict: Predict[Kept],
     update: Update[Kept],
-    shown: Callable[[Kept], FilterState],
+    get_state: Callable[[Kept], FilterState],
     progress: Callable[[float], None] | None,
     watch: Callable[[FilterState], None] | None = None,
 ) -> FilterResult:
-    """Take the rows of a record from the time of a state on, one after the other.
+    """Return the result of a filter on the rows of a record, in order of time.
 
-    shown: what a state of the filter says. watch: called with that after each sample; what it
-    raises ends the run. Raises `InputError` for a channel of the record that is
-    none of `channels`.
+    Args:
+        record: The record. Rows before the time of `start` are left out.
+        start: State of the filter at the start.
+        channels: Channels that the filter has.
+        predict: Returns the state at a later time.
+        update: Returns the state after a value.
+        get_state: Returns the `FilterState` of a state of the filter.
+        progress: Called with the time in s after each row, or None.
+        watch: Called with the `FilterState` after each row, or None. What it raises ends the run.
     """
     for name in check_instance("record", record, Record).channels:
         check_member("channel", name, channels)
-    begun, states, skipped = time.perf_counter(), list[FilterState](), 0
+    begin, states, skipped = time.perf_counter(), list[FilterState](), 0
     state = start
     for sample in record.samples():
         if sample.time < start.time:
             skipped += 1
             continue
-        state = over_sample(state, record, sample, predict, update)
-        states.append(shown(state))
+        state = filter_sample(state, record, sample, predict, update)
+        states.append(get_state(state))
         if watch is not None:
             watch(states[-1])
         if progress is not None:
             progress(sample.time)
-    seconds, first = time.perf_counter() - begun, shown(start).estimate
+    seconds, first = time.perf_counter() - begin, get_state(start).estimate
     return FilterResult(first, tuple(states), skipped, record.disorder, seconds)

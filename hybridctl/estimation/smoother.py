@@ -5,16 +5,16 @@ r"""The fixed-interval smoother of Rauch, Tung and Striebel, back through the ev
           P_k^s = P_k + C_k (P_{k+1}^s - P_{k+1}^-) C_k^T,
 
 with :math:`\Phi_k` the first-order map of the prediction, saltation matrices included. The
-pseudo-inverse leaves out what contacts hold. Where a correction took the estimate through an event,
-that is a step of its own, with the first-order map of the event.
+pseudo-inverse leaves out what contacts constrain. Where a correction took the estimate through an
+event, that is a step of its own, with the first-order map of the event.
 
 Of several hypotheses each is smoothed along its own order of events. Those that the filter merged
-once they agreed have different orders before. What later values say of the state after the merger,
-:math:`\psi(x) \propto N(x; \hat x^s, P^s) / N(x; \hat x, P)`, tells how probable each of them is:
+once they agreed have different orders before. The likelihood of the values after the merger,
+:math:`\psi(x) \propto N(x; \hat x^s, P^s) / N(x; \hat x, P)`, gives the probability of each:
 
 .. math:: w_b^s \propto w_b \int N(x; \hat x_b, P_b)\, \psi(x)\, dx.
 
-Where the filter had several hypotheses, each is cut off at the guards at which the others go on,
+Where the filter had several hypotheses, each is truncated at the guards at which the others go on,
 and its weight changes as the probability of its side does.
 
 Several ways back that meet in one hypothesis are taken on from there by their common moments. As
@@ -36,28 +36,33 @@ import numpy as np
 from hybridctl.base.checks import Array
 from hybridctl.base.progress import Progress, Report, report_each, report_share
 from hybridctl.base.spaces import Space
-from hybridctl.estimation.chances import DOUBT
 from hybridctl.estimation.estimate import (
     Estimate,
     Mixture,
-    corrected,
+    move_mean,
     nearest_semidefinite,
     right_jacobian,
 )
-from hybridctl.estimation.mixture import combined, cut_off_sides, moments, shares_of
+from hybridctl.estimation.filter_state import Hypothesis
+from hybridctl.estimation.guard_probabilities import MIN_NOTED_PROBABILITY
+from hybridctl.estimation.mixture import (
+    combine_estimates,
+    compute_moments,
+    normalize_weights,
+    truncate_at_sides,
+)
 from hybridctl.estimation.result import FilterResult
-from hybridctl.estimation.state import Hypothesis
 from hybridctl.hybrid.system import HybridSystem
 
-BEGUN_ANEW = "no first-order map: smoothing begins anew"
-_LARGEST_CHANGE = 50.0
+RESTART_NOTE = "no first-order map: smoothing begins anew"
+_MAX_LOG_CHANGE = 50.0
 """Largest logarithm of the factor by which later values may make a side of a guard more probable.
 
 A side with a probability below exp(-50) in the filter is far in the tail of a normal distribution,
 where the first-order guard tells nothing."""
-_RANK = 1e-12
+_MIN_EIGENVALUE_RATIO = 1e-12
 """Eigenvalue of a correlation matrix, relative to the largest, up to which it counts as zero."""
-_ROUNDING = 1e-14
+_ROUNDING_RATIO = 1e-14
 """Predicted variance of a coordinate that is rounding, relative to the one without cancellation.
 
 The latter is (|Phi| sqrt(diag P))^2 of that coordinate. The square of this number is the same
@@ -112,24 +117,24 @@ def smooth(system: HybridSystem, result: FilterResult, *, progress: Progress = N
     if not result.steps:
         return Smoothed(result.initial, (), (), (), ())
     report = report_share(progress, "smooth")
-    (initial, *estimates), notes = _along(system, result.initial, result.history, report)
+    (initial, *estimates), notes = _smooth_one_order(system, result.initial, result.history, report)
     # With one hypothesis throughout there is nothing to weigh: the mixture is the estimate.
     if all(len(step.hypotheses) == 1 and not step.hypotheses[0].merged for step in result.steps):
         mixtures = tuple(Mixture.of(e) for e in estimates)
         return Smoothed(initial, tuple(estimates), mixtures, notes, (1.0,) * len(mixtures))
     mixtures, probabilities, others = _smooth_all(system, result, report)
-    every = sorted({*notes, *others, *_dropped(result)})
+    every = sorted({*notes, *others, *_note_dropped(result)})
     return Smoothed(initial, tuple(estimates), mixtures, tuple(every), probabilities)
 
 
 Notes = list[tuple[float, str]]
 
 
-def _dropped(result: FilterResult) -> Notes:
+def _note_dropped(result: FilterResult) -> Notes:
     """Return a note for each value after which more than `DOUBT` of probability was dropped."""
     found = [(step.time, step.hypotheses[0].dropped) for step in result.steps]
     text = "hypotheses of a probability of {:.2g} were dropped, and are not smoothed"
-    return [(time, text.format(p)) for time, p in found if p > DOUBT]
+    return [(time, text.format(p)) for time, p in found if p > MIN_NOTED_PROBABILITY]
 
 
 class _Node(NamedTuple):
@@ -166,8 +171,8 @@ def _smooth_all(
     """
     left = result.steps[-1].hypotheses
     nodes = {
-        k: _cut_off(system, h, _Node(w, h.estimate))
-        for k, (h, w) in enumerate(zip(left, shares_of(left).tolist(), strict=True))
+        k: _truncate_node(system, h, _Node(w, h.estimate))
+        for k, (h, w) in enumerate(zip(left, normalize_weights(left).tolist(), strict=True))
     }
     mixtures, notes, likeliest = [result.mixtures[-1]], Notes(), 0
     probabilities = [nodes[0].weight]
@@ -176,23 +181,23 @@ def _smooth_all(
         ways: dict[int, list[_Node]] = {}
         lost = False
         for k, node in nodes.items():
-            for link, way in _branches(system, step.hypotheses[k], node):
+            for link, way in _split_merged(system, step.hypotheses[k], node):
                 before = earlier.hypotheses[link.parent].estimate
-                smoothed = _back(system, before, link, way.estimate)
+                smoothed = _smooth_sample(system, before, link, way.estimate)
                 lost |= smoothed is None
                 way = way._replace(estimate=before if smoothed is None else smoothed)
                 ways.setdefault(link.parent, []).append(way)
         if lost:
-            notes.append((step.time, BEGUN_ANEW))
+            notes.append((step.time, RESTART_NOTE))
         nodes = _normalize_nodes(
             {
-                k: _cut_off(system, earlier.hypotheses[k], _join_nodes(system, found))
+                k: _truncate_node(system, earlier.hypotheses[k], _join_nodes(system, found))
                 for k, found in ways.items()
             }
         )
         weights = np.array([node.weight for node in nodes.values()])
         estimates = [node.estimate for node in nodes.values()]
-        mixtures.append(combined(system, estimates, weights))
+        mixtures.append(combine_estimates(system, estimates, weights))
         likeliest = step.hypotheses[likeliest].parent
         probabilities.append(nodes[likeliest].weight)
     return tuple(reversed(mixtures)), tuple(reversed(probabilities)), notes
@@ -207,7 +212,7 @@ def _join_nodes(system: HybridSystem, ways: Sequence[_Node]) -> _Node:
     states = np.array([way.estimate.mean for way in ways])
     covariances = [way.estimate.covariance for way in ways]
     space = system.mode(e.mode).space
-    x, p = moments(space, states, weights / total, covariances)
+    x, p = compute_moments(space, states, weights / total, covariances)
     return _Node(total, replace(e, mean=x, covariance=p))
 
 
@@ -217,8 +222,8 @@ def _normalize_nodes(nodes: Mapping[int, _Node]) -> dict[int, _Node]:
     return {k: node._replace(weight=node.weight / total) for k, node in nodes.items()}
 
 
-def _cut_off(system: HybridSystem, h: Hypothesis, node: _Node) -> _Node:
-    r"""Return a hypothesis given all values, cut off where others of the same sample go on.
+def _truncate_node(system: HybridSystem, h: Hypothesis, node: _Node) -> _Node:
+    r"""Return a hypothesis given all values, truncated where others of the same sample go on.
 
     Its weight changes with the probability of its side of the guards, which later values change:
     :math:`w \, P(g > 0 \mid \text{all values}) / P(g > 0 \mid \text{values so far})`.
@@ -226,7 +231,7 @@ def _cut_off(system: HybridSystem, h: Hypothesis, node: _Node) -> _Node:
     Args:
         system: The hybrid system.
         h: The hypothesis of the filter after the value of the sample.
-        node: The same, given all values, but not cut off.
+        node: The same, given all values, but not truncated.
 
     Returns:
         The node with its new weight and moments; the given node if the hypothesis has no `sides`.
@@ -234,18 +239,18 @@ def _cut_off(system: HybridSystem, h: Hypothesis, node: _Node) -> _Node:
     if not h.sides:
         return node
     mode, e = system.mode(h.estimate.mode), h.estimate
-    way, p = _seen_from(mode.space, e, node.estimate)
-    # As in the filter (`find_truncation`), the weight counts the guard that cuts the most off.
+    way, p = _move_to_tangent_space(mode.space, e, node.estimate)
+    # As in the filter (`find_truncation`), the weight counts the guard that truncates the most.
     before = [side.log_probability(np.zeros(len(way)), e.covariance) for side in h.sides]
     k = int(np.argmin(before))
     change = h.sides[k].log_probability(way, p) - before[k]
-    way, p = cut_off_sides(h.sides, way, p)
-    x, p = corrected(mode, e.mean, nearest_semidefinite(p), way)
-    weight = node.weight * float(np.exp(min(change, _LARGEST_CHANGE)))
+    way, p = truncate_at_sides(h.sides, way, p)
+    x, p = move_mean(mode, e.mean, nearest_semidefinite(p), way)
+    weight = node.weight * float(np.exp(min(change, _MAX_LOG_CHANGE)))
     return _Node(weight, replace(node.estimate, mean=x, covariance=p))
 
 
-def _branches(
+def _split_merged(
     system: HybridSystem, link: Hypothesis, node: _Node
 ) -> list[tuple[Hypothesis, _Node]]:
     """Return a hypothesis and those merged with it, each given all values.
@@ -263,8 +268,8 @@ def _branches(
     merged = np.exp([m.weight - link.weight for m in link.merged])
     space = system.mode(link.estimate.mode).space
     later = _LaterValues.of(space, link.estimate, node.estimate)
-    found = [(node.estimate, later.log_weight_of_own)]
-    found += [later.applied(system, link.estimate, m.estimate) for m in link.merged]
+    found = [(node.estimate, later.log_weight_of_filtered)]
+    found += [later.condition(system, link.estimate, m.estimate) for m in link.merged]
     logs = np.array([log for _, log in found])
     weights = np.array([max(1.0 - merged.sum(), 0.0), *merged]) * np.exp(logs - logs.max())
     shares = (weights / weights.sum()).tolist()
@@ -309,27 +314,27 @@ class _LaterValues(NamedTuple):
         scale = np.sqrt(np.maximum(np.diag(p), 0.0))
         free = scale > 0.0
         values, vectors = np.linalg.eigh(p[np.ix_(free, free)] / np.outer(scale[free], scale[free]))
-        live = values > _RANK * values.max(initial=0.0)
+        live = values > _MIN_EIGENVALUE_RATIO * values.max(initial=0.0)
         root = np.zeros((len(p), int(live.sum())))
         inverse = root.T.copy()
         root[free] = scale[free, None] * vectors[:, live] * np.sqrt(values[live])
         inverse[:, free] = (vectors[:, live] / np.sqrt(values[live])).T / scale[free]
-        way, covariance = _seen_from(space, filtered, smoothed)
+        way, covariance = _move_to_tangent_space(space, filtered, smoothed)
         m, turn = np.linalg.eigh(inverse @ covariance @ inverse.T)
         # Where the smoothed variance is not less, as that of several ways back together may be,
-        # later values count as saying nothing.
+        # later values count as without information.
         known = (m > 0.0) & (m < 1.0)
         turn, m = turn[:, known], m[known]
         precision = turn * (1.0 / m - 1.0) @ turn.T
         return cls(root, inverse, precision, turn @ ((turn.T @ (inverse @ way)) / m))
 
     @property
-    def log_weight_of_own(self) -> float:
+    def log_weight_of_filtered(self) -> float:
         """The logarithm of the integral of psi times the filtered density."""
         n = len(self.vector)
-        return self._posterior(np.zeros(n), np.eye(n))[2]
+        return self._multiply_by_likelihood(np.zeros(n), np.eye(n))[2]
 
-    def applied(
+    def condition(
         self, system: HybridSystem, filtered: Estimate, other: Estimate
     ) -> tuple[Estimate, float]:
         """Return another estimate given the later values, and the log-integral of it times psi.
@@ -340,12 +345,14 @@ class _LaterValues(NamedTuple):
             other: The other estimate, in the same mode at the same time.
         """
         mode = system.mode(filtered.mode)
-        way, p = _seen_from(mode.space, filtered, other)
-        u, b, log = self._posterior(self.inverse @ way, self.inverse @ p @ self.inverse.T)
-        x, covariance = corrected(mode, filtered.mean, self.root @ b @ self.root.T, self.root @ u)
+        way, p = _move_to_tangent_space(mode.space, filtered, other)
+        u, b, log = self._multiply_by_likelihood(
+            self.inverse @ way, self.inverse @ p @ self.inverse.T
+        )
+        x, covariance = move_mean(mode, filtered.mean, self.root @ b @ self.root.T, self.root @ u)
         return replace(other, mean=x, covariance=nearest_semidefinite(covariance)), log
 
-    def _posterior(self, u: Array, b: Array) -> tuple[Array, Array, float]:
+    def _multiply_by_likelihood(self, u: Array, b: Array) -> tuple[Array, Array, float]:
         """Return mean (r,), covariance (r, r) and log-integral of N(u, b) times psi."""
         d, factor = self.precision, np.eye(len(u)) + b @ self.precision
         after: Array = np.asarray(np.linalg.solve(factor, b), dtype=np.float64)
@@ -354,14 +361,14 @@ class _LaterValues(NamedTuple):
         return u + after @ pull, after, float(log - 0.5 * np.linalg.slogdet(factor)[1])
 
 
-def _seen_from(space: Space, there: Estimate, e: Estimate) -> tuple[Array, Array]:
+def _move_to_tangent_space(space: Space, there: Estimate, e: Estimate) -> tuple[Array, Array]:
     """Return mean (ndx,) and covariance (ndx, ndx) of an estimate in the tangent space there."""
     way = space.difference(there.mean, e.mean)
     turn = np.linalg.inv(right_jacobian(space, way))
     return way, turn @ e.covariance @ turn.T
 
 
-def _along(
+def _smooth_one_order(
     system: HybridSystem, initial: Estimate, links: Sequence[Hypothesis], report: Report | None
 ) -> tuple[list[Estimate], tuple[tuple[float, str], ...]]:
     """Return the smoothed estimates along one order of events, the initial one first, and notes."""
@@ -369,15 +376,15 @@ def _along(
     befores = [initial, *(link.estimate for link in links[:-1])]
     pairs = zip(reversed(befores), reversed(links), strict=True)
     for before, link in report_each(pairs, len(links), report):
-        smoothed = _back(system, before, link, later)
+        smoothed = _smooth_sample(system, before, link, later)
         if smoothed is None:
-            notes.append((link.estimate.time, BEGUN_ANEW))
+            notes.append((link.estimate.time, RESTART_NOTE))
         later = before if smoothed is None else smoothed
         found.append(later)
     return found[::-1], tuple(reversed(notes))
 
 
-def _back(
+def _smooth_sample(
     system: HybridSystem, before: Estimate, link: Hypothesis, later: Estimate
 ) -> Estimate | None:
     """Return the smoothed estimate of a sample from that of the next one; None without a map.
@@ -392,11 +399,11 @@ def _back(
         if passed.matrix is None:
             return None
         middle = replace(predicted, mean=passed.mean, covariance=passed.covariance)
-        later = _through(system, middle, link.estimate, passed.matrix, later)
-    return _through(system, before, predicted, phi, later)
+        later = _smooth_through_map(system, middle, link.estimate, passed.matrix, later)
+    return _smooth_through_map(system, before, predicted, phi, later)
 
 
-def _through(
+def _smooth_through_map(
     system: HybridSystem, before: Estimate, after: Estimate, phi: Array, later: Estimate
 ) -> Estimate:
     """Return the smoothed estimate before a map, by the equations of the module.
@@ -409,15 +416,15 @@ def _through(
         later: Smoothed estimate at `after`.
     """
     space = system.mode(after.mode).space
-    way, covariance = _seen_from(space, after, later)
-    gain = _gain(before.covariance, phi, after.covariance)
+    way, covariance = _move_to_tangent_space(space, after, later)
+    gain = _smoother_gain(before.covariance, phi, after.covariance)
     change = covariance - after.covariance
     own = before.covariance + gain @ change @ gain.T
-    x, p = corrected(system.mode(before.mode), before.mean, own, gain @ way)
+    x, p = move_mean(system.mode(before.mode), before.mean, own, gain @ way)
     return Estimate(before.mode, before.time, x, nearest_semidefinite(p))
 
 
-def _gain(p: Array, phi: Array, predicted: Array) -> Array:
+def _smoother_gain(p: Array, phi: Array, predicted: Array) -> Array:
     """Return the gain C = P Phi^T predicted^+, (ndx before, ndx after).
 
     The pseudo-inverse is taken in coordinates scaled to unit variance. Coordinates that contacts
@@ -425,11 +432,13 @@ def _gain(p: Array, phi: Array, predicted: Array) -> Array:
     """
     variance = np.maximum(np.diag(predicted), 0.0)
     uncancelled = (np.abs(phi) @ np.sqrt(np.maximum(np.diag(p), 0.0))) ** 2
-    rounding = np.maximum(_ROUNDING * uncancelled, _ROUNDING**2 * uncancelled.max(initial=0.0))
+    rounding = np.maximum(
+        _ROUNDING_RATIO * uncancelled, _ROUNDING_RATIO**2 * uncancelled.max(initial=0.0)
+    )
     free = variance > rounding
     scale = np.sqrt(variance[free])
     values, vectors = np.linalg.eigh(predicted[np.ix_(free, free)] / np.outer(scale, scale))
-    live = values > _RANK * values.max(initial=0.0)
+    live = values > _MIN_EIGENVALUE_RATIO * values.max(initial=0.0)
     root = vectors[:, live] / scale[:, None]
     gain = np.zeros((len(p), len(predicted)))
     gain[:, free] = (p @ phi.T)[:, free] @ root / values[live] @ root.T

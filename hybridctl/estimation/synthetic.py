@@ -1,10 +1,10 @@
-"""Synthetic records: simulated truth with the noise that a filter believes in, and its sensors.
+"""Synthetic records: a simulated truth with the noise that a filter assumes, and its sensors.
 
-Noise on the flow is a disturbance of the input, constant from sample to sample, of covariance
-W / h for density W: in one sample the speed has the variance of white noise, the position three
-quarters of it. Noise on resets is drawn where an event moved the state, added to the state after
-it, and the run goes on from there. A draw that would take the state through a guard at once (a
-rebound too slow to leave) is drawn again.
+Noise on the flow is a disturbance of the input, constant from sample to sample, with the covariance
+W / h for a density W and a period h. In one sample the speed has the variance of white noise, the
+position three quarters of it. Noise on resets is drawn where an event moved the state, and added to
+the state after it. A draw that would take the state through a guard at once (a rebound that is too
+slow to leave) is repeated.
 """
 
 from __future__ import annotations
@@ -27,29 +27,46 @@ from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.hybrid.zeno import ZenoPolicy
 from hybridctl.mechanics.multibody.robot import Robot
 
-_TOLERANCE = 1e-8  # of the truth, unless told
-_OUTLIER = 50.0  # standard deviations of the sensor
-_DRAWS = 20
-_ROUNDING = 1e-9  # of a period
-_ON_SURFACE = 1e-9  # of a guard's size
+_DEFAULT_TOLERANCE = 1e-8
+"""Tolerance of the integrator of the truth."""
+_OUTLIER_DEVIATIONS = 50.0
+"""Error of an outlier, in standard deviations of the sensor. A choice."""
+_MAX_DRAWS = 20
+"""Draws of a random state that has to lie inside its mode."""
+_PERIOD_ROUNDING = 1e-9
+"""Time before the start of a period that counts as its start, relative to the period."""
+_ZERO_GUARD = 1e-9
+"""Value up to which a guard counts as zero, relative to its scale."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Disturbance:
-    """A disturbance of the input: values (n, nu), one for each period from `begin` on."""
+    """A disturbance of the input that is constant in each period.
+
+    Attributes:
+        values: Disturbances (n, nu), one for each period.
+        begin: Start of the first period, s.
+        period: Length of a period, s.
+    """
 
     values: Array
     begin: float
     period: float
 
     def __call__(self, t: float, x: Array) -> Array:
-        k = int(np.floor((t - self.begin) / self.period + _ROUNDING))
+        k = int(np.floor((t - self.begin) / self.period + _PERIOD_ROUNDING))
         return np.asarray(self.values[min(k, len(self.values) - 1)])
 
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """What happened: the run, sample times (n,), and the input that was commanded (n, nu)."""
+    """The true motion.
+
+    Attributes:
+        run: The simulation.
+        times: Times (n,) of the samples, s.
+        commands: Inputs (n, nu) that were commanded, without their disturbance.
+    """
 
     run: HybridTrajectory
     times: Array
@@ -57,24 +74,28 @@ class Truth:
 
     @cached_property
     def states(self) -> Array:
-        """The state at every sample (n, nx), after events."""
+        """States (n, nx) at the samples, after events."""
         return np.array([self.run(t) for t in self.times.tolist()])
 
 
-def synthetic(model: FilterModel, settings: FilterSettings) -> tuple[Record, Truth]:
-    """What the sensors of a model would have recorded of its scenario, and the run.
+def simulate_record(model: FilterModel, settings: FilterSettings) -> tuple[Record, Truth]:
+    """Return what the sensors of a model would have recorded of its scenario, and the truth.
 
-    The same for the same seed. Start, process and impacts draw from one stream of random numbers,
-    sensors from another, so that changing what one draws keeps the other's. Contact signals are the
-    normal forces of the contacts, in their order, where the settings have a `force` that is true,
-    with its `force_noise` in N.
+    The result is the same for the same seed. Start, process and impacts draw from one stream of
+    random numbers, sensors from another, so that the draws of one do not change those of the other.
+
+    Args:
+        model: The model.
+        settings: Duration, rate, noise and seed of the record. If they have a `force` that is true,
+            contact signals are the normal forces of the contacts, in their order, with the noise
+            `force_noise` in N.
     """
     streams = np.random.SeedSequence(settings.seed).spawn(2)
     process, rng = map(np.random.default_rng, streams)
     truth = simulate_truth(model, settings, process)
     channels = {}
     for sensor in model.sensors:
-        channels[sensor.name] = Series(truth.times, _measured(model, settings, truth, sensor, rng))
+        channels[sensor.name] = Series(truth.times, _measure(model, settings, truth, sensor, rng))
     if getattr(settings, "force", False):
         values = _normal_forces(model, truth)
         values = values + getattr(settings, "force_noise") * rng.normal(size=values.shape)  # noqa: B009
@@ -84,20 +105,33 @@ def synthetic(model: FilterModel, settings: FilterSettings) -> tuple[Record, Tru
     return Record(channels, inputs), truth
 
 
-def _measured(
+def _measure(
     model: FilterModel,
     settings: FilterSettings,
     truth: Truth,
     sensor: Sensor,
     rng: np.random.Generator,
 ) -> Array:
-    """Values (n, m) of a sensor with its noise, missing rows and outliers."""
+    """Return the values (n, m) of a sensor, with its noise, missing rows and outliers.
+
+    Args:
+        model: The model.
+        settings: Factor of the noise, and shares of missing rows and outliers.
+        truth: The true motion.
+        sensor: The sensor.
+        rng: Random numbers.
+
+    Raises:
+        InputError: The residual of the sensor has no inverse, so that noise cannot be added.
+    """
     m = sensor.measurement
     n, k = len(truth.times), m.dimension
     noise = settings.noise * rng.normal(size=(n, k)) @ np.linalg.cholesky(m.covariance).T
     far = rng.random(n) < settings.outliers
     deviations = np.sqrt(np.diag(m.covariance))
-    noise[far] += _OUTLIER * deviations * rng.choice([-1.0, 1.0], size=(int(far.sum()), k))
+    noise[far] += (
+        _OUTLIER_DEVIATIONS * deviations * rng.choice([-1.0, 1.0], size=(int(far.sum()), k))
+    )
     rows = []
     for t, x, u, e in zip(truth.times.tolist(), truth.states, truth.commands, noise, strict=True):
         mode = model.system.mode(truth.run.arc(t).mode)
@@ -105,7 +139,7 @@ def _measured(
         if m.residual is None:
             rows.append(z + e)
         elif model.robot is not None:
-            rows.append(_moved(model.robot, z, e))
+            rows.append(_add_perturbation(model.robot, z, e))
         else:
             raise InputError(f"values of {m.name!r} cannot be made up: its residual has no inverse")
     values = np.array(rows)
@@ -113,15 +147,19 @@ def _measured(
     return values
 
 
-def _moved(robot: Robot, z: Array, e: Array) -> Array:
-    """The first coordinates z of a configuration, moved along the first of a perturbation."""
+def _add_perturbation(robot: Robot, z: Array, e: Array) -> Array:
+    """Return the first coordinates z of a configuration, moved by the first of a perturbation e."""
     q, dq = robot.neutral(), np.zeros(robot.nv)
     q[: len(z)], dq[: len(e)] = z, e
     return robot.integrate(q, dq)[: len(z)]
 
 
 def _normal_forces(model: FilterModel, truth: Truth) -> Array:
-    """The normal force of every contact (n, c), N."""
+    """Return the normal force (n, c) of every contact, N.
+
+    Raises:
+        InputError: A mode has no normal forces.
+    """
     rows = []
     for t in truth.times.tolist():
         arc = truth.run.arc(t)
@@ -133,7 +171,16 @@ def _normal_forces(model: FilterModel, truth: Truth) -> Array:
 
 
 def simulate_truth(model: FilterModel, settings: FilterSettings, rng: np.random.Generator) -> Truth:
-    """A run of the model's scenario from a start drawn at random, sampled at a rate."""
+    """Return a simulation of the model's scenario from a random start.
+
+    Args:
+        model: The model.
+        settings: Duration, rate and spread of the start.
+        rng: Random numbers.
+
+    Raises:
+        InputError: The model has no scenario, or the spread is too large.
+    """
     if model.scenario is None:
         raise InputError(
             f"model {model.name!r} has no scenario to simulate; a robot in YAML needs `start`"
@@ -151,12 +198,12 @@ def simulate_truth(model: FilterModel, settings: FilterSettings, rng: np.random.
         policy = SampledPolicy(DisturbedPolicy(scenario.policy, disturbance), period, begin)
     elif density.any():
         policy = SampledPolicy(disturbance, period, begin)
-    tolerance = settings.tolerance or _TOLERANCE
-    start = _start(model, settings.spread * scenario.spread, scenario.mean, rng)
+    tolerance = settings.tolerance or _DEFAULT_TOLERANCE
+    start = _draw_start(model, settings.spread * scenario.spread, scenario.mean, rng)
     if model.reset_noise is None:
-        run = _simulated(model, model.open, start, (begin, float(times[-1])), policy, tolerance)
+        run = _simulate(model, model.open, start, (begin, float(times[-1])), policy, tolerance)
     else:
-        run = _with_reset_noise(model, start, times, policy, tolerance, rng)
+        run = _simulate_with_reset_noise(model, start, times, policy, tolerance, rng)
     if policy is None:
         return Truth(run, times, np.zeros((n + 1, mode.nu)))
     inputs = np.array([run.input(t) for t in times.tolist()])
@@ -164,9 +211,19 @@ def simulate_truth(model: FilterModel, settings: FilterSettings, rng: np.random.
     return Truth(run, times, inputs - disturbances)
 
 
-def _start(model: FilterModel, spread: Array, mean: Array, rng: np.random.Generator) -> Array:
-    """A start that lies inside the open mode."""
-    for _ in range(_DRAWS):
+def _draw_start(model: FilterModel, spread: Array, mean: Array, rng: np.random.Generator) -> Array:
+    """Return a random start (nx,) inside the open mode.
+
+    Args:
+        model: The model.
+        spread: Standard deviations (ndx,) of the start.
+        mean: Its mean (nx,).
+        rng: Random numbers.
+
+    Raises:
+        InputError: None of 20 draws lies inside the mode.
+    """
+    for _ in range(_MAX_DRAWS):
         x = model.space.integrate(mean, spread * rng.normal(size=len(spread)))
         guards = model.system.outgoing(model.open).guards
         if guards.values(0.0, x, np.zeros(model.system.mode(model.open).nu)).min() > 0.0:
@@ -174,7 +231,7 @@ def _start(model: FilterModel, spread: Array, mean: Array, rng: np.random.Genera
     raise InputError("spread is so large that the motion would begin in contact")
 
 
-def _with_reset_noise(
+def _simulate_with_reset_noise(
     model: FilterModel,
     start: Array,
     times: Array,
@@ -182,20 +239,31 @@ def _with_reset_noise(
     tolerance: float,
     rng: np.random.Generator,
 ) -> HybridTrajectory:
-    """A run that stops at each event, whose state after it gets its noise, and goes on."""
+    """Return a simulation with noise on the state after each event.
+
+    It stops at each event, and goes on from the noisy state.
+
+    Args:
+        model: The model.
+        start: Initial state (nx,).
+        times: Times (n,) of the samples, s.
+        policy: The policy, or None.
+        tolerance: Tolerance of the integrator.
+        rng: Random numbers.
+    """
     arcs: list[Arc] = []
     events: list[Event] = []
     mode, x, t, end = model.open, start, float(times[0]), float(times[-1])
     stopped = True
     while stopped:
         on = None if policy is None else ContinuedPolicy(policy, tuple(events))
-        run = _simulated(model, mode, x, (t, end), on, tolerance, stops=True)
+        run = _simulate(model, mode, x, (t, end), on, tolerance, stops=True)
         stopped = run.end < end
         arcs += run.arcs[: len(run.arcs) - stopped]
         events += run.events
         if stopped:
             noisy = events.pop()
-            mode, x, t = noisy.mode_after, _perturbed(model, noisy, rng), noisy.time
+            mode, x, t = noisy.mode_after, _draw_state_after(model, noisy, rng), noisy.time
             events.append(replace(noisy, state_after=x))
     return HybridTrajectory(
         tuple(replace(arc, index=k) for k, arc in enumerate(arcs)),
@@ -203,7 +271,7 @@ def _with_reset_noise(
     )
 
 
-def _simulated(
+def _simulate(
     model: FilterModel,
     mode: ModeKey,
     x: Array,
@@ -212,7 +280,17 @@ def _simulated(
     tolerance: float,
     stops: bool = False,
 ) -> HybridTrajectory:
-    """A run of the truth; stops: whether it ends at the first event of guards within its span."""
+    """Return a simulation of the truth.
+
+    Args:
+        model: The model.
+        mode: Key of the initial mode.
+        x: Initial state (nx,).
+        span: Times of start and end, s.
+        policy: The policy, or None.
+        tolerance: Tolerance of the integrator.
+        stops: Whether it ends at the first event inside the span.
+    """
     return simulate(
         model.system,
         mode,
@@ -226,8 +304,8 @@ def _simulated(
     )
 
 
-def _perturbed(model: FilterModel, event: Event, rng: np.random.Generator) -> Array:
-    """The state after an event, with noise under which it stays in its mode."""
+def _draw_state_after(model: FilterModel, event: Event, rng: np.random.Generator) -> Array:
+    """Return the state (nx,) after an event, with random noise under which it stays in its mode."""
     assert model.reset_noise is not None
     rigid = replace(model.reset_noise, compliance=0.0)
     covariance = reset_covariance(model.system, rigid, event)
@@ -235,12 +313,12 @@ def _perturbed(model: FilterModel, event: Event, rng: np.random.Generator) -> Ar
         return event.state_after
     t, u = event.time, event.input_after
     mode = model.system.mode(event.mode_after)
-    for _ in range(_DRAWS):
+    for _ in range(_MAX_DRAWS):
         added = rng.multivariate_normal(np.zeros(len(covariance)), covariance, method="eigh")
         x = mode.space.integrate(event.state_after, added)
         point = mode.calc(t, x, u)
         values = point.guards / mode.guard_set.sizes
         rates = point.guard_jacobian.state @ point.field
-        if not ((values < -_ON_SURFACE) | (values < _ON_SURFACE) & (rates < 0.0)).any():
+        if not ((values < -_ZERO_GUARD) | (values < _ZERO_GUARD) & (rates < 0.0)).any():
             return x
     return event.state_after

@@ -161,8 +161,12 @@ def trajectory_errors(
 def path_distances(positions: Array, step: float = PATH_STEP) -> Array:
     """Return the length (n,) in m of the path up to each position (n, 3).
 
-    The path goes straight between positions that are at least `step` m apart; between them the
-    length grows linearly with the number of the row.
+    The path goes straight between positions that are at least `step` apart; between them the length
+    grows linearly with the number of the row.
+
+    Args:
+        positions: Positions (n, 3), m.
+        step: Least distance of the positions that make the path, m.
     """
     check_number("step", step, above=0.0)
     kept, lengths = [0], [0.0]

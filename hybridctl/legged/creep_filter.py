@@ -13,12 +13,12 @@ from typing import NamedTuple
 import numpy as np
 
 from hybridctl.base.checks import Array, is_finite
-from hybridctl.estimation.correct import Innovation
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.filter import SaltedKalmanFilter
+from hybridctl.estimation.filter_state import FilterState, Hypothesis, Input, Reconciliation
+from hybridctl.estimation.kalman_equations import Innovation
 from hybridctl.estimation.record import Record
-from hybridctl.estimation.result import FilterResult, over_record
-from hybridctl.estimation.state import FilterState, Hypothesis, Input, Reconciliation
+from hybridctl.estimation.result import FilterResult, filter_record
+from hybridctl.estimation.salted_kalman_filter import SaltedKalmanFilter
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.legged.creep import FootMotion, complete_input, measure_creep
 from hybridctl.legged.foot_distances import FootDistances, begin_distances
@@ -223,7 +223,7 @@ class CreepFilter:
         """Return the result of filtering a record from an estimate on."""
         channels = [*self.filter.measurements, *self.filter.signals]
         shown = lambda state: state.filter  # noqa: E731
-        return over_record(
+        return filter_record(
             record, self.start(initial), channels, self.predict, self.update, shown, None
         )
 
@@ -240,4 +240,4 @@ def _renew(
     """Return a state with another hypothesis; `SimulationError` for one that is not finite."""
     return FilterState(
         time, (hypothesis,), state.beginning, channel, False, state.rejections, state.rows
-    ).finite()
+    ).check_finite()

@@ -28,10 +28,10 @@ from hybridctl.base.errors import InputError
 from hybridctl.base.settings import NotNegative, Positive, Settings
 from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.estimate import Estimate, Mixture, nearest_semidefinite
-from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.noise import EventNoise, Noise
 from hybridctl.estimation.record import Record, Series
 from hybridctl.estimation.result import FilterResult
+from hybridctl.estimation.salted_kalman_filter import FilterOptions, SaltedKalmanFilter
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.legged.compiled_formulas import build_root
 from hybridctl.legged.contact_checks import (
@@ -202,7 +202,7 @@ class BaseEstimator:
             EventNoise(self._touchdown_noise),
             signals=signals,
             hypotheses=1,
-            patience=None,
+            options=FilterOptions(patience=None),
         )
 
     @property

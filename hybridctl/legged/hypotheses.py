@@ -36,13 +36,13 @@ from numpy.typing import NDArray
 from hybridctl.base.checks import Array, check_number
 from hybridctl.base.settings import Positive, Settings
 from hybridctl.base.time_series import Series
-from hybridctl.estimation.correct import Innovation
 from hybridctl.estimation.estimate import Estimate, Mixture
-from hybridctl.estimation.filter import SaltedKalmanFilter
-from hybridctl.estimation.mixture import combined
+from hybridctl.estimation.filter_state import FilterState, Hypothesis, Input
+from hybridctl.estimation.kalman_equations import Innovation
+from hybridctl.estimation.mixture import combine_estimates
 from hybridctl.estimation.record import Record
-from hybridctl.estimation.result import FilterResult, over_record
-from hybridctl.estimation.state import FilterState, Hypothesis, Input
+from hybridctl.estimation.result import FilterResult, filter_record
+from hybridctl.estimation.salted_kalman_filter import SaltedKalmanFilter
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.legged.creep import FootMotion, apparent_velocity, complete_input, measure_creep
 from hybridctl.legged.gait import gait_step_time
@@ -201,7 +201,7 @@ class ContactHypotheses:
         """
         start, steps = self.start(initial, sure=sure), (self.predict, self.update)
         shown = lambda state: state.filter  # noqa: E731
-        return over_record(record, start, list(record.channels), *steps, shown, None)
+        return filter_record(record, start, list(record.channels), *steps, shown, None)
 
     def start(self, initial: Estimate, *, sure: bool = True) -> HypothesesState:
         """Return the state in which a run from an estimate begins; see `run`."""
@@ -325,7 +325,9 @@ class ContactHypotheses:
         first, shares = found[0], weights[chosen] / weights[chosen].sum()
         if len(found) == 1:
             return first.estimate, first.innovation
-        merged = combined(self.filter.model.system, [one.estimate for one in found], shares)
+        merged = combine_estimates(
+            self.filter.model.system, [one.estimate for one in found], shares
+        )
         e = replace(first.estimate, mean=merged.mean, covariance=merged.covariance)
         return e, first.innovation
 

@@ -23,8 +23,8 @@ from hybridctl.base.checks import Array, check_array, check_member, check_number
 from hybridctl.base.errors import InputError
 from hybridctl.base.time_series import Series
 from hybridctl.estimation.estimate import Estimate, Mixture
-from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.record import Record
+from hybridctl.estimation.salted_kalman_filter import SaltedKalmanFilter
 from hybridctl.legged.compiled_formulas import build_formulas, build_root
 from hybridctl.legged.creep import FootMotion
 from hybridctl.legged.creep_filter import CreepFilter, CreepState

@@ -25,8 +25,8 @@ import numpy as np
 from hybridctl.base.checks import Array, check_number
 from hybridctl.base.errors import InputError
 from hybridctl.base.time_series import Series
-from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.likelihood import NoiseFit, fit_noise
+from hybridctl.estimation.salted_kalman_filter import SaltedKalmanFilter
 from hybridctl.legged.estimator import BaseSettings
 from hybridctl.legged.kinematics import LegKinematics
 from hybridctl.legged.readings import Readings, stood, stretches

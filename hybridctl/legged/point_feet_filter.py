@@ -22,8 +22,8 @@ from scipy.linalg.lapack import dpotrf, dtrtrs
 from scipy.special import gammaincinv
 
 from hybridctl.base.checks import Array, Indices
-from hybridctl.estimation.correct import Innovation
 from hybridctl.estimation.estimate import Estimate, nearest_semidefinite
+from hybridctl.estimation.kalman_equations import Innovation
 from hybridctl.hybrid.event import Event
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.legged.compiled_formulas import PointFeetFormulas, build_formulas

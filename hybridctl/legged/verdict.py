@@ -22,8 +22,8 @@ import numpy as np
 from scipy.stats import chi2
 
 from hybridctl.base.checks import Array
-from hybridctl.estimation.correct import Innovation
-from hybridctl.estimation.judgement import Consistency, band
+from hybridctl.estimation.consistency import Consistency, band
+from hybridctl.estimation.kalman_equations import Innovation
 from hybridctl.estimation.result import FilterResult
 from hybridctl.legged.system import LeggedBase
 

@@ -11,9 +11,12 @@ import numpy as np
 from hybridctl.base.checks import check_member
 from hybridctl.base.errors import HybridctlError, ImplausibleLogError, SimulationError
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
-from hybridctl.estimation.filters import STRATEGIES, first_estimate, kalman
+from hybridctl.estimation.initial_estimate import (
+    STRATEGY_BY_FILTER,
+    build_kalman_filter,
+    first_estimate,
+)
 from hybridctl.estimation.log_watch import (
     LogWatch,
     TooManyStepsError,
@@ -22,10 +25,11 @@ from hybridctl.estimation.log_watch import (
 )
 from hybridctl.estimation.record import Record
 from hybridctl.estimation.result import FilterResult
+from hybridctl.estimation.salted_kalman_filter import SaltedKalmanFilter
 from hybridctl.sampling.particle import ParticleFilter
 from hybridctl.sampling.unscented import UnscentedFilter
 
-FILTERS = (*STRATEGIES, "unscented", "particle")
+FILTERS = (*STRATEGY_BY_FILTER, "unscented", "particle")
 """Names of all filters."""
 _PARTICLE_TOLERANCE = 1e-6
 """Default tolerance of flows of single particles, relative and absolute: their noise is larger."""
@@ -49,7 +53,9 @@ def make_filter(
     check_member("filter", name, FILTERS)
     if name != "particle":
         kind = UnscentedFilter if name == "unscented" else SaltedKalmanFilter
-        return kalman(model, settings, STRATEGIES.get(name, "saltation"), kind=kind)
+        return build_kalman_filter(
+            model, settings, STRATEGY_BY_FILTER.get(name, "saltation"), kind=kind
+        )
     tolerance = settings.tolerance or _PARTICLE_TOLERANCE
     return ParticleFilter(
         model.system,
@@ -131,5 +137,5 @@ def _try_units(
     alone = replace(settings, hypotheses=1)
     with np.errstate(all="ignore"):
         start, rest = first_estimate(model, alone, record)
-        counted = kalman(model, alone).count_steps(watch.take_step)
+        counted = build_kalman_filter(model, alone).count_steps(watch.take_step)
         counted.run(rest, start, watch=watch.take_state)

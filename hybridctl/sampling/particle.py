@@ -27,18 +27,28 @@ from hybridctl.base.checks import Array, Indices, check_count, check_number
 from hybridctl.base.errors import InputError
 from hybridctl.base.spaces import compute_mean
 from hybridctl.estimation.contact_signal import ContactSignal
-from hybridctl.estimation.correct import Innovation, judged, observed, present, residual
-from hybridctl.estimation.estimate import Estimate, Mixture, constrained
-from hybridctl.estimation.estimate_checks import admitted
-from hybridctl.estimation.filter import Constant, SaltedKalmanFilter
-from hybridctl.estimation.measurement import Measurement, explicit
-from hybridctl.estimation.mixture import mode_shares, moments, of_most_probable
-from hybridctl.estimation.monitor import monitored
+from hybridctl.estimation.estimate import Estimate, Mixture, project_onto_constraints
+from hybridctl.estimation.filter_state import Beginning, FilterState, Hypothesis, InputPiece
+from hybridctl.estimation.kalman_equations import (
+    Innovation,
+    compute_innovation,
+    compute_residual,
+    predict_value,
+    select_measured,
+)
+from hybridctl.estimation.measurement import Measurement, require_explicit
+from hybridctl.estimation.mixture import compute_moments, mode_probabilities, select_most_probable
 from hybridctl.estimation.noise import EventNoise, Noise
-from hybridctl.estimation.predict import predict
+from hybridctl.estimation.prediction import predict
 from hybridctl.estimation.record import Record
-from hybridctl.estimation.result import FilterResult, over_record
-from hybridctl.estimation.state import Beginning, FilterState, Hypothesis, InputPiece
+from hybridctl.estimation.recovery import monitor_rejections
+from hybridctl.estimation.result import FilterResult, filter_record
+from hybridctl.estimation.salted_kalman_filter import (
+    ConstantCovariance,
+    FilterOptions,
+    SaltedKalmanFilter,
+    check_initial_estimate,
+)
 from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.run import BriefEvent
@@ -87,7 +97,7 @@ class ParticleSet:
     @property
     def shares(self) -> dict[ModeKey, float]:
         """The probabilities of modes, the most probable first."""
-        return mode_shares(self.modes, self.weights)
+        return mode_probabilities(self.modes, self.weights)
 
     @property
     def typical_events(self) -> tuple[BriefEvent, ...]:
@@ -188,9 +198,9 @@ class ParticleFilter:
     def __init__(
         self,
         system: HybridSystem,
-        process_noise: Noise | Constant,
+        process_noise: Noise | ConstantCovariance,
         measurement: Measurement | Sequence[Measurement],
-        reset_noise: Noise | EventNoise | Constant | None = None,
+        reset_noise: Noise | EventNoise | ConstantCovariance | None = None,
         guard_noise: float | Mapping[str, float] | None = None,
         *,
         signals: Sequence[ContactSignal] = (),
@@ -211,11 +221,9 @@ class ParticleFilter:
             reset_noise,
             guard_noise,
             signals=signals,
-            rewind=rewind,
-            patience=patience,
-            beginning=beginning,
-            rtol=rtol,
-            atol=atol,
+            options=FilterOptions(
+                rewind=rewind, patience=patience, beginning=beginning, rtol=rtol, atol=atol
+            ),
         ).rules
         self.model, self.measurements = self.rules.model, self.rules.measurements
         self.signals = self.rules.signals
@@ -235,7 +243,7 @@ class ParticleFilter:
         Raises:
             InputError: If the filter cannot start there, see `SaltedKalmanFilter.start`.
         """
-        estimate = admitted(self.model, initial)
+        estimate = check_initial_estimate(self.model, initial)
         return self._begin(self.rules.start(estimate), estimate, 0)
 
     def predict(
@@ -257,7 +265,7 @@ class ParticleFilter:
         hypotheses = (Hypothesis(self._summarize(particles)),)
         of_filter = state.filter._replace(
             time=time, hypotheses=hypotheses, channel=None, several=None, inputs=inputs
-        ).finite()
+        ).check_finite()
         return state._replace(
             filter=of_filter, particles=particles, draw_count=state.draw_count + 1
         )
@@ -293,9 +301,9 @@ class ParticleFilter:
         )
         of_filter = state.filter._replace(
             hypotheses=(hypothesis,), channel=channel, several=several, reopened=False
-        ).finite()
+        ).check_finite()
         if channel not in self.signals:
-            of_filter = monitored(self.rules, of_filter, channel, value, input)
+            of_filter = monitor_rejections(self.rules, of_filter, channel, value, input)
         if of_filter.reopened:
             cleared = of_filter._replace(several=None)
             return self._begin(cleared, of_filter.estimate, state.draw_count + 1)
@@ -326,7 +334,7 @@ class ParticleFilter:
         start, channels = self.start(initial), [*self.measurements, *self.signals]
         steps = self.predict, self.update
         to_filter_state = lambda state: state.filter  # noqa: E731
-        return over_record(record, start, channels, *steps, to_filter_state, progress, watch)
+        return filter_record(record, start, channels, *steps, to_filter_state, progress, watch)
 
     def _make_generator(self, draw_count: int) -> np.random.Generator:
         """Return the generator of one draw."""
@@ -425,8 +433,8 @@ class ParticleFilter:
             contradicts = self._find_contradictions(self.signals[channel], now, float(value[0]))
             penalties = np.log(_CONTRADICTION_LIKELIHOOD) * contradicts
             return _reweigh(now, penalties)[0], None
-        measurement = explicit(self.measurements[channel])
-        there = present(measurement, value)
+        measurement = require_explicit(self.measurements[channel])
+        there = select_measured(measurement, value)
         if there is None:
             return now, None
         rows, noise = there
@@ -435,7 +443,7 @@ class ParticleFilter:
         r = weights @ residuals
         spread = residuals - r
         s = spread.T @ (weights[:, None] * spread) + noise
-        innovation, _ = judged(measurement, predicted, r, s)
+        innovation, _ = compute_innovation(measurement, predicted, r, s)
         after, log_likelihood = _reweigh(now, _compute_log_densities(residuals, noise))
         innovation = innovation._replace(log_likelihood=log_likelihood)
         return (after if innovation.accepted else now), innovation
@@ -451,13 +459,13 @@ class ParticleFilter:
             states = [now.states[k] for k in rows]
             # A measurement function that takes many states gets all of them at once.
             given = [np.array(states)] if measurement.together else states
-            values = np.array([observed(measurement, mode, now.time, x, input) for x in given])
+            values = np.array([predict_value(measurement, mode, now.time, x, input) for x in given])
             values = values[0] if measurement.together else values
             is_plain = measurement.residual is None
             if is_plain and values.shape[1:] == value.shape == (measurement.dimension,):
                 found[rows] = value - values
             else:
-                found[rows] = [residual(measurement, z, value) for z in values]
+                found[rows] = [compute_residual(measurement, z, value) for z in values]
         return found
 
     def _find_contradictions(self, signal: ContactSignal, now: ParticleSet, value: float) -> Array:
@@ -507,10 +515,10 @@ class ParticleFilter:
         shares = now.shares
         if len(shares) == 1:
             return None
-        space, same_space = of_most_probable(self.model.system, shares)
+        space, same_space = select_most_probable(self.model.system, shares)
         rows = np.flatnonzero([key in same_space for key in now.modes])
         states, w = np.array([now.states[k] for k in rows]), now.weights[rows]
-        mean, p = moments(space, states, w / w.sum())
+        mean, p = compute_moments(space, states, w / w.sum())
         return Mixture(next(iter(shares)), now.time, mean, p, shares)
 
     def _summarize(self, now: ParticleSet) -> Estimate:
@@ -520,8 +528,8 @@ class ParticleFilter:
         rows = now.find_members(key)
         states, w = np.array([now.states[k] for k in rows]), weights[rows] / shares[key]
         mode = self.model.system.mode(key)
-        mean, p = moments(mode.space, states, w)
-        return Estimate(key, now.time, constrained(mode, mean), p)
+        mean, p = compute_moments(mode.space, states, w)
+        return Estimate(key, now.time, project_onto_constraints(mode, mean), p)
 
 
 def _lengthen(event: BriefEvent) -> Event:

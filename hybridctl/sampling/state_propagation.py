@@ -18,11 +18,11 @@ import numpy as np
 
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import SimulationError
-from hybridctl.estimation.estimate import Estimate, constrained
-from hybridctl.estimation.model import Model
+from hybridctl.estimation.estimate import Estimate, project_onto_constraints
+from hybridctl.estimation.mode_consistency import reconcile
 from hybridctl.estimation.noise import EXACT_GUARDS
-from hybridctl.estimation.predict import predict
-from hybridctl.estimation.reconcile import reconcile
+from hybridctl.estimation.noisy_system import NoisySystem
+from hybridctl.estimation.prediction import predict
 from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.mode import ModeKey, ModeModel
 from hybridctl.hybrid.run import BriefEvent
@@ -61,7 +61,7 @@ class PropagatedState(NamedTuple):
         return EventPattern(list_fired_guards(self.events) if self.events else (), self.mode)
 
 
-def remove_noise(model: Model) -> Model:
+def remove_noise(model: NoisySystem) -> NoisySystem:
     """Return a filter model without any noise, for the propagation of single states.
 
     Args:
@@ -77,7 +77,7 @@ def remove_noise(model: Model) -> Model:
 
 
 def propagate_state(
-    model: Model, mode: ModeKey, x: Array, start: float, end: float, law: InputLaw
+    model: NoisySystem, mode: ModeKey, x: Array, start: float, end: float, law: InputLaw
 ) -> PropagatedState:
     """Return a state at a later time, past as many events as there are until then.
 
@@ -96,9 +96,9 @@ def propagate_state(
         SimulationError: If the prediction fails as well.
     """
     guards = model.system.mode(mode).guards(start, x, law(start, x))
-    if (guards >= -model.tolerances(mode)).all():
+    if (guards >= -model.guard_tolerances(mode)).all():
         try:
-            run = model.run(model.system, mode, x, (start, end), law)
+            run = model.simulate(model.system, mode, x, (start, end), law)
             return PropagatedState(run.final_mode, run.final_state, _shorten(run.guard_events))
         except SimulationError:
             pass  # the filter's prediction takes other ways out, such as freezing the mode
@@ -110,7 +110,7 @@ def propagate_state(
 
 
 def propagate_states(
-    model: Model,
+    model: NoisySystem,
     modes: Sequence[ModeKey],
     states: Sequence[Array],
     start: float,
@@ -142,7 +142,7 @@ def propagate_states(
 
 
 def propagate_to_pattern(
-    model: Model, path: PropagatedState, pattern: EventPattern, end: float, law: InputLaw
+    model: NoisySystem, path: PropagatedState, pattern: EventPattern, end: float, law: InputLaw
 ) -> Array | None:
     """Return a state at a given time in the mode and past the events of a pattern.
 
@@ -185,7 +185,9 @@ def integrate_perturbations(mode: ModeModel, x: Array, perturbations: Array) -> 
         states = np.array([space.normalize(space.integrate(*pair)) for pair in pairs])
     if mode.project is None:
         return states
-    return np.array([constrained(mode, state) for state in states]).reshape(states.shape)
+    return np.array([project_onto_constraints(mode, state) for state in states]).reshape(
+        states.shape
+    )
 
 
 def list_fired_guards(events: Iterable[Event | BriefEvent]) -> tuple[str, ...]:
@@ -198,7 +200,7 @@ def list_fired_guards(events: Iterable[Event | BriefEvent]) -> tuple[str, ...]:
 
 
 def _extend_old_mode(
-    model: Model, path: PropagatedState, pattern: EventPattern, end: float, law: InputLaw
+    model: NoisySystem, path: PropagatedState, pattern: EventPattern, end: float, law: InputLaw
 ) -> Array | None:
     """Return the state of a path that is ahead of a pattern: it flows on in its old mode.
 
@@ -209,19 +211,21 @@ def _extend_old_mode(
         if end - event.time <= model.rewind and before == pattern:
             if event.time >= end:
                 return event.state_before
-            return model.extended(pattern.mode, event.state_before, event.time, end, law)(end)
+            return model.flow_past_guards(pattern.mode, event.state_before, event.time, end, law)(
+                end
+            )
     return None
 
 
 def _extend_new_mode(
-    model: Model, path: PropagatedState, pattern: EventPattern, end: float, law: InputLaw
+    model: NoisySystem, path: PropagatedState, pattern: EventPattern, end: float, law: InputLaw
 ) -> Array | None:
     """Return the state of a path that is behind a pattern: past its next events, it flows back.
 
     Arguments are those of `propagate_to_pattern`.
     """
     span = end, end + model.rewind
-    run = model.run(model.system, path.mode, path.state, span, law)
+    run = model.simulate(model.system, path.mode, path.state, span, law)
     events: Sequence[Event | BriefEvent] = path.events
     for event in run.guard_events:
         events = (*events, event)
@@ -229,7 +233,7 @@ def _extend_new_mode(
             back = event.time - end
             if not back > 0.0:
                 return event.state_after
-            _, arc = model.backwards(pattern.mode, event.state_after, event.time, back, law)
+            _, arc = model.flow_backwards(pattern.mode, event.state_after, event.time, back, law)
             return arc(back)
     return None
 

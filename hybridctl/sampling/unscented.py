@@ -20,13 +20,18 @@ import numpy as np
 
 from hybridctl.base.checks import Array
 from hybridctl.base.spaces import compute_mean
-from hybridctl.estimation.correct import observed, present, residual
-from hybridctl.estimation.estimate import Estimate, corrected, nearest_semidefinite
-from hybridctl.estimation.filter import SaltedKalmanFilter
-from hybridctl.estimation.hypotheses import MomentRule
-from hybridctl.estimation.measurement import AnyMeasurement, LinearizedResidual, explicit
-from hybridctl.estimation.model import Model
-from hybridctl.estimation.predict import StatePrediction, predict
+from hybridctl.estimation.estimate import Estimate, move_mean, nearest_semidefinite
+from hybridctl.estimation.filter_state import MomentRule
+from hybridctl.estimation.kalman_equations import (
+    StatePrediction,
+    compute_residual,
+    predict_value,
+    select_measured,
+)
+from hybridctl.estimation.measurement import AnyMeasurement, LinearizedResidual, require_explicit
+from hybridctl.estimation.noisy_system import NoisySystem
+from hybridctl.estimation.prediction import predict
+from hybridctl.estimation.salted_kalman_filter import SaltedKalmanFilter
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeModel
 from hybridctl.sampling.state_propagation import (
@@ -44,7 +49,9 @@ _RANK_TOLERANCE = 1e-15
 the rounding of the eigenvalues."""
 
 
-def predict_points(model: Model, estimate: Estimate, end: float, law: InputLaw) -> StatePrediction:
+def predict_points(
+    model: NoisySystem, estimate: Estimate, end: float, law: InputLaw
+) -> StatePrediction:
     """Return the prediction by sigma points: their moments, with the noise of the central point.
 
     The transition matrix is the regression of the points.
@@ -80,15 +87,15 @@ def predict_points(model: Model, estimate: Estimate, end: float, law: InputLaw) 
         if state is not None:
             images.append(state)
             used.append(k)
-    if middle.befores:
+    if middle.pre_event:
         # Hypotheses branch from what was known before an event: here that is the estimate itself.
         start = StatePrediction(estimate, transition=np.eye(len(estimate.covariance)))
-        middle = middle._replace(befores=(start,))
+        middle = middle._replace(pre_event=(start,))
     return _combine_points(model, middle, np.array(images), perturbations[used])
 
 
 def _predict_certain(
-    model: Model, estimate: Estimate, x: Array, end: float, law: InputLaw
+    model: NoisySystem, estimate: Estimate, x: Array, end: float, law: InputLaw
 ) -> StatePrediction:
     """Return the prediction of one state, with the noise that it gathers on its way.
 
@@ -104,7 +111,7 @@ def _predict_certain(
 
 
 def _combine_points(
-    model: Model, middle: StatePrediction, images: Array, perturbations: Array
+    model: NoisySystem, middle: StatePrediction, images: Array, perturbations: Array
 ) -> StatePrediction:
     """Return the moments of propagated sigma points, with the noise of one point added.
 
@@ -122,7 +129,7 @@ def _combine_points(
     weights = np.full(len(images), 1.0 / len(images))
     mean, spread = compute_mean(mode.space, images, weights, e.mean)
     step = mode.space.difference(e.mean, mean)
-    mean, noise = corrected(mode, e.mean, e.covariance, step)
+    mean, noise = move_mean(mode, e.mean, e.covariance, step)
     covariance = nearest_semidefinite(spread.T @ (weights[:, None] * spread) + noise)
     matrix = np.linalg.lstsq(perturbations, spread, rcond=None)[0].T
     return middle._replace(estimate=replace(e, mean=mean, covariance=covariance), transition=matrix)
@@ -145,18 +152,20 @@ def linearize_residual(
     Returns:
         None where the whole value is missing.
     """
-    measurement = explicit(measurement)
-    given = present(measurement, value)
+    measurement = require_explicit(measurement)
+    given = select_measured(measurement, value)
     if given is None:
         return None
     t, perturbations = estimate.time, compute_sigma_points(estimate.covariance)
     rows, noise = given
-    base = observed(measurement, mode, t, estimate.mean, u)
-    r = residual(measurement, base, value)[rows]
+    base = predict_value(measurement, mode, t, estimate.mean, u)
+    r = compute_residual(measurement, base, value)[rows]
     changes, weight = np.zeros((len(perturbations), len(r))), 1.0 / max(len(perturbations), 1)
     points = integrate_perturbations(mode, estimate.mean, perturbations)
     for row, x in zip(changes, points, strict=True):
-        row[:] = residual(measurement, base, observed(measurement, mode, t, x, u))[rows]
+        row[:] = compute_residual(measurement, base, predict_value(measurement, mode, t, x, u))[
+            rows
+        ]
     shift = weight * changes.sum(axis=0)
     changes = changes - shift
     h = np.linalg.lstsq(perturbations, changes, rcond=None)[0].T

@@ -18,8 +18,8 @@ from hybridctl.robots import ball
 import hybridctl as hc
 from hybridctl.base.errors import HybridctlError
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.measurement import coordinates
+from hybridctl.estimation.salted_kalman_filter import SaltedKalmanFilter
 from hybridctl.sampling.unscented import UnscentedFilter
 
 GAP = 10.0

@@ -11,10 +11,10 @@ import hybridctl as hc
 from attack.gaps import KINDS as FILTERS
 from attack.gaps import judged
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.measurement import coordinates, linear
-from hybridctl.estimation.predict import predict
+from hybridctl.estimation.prediction import predict
 from hybridctl.estimation.record import Record, Series
+from hybridctl.estimation.salted_kalman_filter import SaltedKalmanFilter
 from hybridctl.hybrid.laws import make_zero_input
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system
 from hybridctl.sampling.unscented import UnscentedFilter

@@ -14,9 +14,9 @@ from hybridctl.base.errors import InputError
 from hybridctl.control.tuning.ensemble import Ensemble
 from hybridctl.control.tuning.search import tune
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.filter import SaltedKalmanFilter
-from hybridctl.estimation.identify import Problem, identify
+from hybridctl.estimation.identification import Problem, identify
 from hybridctl.estimation.record import Record, Series
+from hybridctl.estimation.salted_kalman_filter import SaltedKalmanFilter
 from hybridctl.estimation.smoother import smooth
 from hybridctl.orbits.return_map import periodic_orbit
 from hybridctl.planning import optimise

@@ -3,8 +3,8 @@
 import numpy as np
 from estimation.systems import affine
 
-from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.measurement import linear
+from hybridctl.estimation.salted_kalman_filter import SaltedKalmanFilter
 
 STILL = affine(np.zeros((1, 1)), [0.0])
 

@@ -10,12 +10,12 @@ from hybridctl.robots import ball
 import hybridctl as hc
 from hybridctl.base.errors import NoContactSolutionError, UnknownNameError
 from hybridctl.base.spaces import VectorSpace
+from hybridctl.estimation.consistency import band, nees
 from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.filter import SaltedKalmanFilter
-from hybridctl.estimation.judgement import band, nees
 from hybridctl.estimation.measurement import coordinates, linear
 from hybridctl.estimation.record import Record, Series
+from hybridctl.estimation.salted_kalman_filter import FilterOptions, SaltedKalmanFilter
 from hybridctl.estimation.smoother import smooth
 from hybridctl.hybrid.mode import FieldJacobian, Guard, GuardJacobian, Mode, Reset, Transition
 
@@ -68,7 +68,7 @@ def test_balls_on_floors_of_uncertain_height_are_where_it_says(strategy):
     signal = ContactSignal("touch", 0.9, 0.1, "floor", None)
     kf = SaltedKalmanFilter(
         bouncing_ball(), np.zeros((2, 2)), height(), guard_noise=s, signals=[signal],
-        strategy=strategy,
+        options=FilterOptions(strategy=strategy),
     )  # fmt: skip
     space, squares = bouncing_ball().mode("air").space, []
     for _ in range(500):

@@ -7,14 +7,14 @@ from hybridctl.robots import ball, block
 from scipy.integrate import solve_ivp
 
 import hybridctl as hc
+from hybridctl.estimation.consistency import mode_agreement, nees, nis_band
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.filter import SaltedKalmanFilter
-from hybridctl.estimation.judgement import mode_agreement, nees, nis_band
-from hybridctl.estimation.jumps import Jumped
 from hybridctl.estimation.measurement import coordinates
+from hybridctl.estimation.mode_consistency import reconcile
 from hybridctl.estimation.noise import Noise, reset_covariance
-from hybridctl.estimation.reconcile import reconcile
 from hybridctl.estimation.record import Record, Series
+from hybridctl.estimation.salted_jump import JumpMoments
+from hybridctl.estimation.salted_kalman_filter import FilterOptions, SaltedKalmanFilter
 
 
 def test_blocks_that_land_and_stop_are_followed_through_rank_deficient_modes():
@@ -145,7 +145,10 @@ def test_a_certain_mean_below_the_ground_lands_on_it():
     """Too far below to be overdue, and sure of its height: it lands, and its gap is closed."""
     system = ball.system(ball.BallParameters(slope=0.0, restitution=0.0))
     kf = SaltedKalmanFilter(
-        system, np.zeros((4, 4)), coordinates("position", [0, 1], np.eye(2)), rewind=1e-3
+        system,
+        np.zeros((4, 4)),
+        coordinates("position", [0, 1], np.eye(2)),
+        options=FilterOptions(rewind=1e-3),
     )
     below = Estimate(("open",), 0.0, np.array([0.0, -3e-4, 0.3, -0.01]), np.zeros((4, 4)))
     landed = reconcile(kf.model, below, lambda t, x: np.zeros(2)).estimate
@@ -213,8 +216,8 @@ def test_a_mean_that_an_event_moves_stays_on_what_its_mode_holds(monkeypatch):
     )
     start = Estimate(("open", "open"), 0.0, np.array([0.0, 0.07, 0.1, 0.5, -1.0, 0.0]), np.eye(6))
     shift = np.array([0.01, 2e-3, 1e-3, 0.1, 0.5, 0.3])
-    moved = lambda system, event, p, *noise: Jumped(shift, p, None)  # noqa: E731
-    monkeypatch.setattr("hybridctl.estimation.predict.jumped", moved)
+    moved = lambda system, event, p, *noise: JumpMoments(shift, p, None)  # noqa: E731
+    monkeypatch.setattr("hybridctl.estimation.kalman_equations.jump_moments", moved)
     found = kf.predict(start, 0.03)
     assert found.events
     mode = system.mode(found.estimate.mode)

@@ -7,8 +7,8 @@ from estimation.systems import bouncing_ball, height
 import hybridctl as hc
 from hybridctl.base.errors import ConstraintViolatedError, GuardViolatedError, InputError
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.record import Record, Series
+from hybridctl.estimation.salted_kalman_filter import FilterOptions, SaltedKalmanFilter
 from hybridctl.sampling.particle import ParticleFilter
 from hybridctl.sampling.unscented import UnscentedFilter
 
@@ -93,7 +93,10 @@ def test_the_place_of_a_surface_may_be_uncertain():
 def test_what_a_filter_leaves_may_be_given_back_to_it():
     """Just after a bounce corrections take the mean under the floor, from where it rises: it is
     the filter's own, and stays so when only the estimate is handed on."""
-    rng, filter_ = np.random.default_rng(1), ball(hypotheses=1, patience=None)
+    rng, filter_ = (
+        np.random.default_rng(1),
+        ball(hypotheses=1, options=FilterOptions(patience=None)),
+    )
     truth, below = hc.simulate(bouncing_ball(), "air", ABOVE, (0.0, 3.0)), 0
     for offset in np.linspace(-2e-3, 2e-3, 41):
         impact = truth.events[0].time

@@ -5,8 +5,8 @@ import pytest
 from scipy.stats import truncnorm
 
 import hybridctl as hc
-from hybridctl.estimation.jumps import jumped
-from hybridctl.estimation.model import Model
+from hybridctl.estimation.noisy_system import NoisySystem
+from hybridctl.estimation.salted_jump import jump_moments
 from hybridctl.hybrid.laws import make_zero_input
 from hybridctl.hybrid.mode import FieldJacobian, GuardJacobian, Jump, ResetJacobian
 
@@ -54,13 +54,13 @@ def test_a_filter_fires_the_guards_that_take_part_as_a_run_does(joint, took_part
     """The joint reset names one guard; one after the other they both take part."""
     system = two_walls(joint)
     event = hc.simulate(system, "00", [0.1, 0.2], (0.0, 0.15)).events[0]
-    model = Model(system, None)
-    fired = model.fire("00", ["a", "b"], event.time, event.state_before, make_zero_input(0))
+    model = NoisySystem(system, None)
+    fired = model.fire_guards("00", ["a", "b"], event.time, event.state_before, make_zero_input(0))
     assert fired.guards == event.guards == took_part
     assert fired.mode_after == event.mode_after == after
     expected = np.diag(turned) @ P @ np.diag(turned)  # a deviation is reflected at each of them
     for one in (event, fired):
-        np.testing.assert_allclose(jumped(system, one, P, "saltation").covariance, expected)
+        np.testing.assert_allclose(jump_moments(system, one, P, "saltation").covariance, expected)
 
 
 def ball(limit, named_by):
@@ -98,9 +98,9 @@ def test_those_who_fall_have_the_event_or_another_whoever_names_where_it_leads(l
     """
     system, s, speed = ball(limit, named_by), 0.2, 1e-3
     x = np.array([0.0, -speed])
-    event = Model(system, None).fire("air", ["floor"], 0.0, x, make_zero_input(0))
+    event = NoisySystem(system, None).fire_guards("air", ["floor"], 0.0, x, make_zero_input(0))
     assert event.mode_after == "slow"
-    found = jumped(system, event, np.diag([1e-12, s**2]), "saltation")
+    found = jump_moments(system, event, np.diag([1e-12, s**2]), "saltation")
     fall = truncnorm(-np.inf, speed / s, -speed, s).mean()
     assert abs(fall) * RESTITUTION < 0.5
     own = fall if limit == 0.5 else -speed

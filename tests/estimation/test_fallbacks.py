@@ -12,11 +12,11 @@ from scipy.stats import truncnorm
 import hybridctl as hc
 from hybridctl.base.errors import NoContactSolutionError, SimulationError
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.measurement import linear
-from hybridctl.estimation.predict import predict
-from hybridctl.estimation.reconcile import reconcile
+from hybridctl.estimation.mode_consistency import reconcile
+from hybridctl.estimation.prediction import predict
 from hybridctl.estimation.record import Record, Series
+from hybridctl.estimation.salted_kalman_filter import SaltedKalmanFilter
 from hybridctl.hybrid.laws import make_zero_input
 from hybridctl.hybrid.mode import FieldJacobian, Held, Reset, Transition
 from hybridctl.sampling.unscented import UnscentedFilter

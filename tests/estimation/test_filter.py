@@ -15,19 +15,13 @@ from scipy.stats import truncnorm
 import hybridctl as hc
 from hybridctl import symbolic
 from hybridctl.base.errors import InputError
+from hybridctl.estimation.consistency import band, event_time_errors, mode_agreement, nees, nis_band
 from hybridctl.estimation.contact_signal import ContactSignal
-from hybridctl.estimation.estimate import Estimate, retracted
-from hybridctl.estimation.filter import SaltedKalmanFilter
-from hybridctl.estimation.judgement import (
-    band,
-    event_time_errors,
-    mode_agreement,
-    nees,
-    nis_band,
-)
+from hybridctl.estimation.estimate import Estimate, retract
 from hybridctl.estimation.measurement import Measurement, base_pose, configuration, coordinates
-from hybridctl.estimation.reconcile import condition, reconcile
+from hybridctl.estimation.mode_consistency import condition_on_guard, reconcile
 from hybridctl.estimation.record import Record, Series
+from hybridctl.estimation.salted_kalman_filter import FilterOptions, SaltedKalmanFilter
 from hybridctl.estimation.smoother import smooth
 from hybridctl.mechanics import ContactDynamics
 from hybridctl.mechanics.multibody.robot import Robot
@@ -93,7 +87,9 @@ def test_modes_events_and_summary_of_runs(runs):
     [("saltation", True), ("reset_jacobian", False), ("no_jump", False)],
 )
 def test_only_the_saltation_matrix_is_consistent_across_an_unseen_impact(strategy, consistent):
-    kf = SaltedKalmanFilter(bouncing_ball(), NONE, height(), strategy=strategy)
+    kf = SaltedKalmanFilter(
+        bouncing_ball(), NONE, height(), options=FilterOptions(strategy=strategy)
+    )
     results = []
     for seed in range(60):
         _, _, record = synthetic(seed)
@@ -146,7 +142,7 @@ def test_a_mean_below_the_floor_that_soon_rises_is_kept_and_flows_in():
 
 
 def test_an_impossible_mean_is_that_of_the_distribution_cut_off():
-    kf = SaltedKalmanFilter(bouncing_ball(), NONE, height(), rewind=1e-3)
+    kf = SaltedKalmanFilter(bouncing_ball(), NONE, height(), options=FilterOptions(rewind=1e-3))
     p = np.array([[4e-4, 1e-4], [1e-4, 9e-4]])
     e = Estimate("air", 0.0, np.array([-0.03, 0.5]), p)
     found = reconcile(kf.model, e, still).estimate
@@ -244,7 +240,7 @@ def test_conditioning_on_a_guard_is_a_measurement_of_zero():
     kf = SaltedKalmanFilter(bouncing_ball(), NONE, height())
     p = np.array([[4e-4, 1e-4], [1e-4, 9e-4]])
     before = Estimate("air", 0.0, np.array([0.03, -2.0]), p)
-    found = condition(kf.model, before, "floor", still)
+    found = condition_on_guard(kf.model, before, "floor", still)
     np.testing.assert_allclose(found.mean, [0.0, -2.0 - 0.03 * 0.25], atol=1e-12)
     np.testing.assert_allclose(found.covariance, np.diag([0.0, 9e-4 - 0.25e-4]), atol=1e-16)
 
@@ -303,7 +299,7 @@ def test_a_covariance_turns_with_the_correction_of_its_mean():
     rng = np.random.default_rng(9)
     x = np.array([0.1, 0.2, 1.0, 0, 0, 0, 1.0, *rng.normal(size=6)])
     dx, h = 0.7 * rng.normal(size=12), 1e-6
-    after, _ = retracted(space, x, np.eye(12), dx)
+    after, _ = retract(space, x, np.eye(12), dx)
     columns = [
         (
             space.difference(after, space.integrate(x, dx + h * e))
@@ -313,7 +309,7 @@ def test_a_covariance_turns_with_the_correction_of_its_mean():
     ]  # fmt: skip
     j = np.array(columns).T
     root = rng.normal(size=(12, 12))
-    _, p = retracted(space, x, root @ root.T, dx)
+    _, p = retract(space, x, root @ root.T, dx)
     np.testing.assert_allclose(p, j @ root @ root.T @ j.T, rtol=1e-7, atol=1e-7)
 
 

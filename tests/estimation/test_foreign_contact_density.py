@@ -10,9 +10,9 @@ import pytest
 from hybridctl.robots.bodies import free_body
 
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.measurement import linear
 from hybridctl.estimation.record import Record, Series
+from hybridctl.estimation.salted_kalman_filter import FilterOptions, SaltedKalmanFilter
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system
 
 RADIUS, CORNERS, MASS, FRICTION, RESTITUTION = 0.1, 5, 1.0, 1.0, 0.2  # m, -, kg, -, -
@@ -83,7 +83,7 @@ def test_no_pose_of_a_tossed_polygon_scores_more_than_the_camera_allows(seed):
         np.diag([1e-6, 1e-6, 4e-6, 0.0, 0.0, 0.0]),
         linear("camera", np.eye(3, 6), np.diag(CAMERA**2), gate=0.9999),
         hypotheses=4,
-        strategy="reset_jacobian",
+        options=FilterOptions(strategy="reset_jacobian"),
     )
     deviations = np.concatenate((CAMERA, [0.01, 0.01, 0.05]))
     start = Estimate(("open",) * CORNERS, 0.0, states[0], np.diag(deviations**2))

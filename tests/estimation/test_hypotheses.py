@@ -12,10 +12,10 @@ import hybridctl as hc
 from hybridctl import symbolic
 from hybridctl.app.models import find_model
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.filter import SaltedKalmanFilter
-from hybridctl.estimation.filters import first_estimate, kalman
+from hybridctl.estimation.initial_estimate import build_kalman_filter, first_estimate
 from hybridctl.estimation.measurement import coordinates, linear
-from hybridctl.estimation.synthetic import synthetic
+from hybridctl.estimation.salted_kalman_filter import SaltedKalmanFilter
+from hybridctl.estimation.synthetic import simulate_record
 from hybridctl.sampling.unscented import UnscentedFilter
 
 OPEN = ("open", "open")
@@ -27,9 +27,9 @@ def test_value_by_value_it_is_the_run_to_the_last_bit(kind):
     source = find_model("block")
     chosen = source.configured(None, ["duration=0.35", "rate=50", "hypotheses=3"])
     model = source.make(chosen)
-    record, _ = synthetic(model, chosen)
+    record, _ = simulate_record(model, chosen)
     start, rest = first_estimate(model, chosen, record)
-    kf = kalman(model, chosen, kind=kind)
+    kf = build_kalman_filter(model, chosen, kind=kind)
     states, state = kf.run(rest, start).steps, kf.start(start)
     assert any(step.events for step in states)
     for sample, right in zip(rest.samples(), states, strict=True):
@@ -83,7 +83,7 @@ def test_kicks_and_noise_of_sensors_are_drawn_apart():
 
     def drawn(**changes):
         settings = replace(chosen, **changes)
-        record, truth = synthetic(source.make(settings), settings)
+        record, truth = simulate_record(source.make(settings), settings)
         noise = record.channels["position"].values - truth.states[:, :2]
         return truth.states, noise
 

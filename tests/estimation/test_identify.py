@@ -10,9 +10,9 @@ import pytest
 from hybridctl.app.models import find_model
 from hybridctl.base.errors import InputError
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
-from hybridctl.estimation.identify import LikelihoodPoint, Problem, identify, profile
+from hybridctl.estimation.identification import LikelihoodPoint, Problem, identify, profile
 from hybridctl.estimation.record import Record
-from hybridctl.estimation.synthetic import synthetic
+from hybridctl.estimation.synthetic import simulate_record
 
 PLAIN = ("gate=null", "patience=null", "tolerance=1e-9", "warm_up=3")
 BALL = ("friction=0.1", "duration=0.6", "rate=25", *PLAIN)
@@ -39,7 +39,7 @@ def model_at(name, names, *assignments):
 
 def records(at, seeds) -> tuple[Record, ...]:
     model = find_model(at.name).make(at.settings)
-    return tuple(synthetic(model, replace(at.settings, seed=seed))[0] for seed in seeds)
+    return tuple(simulate_record(model, replace(at.settings, seed=seed))[0] for seed in seeds)
 
 
 def identified(seed):

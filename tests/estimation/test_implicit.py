@@ -6,9 +6,9 @@ import pytest
 from hybridctl.base.errors import InputError
 from hybridctl.base.spaces import VectorSpace
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.measurement import ImplicitMeasurement, LinearizedResidual, linear
 from hybridctl.estimation.record import Record, Series
+from hybridctl.estimation.salted_kalman_filter import SaltedKalmanFilter
 from hybridctl.hybrid.mode import FieldJacobian, Mode
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.sampling.unscented import UnscentedFilter

@@ -5,11 +5,11 @@ import pytest
 from estimation.systems import GRAVITY, affine, bouncing_ball, height
 
 import hybridctl as hc
+from hybridctl.estimation.consistency import judge
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.filter import SaltedKalmanFilter
-from hybridctl.estimation.judgement import judge
 from hybridctl.estimation.measurement import linear
 from hybridctl.estimation.record import Record, Series
+from hybridctl.estimation.salted_kalman_filter import FilterOptions, SaltedKalmanFilter
 
 STILL = affine([[0.0]], [0.0])
 
@@ -20,7 +20,7 @@ def judged(deviation, assumed=1.0, wild=0, gate=None, given=400):
     values[:wild] += 100.0
     values[given:] = np.nan
     measured = linear("z", [[1.0]], [[assumed**2]], gate=gate)
-    kf = SaltedKalmanFilter(STILL, np.zeros((1, 1)), measured, patience=None)
+    kf = SaltedKalmanFilter(STILL, np.zeros((1, 1)), measured, options=FilterOptions(patience=None))
     record = Record({"z": Series(np.arange(1, 401) / 100.0, values)})
     return judge(STILL, kf.run(record, Estimate("flow", 0.0, np.zeros(1), np.array([[1e-4]]))))
 

@@ -17,17 +17,23 @@ import hybridctl as hc
 from hybridctl import symbolic
 from hybridctl.base.errors import InputError, UnknownNameError
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.filter import SaltedKalmanFilter
-from hybridctl.estimation.jumps import _rates, _vague, jumped, to_rest
 from hybridctl.estimation.measurement import base_pose, configuration, encoders, linear
 from hybridctl.estimation.noise import EXACT_GUARDS, EventNoise, GuardNoise, Noise, reset_covariance
 from hybridctl.estimation.record import Record, Series
+from hybridctl.estimation.salted_jump import (
+    _find_insignificant_rate,
+    _guard_rates,
+    compute_rest_projection,
+    jump_moments,
+)
+from hybridctl.estimation.salted_kalman_filter import FilterOptions, SaltedKalmanFilter
 from hybridctl.sensitivity.moments import sample_normal_points
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 from hybridctl.sensitivity.saltation import jump_gains
 
 NONE = np.zeros((2, 2))
 SAMPLES = 20_000
+RESET_JACOBIAN = FilterOptions(strategy="reset_jacobian")
 ROUNDING = 1e-15  # of variances of 1e-5, where a contact holds the velocity
 
 
@@ -50,7 +56,7 @@ def test_one_impact_is_the_linearization_whatever_the_steps():
     run = hc.simulate(system, "air", start.mean, (0.0, 0.7), rtol=1e-11, atol=1e-11)
     phi = hc.linearize(system, run, rtol=1e-12, atol=1e-12).state_transition
     for step in (0.7, 0.35, 0.1, 0.007):
-        kf, e = ball_filter(rtol=1e-11, atol=1e-11), start
+        kf, e = ball_filter(options=FilterOptions(rtol=1e-11, atol=1e-11)), start
         for k in range(round(0.7 / step)):
             e = kf.predict(e, (k + 1) * step).estimate
         # free fall has polynomials for a flow: rounding is all
@@ -86,7 +92,7 @@ def test_an_ensemble_of_balls_on_a_floor_at_rest_or_moving(speed):
     found = kf.predict(Estimate("air", 0.0, x0, p0), 0.8).estimate
     # the second order is spread / length of the motion, 1 %, squared in the covariance
     assert_close_to_sample(found.covariance, sample, bias=1e-3)
-    wrong = ball_filter(bouncing_ball(floor_speed=speed), strategy="reset_jacobian")
+    wrong = ball_filter(bouncing_ball(floor_speed=speed), options=RESET_JACOBIAN)
     off = wrong.predict(Estimate("air", 0.0, x0, p0), 0.8).estimate.covariance
     with pytest.raises(AssertionError):
         assert_close_to_sample(off, sample, bias=1e-3)
@@ -132,7 +138,7 @@ def test_constant_flows_are_exact():
         ("reset_jacobian", np.eye(2)),
         ("no_jump", np.eye(2)),
     ):
-        kf = SaltedKalmanFilter(system, NONE, measured, strategy=strategy)
+        kf = SaltedKalmanFilter(system, NONE, measured, options=FilterOptions(strategy=strategy))
         found = kf.predict(start, 0.4).estimate
         np.testing.assert_allclose(found.mean, [0.1, 0.24], atol=1e-9)
         np.testing.assert_allclose(found.covariance, m @ p0 @ m.T, rtol=1e-12)
@@ -140,10 +146,10 @@ def test_constant_flows_are_exact():
 
 def test_baselines_use_the_jacobian_of_the_reset_or_nothing():
     start = Estimate("air", 0.0, np.array([1.0, 0.3]), np.diag([1e-4, 4e-4]))
-    kf = ball_filter(strategy="reset_jacobian")
+    kf = ball_filter(options=RESET_JACOBIAN)
     event = kf.predict(start, 0.7).events[0]
     for strategy, m in (("reset_jacobian", np.diag([1.0, -0.8])), ("no_jump", np.eye(2))):
-        jump = jumped(bouncing_ball(), event, start.covariance, strategy)
+        jump = jump_moments(bouncing_ball(), event, start.covariance, strategy)
         np.testing.assert_allclose(jump.covariance, m @ start.covariance @ m.T, rtol=1e-12)
 
 
@@ -207,7 +213,7 @@ def test_an_uncertain_surface_where_the_impact_only_just_stops_the_ball(sign):
     dx = rng.multivariate_normal(np.zeros(4), spread, size=SAMPLES)
     nearer = np.outer(deviation * rng.normal(size=SAMPLES), [np.sin(0.3), np.cos(0.3), 0.0, 0.0])
     sample = jump(dx + nearer) - nearer
-    found = jumped(system, event, spread, "saltation", None, GuardNoise(deviation**2))
+    found = jump_moments(system, event, spread, "saltation", None, GuardNoise(deviation**2))
     # 1,024 low-discrepancy points in five dimensions, against 20,000 at random
     assert_close_to_sample(found.covariance, sample, bias=1e-2)
     assert found.matrix is None
@@ -251,8 +257,8 @@ def test_reset_noise_is_added_after_the_jump():
 def test_rates_of_any_size_are_compared_with_their_deviation():
     """The square of 1e300 is no float; neither raised nor warned of."""
     row, p = np.array([1.0, 0.0]), np.diag([4.0, 1.0])
-    assert _vague({"fast": (1e300, row), "sure": (-2.5, row)}, p) is None
-    assert _vague({"fast": (1e300, row), "slow": (-1.5, row)}, p) == "slow"
+    assert _find_insignificant_rate({"fast": (1e300, row), "sure": (-2.5, row)}, p) is None
+    assert _find_insignificant_rate({"fast": (1e300, row), "slow": (-1.5, row)}, p) == "slow"
 
 
 def test_a_rate_of_which_rounding_makes_the_variance_negative_is_certain():
@@ -261,7 +267,7 @@ def test_a_rate_of_which_rounding_makes_the_variance_negative_is_certain():
     row = np.array([0.7, -0.1])
     for p in (np.outer(along, along) - 1e-15 * np.eye(2), np.diag([-1e-40, 0.0])):
         assert row @ p @ row < 0.0
-        assert _vague({"hit": (-1.0, row)}, p) is None
+        assert _find_insignificant_rate({"hit": (-1.0, row)}, p) is None
 
 
 @pytest.mark.parametrize("rate", [-1e-6, -0.02])
@@ -278,7 +284,7 @@ def test_noise_of_a_guard_counts_where_its_rate_is_less_certain_than_its_sign(ra
     event = hc.simulate(system, "air", np.array([1e-9, -0.5]), (0.0, 0.01)).events[0]
     event = replace(event, state_before=x, state_after=np.array([0.0, -e * rate]))
     without, once = (
-        jumped(system, event, p, strategy, None, g) for g in (EXACT_GUARDS, GuardNoise(s))
+        jump_moments(system, event, p, strategy, None, g) for g in (EXACT_GUARDS, GuardNoise(s))
     )
     added = once.covariance - without.covariance
     assert added[0, 0] == pytest.approx((1.0 + e) ** 2 * s, rel=1e-9)
@@ -359,7 +365,7 @@ def test_an_event_whose_rate_is_less_certain_than_its_sign_is_that_of_those_who_
         event = hc.simulate(system, "air", [1e-6, -speed], (0.0, 2e-6 / speed)).events[0]
         before = float(-event.state_before[1])
         p = np.diag([1e-6, (deviation * before / speed) ** 2])
-        found = jumped(system, event, p, "saltation")
+        found = jump_moments(system, event, p, "saltation")
         assert (found.note is not None) == vague
         if vague:
             s = deviation * before / speed
@@ -386,7 +392,8 @@ def test_noise_of_a_guard_goes_by_those_who_fall_also_where_their_event_is_anoth
     fall = truncnorm(-np.inf, speed / s, -speed, s).mean()
     spread = np.diag([0.0, 1e-12, 0.0, s**2])
     without, once = (
-        jumped(system, event, spread, strategy, None, g) for g in (EXACT_GUARDS, GuardNoise(w**2))
+        jump_moments(system, event, spread, strategy, None, g)
+        for g in (EXACT_GUARDS, GuardNoise(w**2))
     )
     added = once.covariance - without.covariance
     assert np.sqrt(added[1, 1]) == pytest.approx(w * speed / abs(fall), rel=1e-6)
@@ -417,11 +424,11 @@ def test_gradients_of_rates_have_the_turning_of_guards(make):
 
     def rates(dx):
         at.state_before = mode.space.normalize(mode.space.integrate(x, dx))
-        return np.array([rate for rate, _ in _rates(system, at).values()])
+        return np.array([rate for rate, _ in _guard_rates(system, at).values()])
 
     exact = central(rates, mode.space.ndx, 1e-6)
     at.state_before = x
-    found = np.array([row for _, row in _rates(system, at).values()])
+    found = np.array([row for _, row in _guard_rates(system, at).values()])
     assert np.abs(found[:, : mode.space.ndx // 2]).max() > 0.1
     np.testing.assert_allclose(found, exact, atol=1e-7)
 
@@ -441,8 +448,10 @@ def test_an_event_is_not_less_certain_than_its_sign_for_a_guard_that_turns():
     event = replace(event, state_before=np.array([a, w]), state_after=np.array([a, -w]))
     way = np.array([1.0 / (w * np.tan(a)), 1.0])
     p = 9.0 * w**2 * np.outer(way, way)
-    assert _vague(_rates(system, event), p) is None
-    assert _vague(_rates(system, event), np.diag([0.0, 9.0 * w**2])) == "stop"
+    assert _find_insignificant_rate(_guard_rates(system, event), p) is None
+    assert (
+        _find_insignificant_rate(_guard_rates(system, event), np.diag([0.0, 9.0 * w**2])) == "stop"
+    )
 
 
 @pytest.mark.parametrize("offsets", [0.0, 1e-6])
@@ -456,7 +465,7 @@ def test_corners_that_land_level_and_whose_order_matters_are_one_impact(offsets)
     root = 1e-3 * np.random.default_rng(5).normal(size=(6, 6))
     p = root @ root.T
     noise = GuardNoise({name: offsets for name in event.guards} if offsets else 0.0)
-    found = jumped(system, event, p, "saltation", guard_noise=noise)
+    found = jump_moments(system, event, p, "saltation", guard_noise=noise)
     assert "one impact" in found.note
     whole = block_diag(p, offsets * np.eye(2)) if offsets else p
     points = sample_normal_points(whole, 1024, 0)
@@ -475,7 +484,9 @@ def test_the_noise_of_an_event_is_the_same_for_all_strategies():
     added = []
     for strategy in ("saltation", "reset_jacobian", "no_jump"):
         both = [
-            ball_filter(guard_noise=variance, strategy=strategy).predict(start, 0.6).estimate
+            ball_filter(guard_noise=variance, options=FilterOptions(strategy=strategy))
+            .predict(start, 0.6)
+            .estimate
             for variance in (0.0, 1e-4)
         ]
         added.append(both[1].covariance - both[0].covariance)
@@ -499,6 +510,6 @@ def test_rest_projects_along_what_the_resets_move(way):
     floor = symbolic.SymbolicTransition("air", "floor", ca.DM(n).T @ x[:2], "air", after)
     system = symbolic.hybrid_system([air], [floor])
     state = np.array([0.0, 0.0, 0.1, -0.2])
-    found = to_rest(system, "air", ("floor",), 0.0, state, np.zeros(0))
+    found = compute_rest_projection(system, "air", ("floor",), 0.0, state, np.zeros(0))
     half = np.eye(2) - np.outer(d, n) / (n @ d)
     np.testing.assert_allclose(found, block_diag(half, half), atol=1e-14)

@@ -9,11 +9,11 @@ from estimation.systems import GRAVITY, bouncing_ball, height
 from scipy.stats import chi2, norm
 
 from hybridctl.base.errors import InputError
+from hybridctl.estimation.consistency import nis_band
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.filter import SaltedKalmanFilter
-from hybridctl.estimation.judgement import nis_band
 from hybridctl.estimation.likelihood import fit_noise, log_likelihoods
 from hybridctl.estimation.record import Record, Series
+from hybridctl.estimation.salted_kalman_filter import FilterOptions, SaltedKalmanFilter
 
 SIGMA, KICK, RECORDS = 0.003, 0.15, 20
 TIMES = np.array([0.15, 0.3, 0.4, 0.55, 0.65, 0.75])
@@ -25,7 +25,7 @@ def ball_filter(levels):
     """levels: deviation of the heights in m, and of the velocity after a bounce in m/s."""
     return SaltedKalmanFilter(
         BALL, np.zeros((2, 2)), height(levels[0] ** 2), np.diag([0.0, levels[1] ** 2]),
-        rtol=1e-6, atol=1e-6,
+        options=FilterOptions(rtol=1e-6, atol=1e-6),
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hybridctl.base.errors import InputError, SimulationError
-from hybridctl.estimation.likelihood_quadratic import fitted, maximise
+from hybridctl.estimation.likelihood_quadratic import fit_quadratics, maximize
 
 H = np.array([[3.0, 1.0], [1.0, 2.0]])
 
@@ -23,7 +23,7 @@ def test_quadratics_are_found_exactly():
     """The cut is cubic in what is cut off over the depth: 1e-9 of it here."""
     rng = np.random.default_rng(0)
     p, tops = points(12, rng), np.tile([0.4, 18.0], (5, 1))
-    surface = fitted(p, hills(p, tops), depth=1e5)
+    surface = fit_quadratics(p, hills(p, tops), depth=1e5)
     top = surface.top()
     np.testing.assert_allclose(top.values, [0.4, 18.0], rtol=1e-6)
     covariance = np.linalg.inv(5.0 * H) * np.outer([1.0, 20.0], [1.0, 20.0])
@@ -41,7 +41,7 @@ def test_the_error_over_records_is_that_of_tops_that_differ():
     rng, n = np.random.default_rng(1), 400
     p, spread = points(30, rng), np.array([0.05, 2.0])
     tops = [0.5, 20.0] + spread * rng.normal(size=(n, 2))
-    top = fitted(p, hills(p, tops), depth=1e4).top()
+    top = fit_quadratics(p, hills(p, tops), depth=1e4).top()
     np.testing.assert_allclose(top.values, tops.mean(axis=0), rtol=1e-4)
     np.testing.assert_allclose(top.record_errors, tops.std(axis=0) / np.sqrt(n), rtol=1e-2)
 
@@ -59,7 +59,7 @@ def test_steps_of_single_records_leave_the_top_where_it_is():
         normal = rng.normal(size=(n, 2))
         at = rng.uniform(0.0, 1.0, size=(n, 2))
         sides = np.einsum("mni,ni->mn", (p[:, None] - [0.0, 10.0]) / [1.0, 20.0] - at, normal) > 0.0
-        top = fitted(p, hills(p, np.tile([0.5, 20.0], (n, 1))) + 2.0 * sides).top()
+        top = fit_quadratics(p, hills(p, np.tile([0.5, 20.0], (n, 1))) + 2.0 * sides).top()
         inside.append(np.abs(top.values - [0.5, 20.0]) < 2.0 * top.record_errors)
     assert np.mean(inside) > 0.85
 
@@ -73,7 +73,9 @@ def test_the_error_of_the_points_is_what_other_points_would_change():
     rng = np.random.default_rng(5)
     p = points(40, rng)
     given = 100.0 * hills(p, np.array([[0.5, 20.0]]))
-    surfaces = [fitted(p, given + rng.normal(size=given.shape), depth=1e5) for _ in range(200)]
+    surfaces = [
+        fit_quadratics(p, given + rng.normal(size=given.shape), depth=1e5) for _ in range(200)
+    ]
     spread = np.std([surface.top().values for surface in surfaces], axis=0)
     found = np.mean([surface.point_errors() for surface in surfaces[:20]], axis=0)
     np.testing.assert_allclose(found, spread, rtol=0.5)
@@ -83,7 +85,7 @@ def test_a_part_of_the_records_has_its_own_top():
     rng = np.random.default_rng(2)
     p = points(12, rng)
     tops = np.array([[0.3, 15.0], [0.3, 15.0], [0.6, 25.0]])
-    surface = fitted(p, hills(p, tops), depth=1e4)
+    surface = fit_quadratics(p, hills(p, tops), depth=1e4)
     np.testing.assert_allclose(surface.top([2]).values, tops[2], rtol=1e-4)
     np.testing.assert_allclose(surface.top([0, 1]).values, tops[0], rtol=1e-4)
 
@@ -93,7 +95,7 @@ def test_a_record_that_is_lost_somewhere_is_cut():
     p = points(20, rng)
     given = hills(p, np.tile([0.5, 20.0], (30, 1)))
     given[4, 7] = -np.inf
-    surface = fitted(p, given, depth=5.0)
+    surface = fit_quadratics(p, given, depth=5.0)
     assert surface.values[4, 7] == -5.0
     np.testing.assert_allclose(surface.top().values / [0.5, 20.0], 1.0, atol=0.1)
 
@@ -102,11 +104,11 @@ def test_what_has_no_top_is_refused():
     rng = np.random.default_rng(4)
     p = points(12, rng)
     with pytest.raises(SimulationError, match="has no top"):
-        fitted(p, hills(p, np.full((3, 2), 0.5), -H)).top()
+        fit_quadratics(p, hills(p, np.full((3, 2), 0.5), -H)).top()
     with pytest.raises(InputError, match="more than the 6 coefficients"):
-        fitted(p[:6], np.zeros((6, 3)))
+        fit_quadratics(p[:6], np.zeros((6, 3)))
     with pytest.raises(InputError, match="12 rows"):
-        fitted(p, np.zeros((11, 3)))
+        fit_quadratics(p, np.zeros((11, 3)))
 
 
 BOX = np.array([[-5.0, 5.0], [0.0, 30.0]])
@@ -119,7 +121,7 @@ def quadratic(p, top=(0.4, 18.0), curvature=H):
 
 def test_the_search_finds_the_top_of_a_quadratic_and_its_errors():
     """Exactly, from steps that are 6 and 7 times too long or short, over 2 and 14 errors."""
-    found = maximise(quadratic, np.array([3.0, 10.0]), BOX, np.array([4.0, 0.1]))
+    found = maximize(quadratic, np.array([3.0, 10.0]), BOX, np.array([4.0, 0.1]))
     covariance = np.linalg.inv(H)
     np.testing.assert_allclose(found.top.values, [0.4, 18.0], atol=1e-6)
     np.testing.assert_allclose(found.top.standard_errors**2, np.diag(covariance), rtol=1e-6)
@@ -130,7 +132,7 @@ def test_the_search_finds_the_top_of_a_quadratic_and_its_errors():
 def test_a_parameter_at_its_bound_is_held_there():
     """The other one's top and error are then those of the section at the bound."""
     box = np.array([[1.0, 5.0], [0.0, 30.0]])
-    found = maximise(quadratic, np.array([3.0, 10.0]), box, np.array([0.1, 0.1]))
+    found = maximize(quadratic, np.array([3.0, 10.0]), box, np.array([0.1, 0.1]))
     section = 18.0 - H[0, 1] / H[1, 1] * (1.0 - 0.4)
     np.testing.assert_allclose(found.top.values, [1.0, section], atol=1e-6)
     assert found.at_bound.tolist() == [True, False]
@@ -139,7 +141,7 @@ def test_a_parameter_at_its_bound_is_held_there():
 
 
 def test_what_nothing_depends_on_stays_where_it_is():
-    flat = maximise(
+    flat = maximize(
         lambda p: quadratic(p[:2]),
         np.array([3.0, 10.0, 7.0]),
         np.vstack([BOX, [[0.0, 9.0]]]),
@@ -159,7 +161,7 @@ def test_a_level_is_found_from_far_away(start):
         return np.array([-n * p[0] - 0.5 * squares * np.exp(-2.0 * p[0])])
 
     box = np.log([[1e-4 * start, 1e4 * start]])
-    found = maximise(plain, np.log([start]), box, np.array([0.5]))
+    found = maximize(plain, np.log([start]), box, np.array([0.5]))
     assert found.top.values[0] == pytest.approx(0.5 * np.log(squares / n), abs=1.0 / (3 * n) + 0.01)
     assert found.evaluations < 40
 
@@ -170,10 +172,10 @@ def test_records_that_fail_away_from_the_start_count_as_bad_ones():
     def breaking(p):
         return np.append(quadratic(p), 0.0 if p[0] < 3.2 else -np.inf)
 
-    found = maximise(breaking, np.array([3.0, 10.0]), BOX, np.array([0.5, 0.1]))
+    found = maximize(breaking, np.array([3.0, 10.0]), BOX, np.array([0.5, 0.1]))
     np.testing.assert_allclose(found.top.values, [0.4, 18.0], atol=1e-5)
     with pytest.raises(SimulationError, match="filtered at the start"):
-        maximise(breaking, np.array([4.0, 10.0]), BOX, np.array([0.5, 0.1]))
+        maximize(breaking, np.array([4.0, 10.0]), BOX, np.array([0.5, 0.1]))
 
 
 def test_a_search_that_is_spent_has_the_best_of_what_it_saw():
@@ -183,7 +185,7 @@ def test_a_search_that_is_spent_has_the_best_of_what_it_saw():
         seen.append(float(quadratic(p).sum()))
         return quadratic(p)
 
-    found = maximise(told, np.array([3.0, 10.0]), BOX, np.array([0.5, 0.1]), max_evaluations=5)
+    found = maximize(told, np.array([3.0, 10.0]), BOX, np.array([0.5, 0.1]), max_evaluations=5)
     assert not found.converged
     assert (found.evaluations, len(seen)) == (5, 5)
     assert found.log_likelihoods.sum() == max(seen)
@@ -196,6 +198,6 @@ def test_a_high_step_far_from_the_hill_does_not_end_the_search():
         return np.array([-0.5 * ((p[0] - 0.7) / 0.0016) ** 2 + 15.0 * (p[0] < 0.657)])
 
     box = np.array([[0.3, 0.95]])
-    found = maximise(stepped, np.array([0.652]), box, np.array([0.08]))
+    found = maximize(stepped, np.array([0.652]), box, np.array([0.08]))
     assert found.top.values[0] == pytest.approx(0.7, abs=1e-6)
     assert found.top.standard_errors[0] == pytest.approx(0.0016, rel=1e-6)

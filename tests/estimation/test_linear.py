@@ -10,10 +10,10 @@ from scipy.linalg import expm
 
 from hybridctl.base.errors import InputError, UnknownNameError
 from hybridctl.estimation.estimate import Estimate, nearest_semidefinite
-from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.measurement import Measurement, linear
 from hybridctl.estimation.noise import Noise
 from hybridctl.estimation.record import Record, Series
+from hybridctl.estimation.salted_kalman_filter import FilterOptions, SaltedKalmanFilter
 
 A = np.array([[0.0, 1.0, 0.0], [-4.0, -0.3, 0.5], [0.0, 0.2, -1.5]])
 C = np.array([0.3, -9.81, 0.2])
@@ -29,8 +29,8 @@ def start():
 
 
 def kalman(**options):
-    tight = {"rtol": 1e-9, "atol": 1e-9, **options}
-    return SaltedKalmanFilter(affine(A, C), Q, linear("z", H, R, gate=None), **tight)
+    tight = FilterOptions(**{"rtol": 1e-9, "atol": 1e-9, **options})
+    return SaltedKalmanFilter(affine(A, C), Q, linear("z", H, R, gate=None), options=tight)
 
 
 def discrete(h):
@@ -145,8 +145,7 @@ def test_a_flow_that_varies_in_time_agrees_with_the_integrated_riccati_equation(
         symbolic.hybrid_system([swing], []),
         np.diag([0.01, 0.3]),
         linear("z", np.eye(2), np.eye(2)),
-        rtol=1e-12,
-        atol=1e-13,
+        options=FilterOptions(rtol=1e-12, atol=1e-13),
     )
     p0, x0 = np.diag([0.1, 0.2]), np.array([2.0, 0.0])
     found = kf.predict(Estimate("flow", 0.0, x0, p0), 1.0).estimate.covariance
@@ -180,7 +179,9 @@ def test_noise_that_a_function_gives_is_that_of_its_value():
     """Compiled steps gather what is constant, what a function gives is collocated."""
     z, found = linear("z", H, R), []
     for noise in (Q, Noise(lambda mode, t, x, u: Q)):
-        kf = SaltedKalmanFilter(affine(A, C), noise, z, rtol=1e-12, atol=1e-12)
+        kf = SaltedKalmanFilter(
+            affine(A, C), noise, z, options=FilterOptions(rtol=1e-12, atol=1e-12)
+        )
         found.append(kf.predict(start(), 0.7).estimate.covariance)
     phi, _, gathered = discrete(0.7)
     right = phi @ P0 @ phi.T + gathered
@@ -245,7 +246,7 @@ def test_bad_input_is_named():
     with pytest.raises(InputError, match="different names"):
         SaltedKalmanFilter(system, Q, [z, z])
     with pytest.raises(UnknownNameError, match="strategy"):
-        SaltedKalmanFilter(system, Q, z, strategy="reset")
+        SaltedKalmanFilter(system, Q, z, options=FilterOptions(strategy="reset"))
     kf = kalman()
     with pytest.raises(InputError, match="time must not be before"):
         kf.predict(start(), -0.1)

@@ -9,7 +9,7 @@ import pytest
 import hybridctl as hc
 from hybridctl.app.models import find_source
 from hybridctl.base.errors import SimulationError
-from hybridctl.estimation.filters import first_estimate
+from hybridctl.estimation.initial_estimate import first_estimate
 from hybridctl.estimation.log_watch import LogWatch, ScaledChannel, TooManyStepsError
 from hybridctl.estimation.record import Record, Series
 from hybridctl.mechanics import Contact, Plane, Robot

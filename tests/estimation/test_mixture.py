@@ -10,15 +10,14 @@ from scipy.spatial.transform import Rotation
 from scipy.stats import norm
 
 import hybridctl as hc
+from hybridctl.estimation.consistency import judge, nees
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.filter import SaltedKalmanFilter
-from hybridctl.estimation.judgement import judge, nees
+from hybridctl.estimation.filter_state import Hypothesis
 from hybridctl.estimation.measurement import linear
-from hybridctl.estimation.mixture import mixed
-from hybridctl.estimation.model import Model
+from hybridctl.estimation.mixture import mix_hypotheses
 from hybridctl.estimation.record import Record, Series
+from hybridctl.estimation.salted_kalman_filter import SaltedKalmanFilter
 from hybridctl.estimation.smoother import smooth
-from hybridctl.estimation.state import Hypothesis
 from hybridctl.sampling.particle import ParticleFilter
 
 RESTITUTION, START = 0.7, np.array([0.1, 0.0])
@@ -311,8 +310,7 @@ def test_on_a_manifold_moments_are_those_of_the_angle_about_one_axis():
         p = np.zeros((12, 12))
         p[3:6, 3:6] = spread**2 * np.eye(3)
         hypotheses.append(Hypothesis(Estimate(mode, 0.0, x, p), np.log(w)))
-    model = Model(system, None)
-    found = mixed(model, hypotheses, model.law(mode, None))
+    found = mix_hypotheses(system, hypotheses)
     middle = weights @ angles
     ways = angles - middle
     turned = Rotation.from_quat(found.mean[3:7]).as_rotvec()
@@ -327,11 +325,11 @@ def test_on_a_manifold_moments_are_those_of_the_angle_about_one_axis():
 def test_modes_of_another_size_count_in_the_probabilities_alone():
     line = hc.Mode("line", hc.VectorSpace(1), lambda t, x, u: x)
     plane = hc.Mode("plane", hc.VectorSpace(2), lambda t, x, u: x)
-    model = Model(hc.HybridSystem([line, plane], []), None)
+    system = hc.HybridSystem([line, plane], [])
     one = Hypothesis(Estimate("line", 0.0, np.array([1.0]), np.eye(1)), np.log(0.4))
     two = Hypothesis(Estimate("plane", 0.0, np.array([1.0, 2.0]), np.eye(2)), np.log(0.35))
     three = Hypothesis(Estimate("plane", 0.0, np.array([3.0, 2.0]), np.eye(2)), np.log(0.25))
-    found = mixed(model, [one, two, three], model.law("line", None))
+    found = mix_hypotheses(system, [one, two, three])
     assert found.probabilities == pytest.approx({"plane": 0.6, "line": 0.4})
     np.testing.assert_allclose(found.mean, [1.0 + 2.0 * 0.25 / 0.6, 2.0])
     share = 0.25 / 0.6

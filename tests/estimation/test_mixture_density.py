@@ -14,12 +14,12 @@ from estimation.systems import GRAVITY, bouncing_ball
 from hybridctl.robots import block
 
 from hybridctl import symbolic
-from hybridctl.estimation.chances import Truncation
-from hybridctl.estimation.correct import Innovation
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.filter import SaltedKalmanFilter
-from hybridctl.estimation.jumps import STRATEGIES
+from hybridctl.estimation.guard_probabilities import Truncation
+from hybridctl.estimation.kalman_equations import Innovation
 from hybridctl.estimation.measurement import LinearizedResidual, linear
+from hybridctl.estimation.salted_jump import STRATEGIES
+from hybridctl.estimation.salted_kalman_filter import FilterOptions, SaltedKalmanFilter
 from hybridctl.sampling.unscented import UnscentedFilter
 
 RESTITUTION, START = 0.7, np.array([0.1, 0.0])
@@ -82,7 +82,11 @@ def ball_filter(hypotheses, strategy, kind=SaltedKalmanFilter, gate=None):
         linear("both", np.eye(2), np.diag([S, 0.2]) ** 2, gate=gate),
     ]
     return kind(
-        bouncing_ball(RESTITUTION), NONE, measured, hypotheses=hypotheses, strategy=strategy
+        bouncing_ball(RESTITUTION),
+        NONE,
+        measured,
+        hypotheses=hypotheses,
+        options=FilterOptions(strategy=strategy),
     )
 
 
@@ -149,7 +153,7 @@ def in_corner(strategy, late, *, curvature=0.0, hypotheses=4, kind=SaltedKalmanF
     one = linear("sum", [[0.7, 0.7, 0.0, 0.0]], [[S**2]], gate=None)
     kf = kind(
         corner(curvature), np.zeros((4, 4)), [places, one],
-        hypotheses=hypotheses, strategy=strategy,
+        hypotheses=hypotheses, options=FilterOptions(strategy=strategy),
     )  # fmt: skip
     p = np.diag([S, S, 0.02, 0.02]) ** 2
     p[0, 1] = p[1, 0] = 0.8 * S**2
@@ -206,7 +210,11 @@ def block_near_touch(ahead, strategy):
     start = np.array([0.0, lowest - speed * TOUCH + 0.5 * p.gravity * TOUCH**2, pitch])
     measured = linear("pose", np.eye(6)[1:3], np.diag([S, 2.0 * S]) ** 2, gate=None)
     kf = SaltedKalmanFilter(
-        block.system(p), np.zeros((6, 6)), measured, hypotheses=4, strategy=strategy
+        block.system(p),
+        np.zeros((6, 6)),
+        measured,
+        hypotheses=4,
+        options=FilterOptions(strategy=strategy),
     )
     deviations = np.array([S, S, 2.0 * S, 0.02, 0.02, 0.1])
     mean = np.concatenate((start, [0.5, speed, 0.0]))

@@ -8,9 +8,9 @@ from estimation.systems import GRAVITY, bounced, bouncing_ball, height
 
 from hybridctl.base.errors import InputError
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.online import Estimator
 from hybridctl.estimation.record import Record, Series
+from hybridctl.estimation.salted_kalman_filter import SaltedKalmanFilter
 
 TIMES = np.arange(1, 41) / 50.0
 VALUES = np.array([bounced(np.array([[1.0, 0.0]]), t)[0, 0] for t in TIMES])

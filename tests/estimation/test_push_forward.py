@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 import hybridctl as hc
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.measurement import linear
 from hybridctl.estimation.record import Record, Series
+from hybridctl.estimation.salted_kalman_filter import SaltedKalmanFilter
 from hybridctl.hybrid.mode import Transition
 
 # Rounded, so that no product of entries underflows: the tolerance is relative to such products.

@@ -14,15 +14,15 @@ import hybridctl as hc
 from hybridctl.app.models import find_model
 from hybridctl.base.errors import InputError
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.filter import SaltedKalmanFilter
-from hybridctl.estimation.filters import first_estimate, kalman
+from hybridctl.estimation.filter_state import Beginning, Row
+from hybridctl.estimation.initial_estimate import build_kalman_filter, first_estimate
 from hybridctl.estimation.measurement import linear
-from hybridctl.estimation.monitor import _anew as begun_anew
-from hybridctl.estimation.monitor import inflation
 from hybridctl.estimation.record import Record, Series
+from hybridctl.estimation.recovery import _restart_from_rows as begun_anew
+from hybridctl.estimation.recovery import compute_inflation
+from hybridctl.estimation.salted_kalman_filter import FilterOptions, SaltedKalmanFilter
 from hybridctl.estimation.smoother import smooth
-from hybridctl.estimation.state import Beginning, Row
-from hybridctl.estimation.synthetic import synthetic
+from hybridctl.estimation.synthetic import simulate_record
 from hybridctl.sampling.filters import make_filter as named_filter
 from hybridctl.sampling.unscented import UnscentedFilter
 
@@ -35,9 +35,9 @@ def positive(rng, n):
 
 
 def test_one_component_gets_the_variance_of_its_residual():
-    found = inflation(np.array([[0.04]]), np.array([[0.01]]), np.array([3.0]))
+    found = compute_inflation(np.array([[0.04]]), np.array([[0.01]]), np.array([3.0]))
     assert found == pytest.approx((9.0 - 0.01) / 0.04, rel=1e-10)
-    assert inflation(np.array([[0.04]]), np.array([[0.01]]), np.array([0.1])) == 1.0
+    assert compute_inflation(np.array([[0.04]]), np.array([[0.01]]), np.array([0.1])) == 1.0
 
 
 @given(st.integers(0, 10**6), st.integers(1, 4), st.floats(2.0, 1e4))
@@ -46,7 +46,7 @@ def test_the_factor_makes_the_residual_most_likely(seed, n, size):
     rng = np.random.default_rng(seed)
     spread, noise = positive(rng, n), positive(rng, n)
     r = size * rng.normal(size=n)
-    factor = inflation(spread, noise, r)
+    factor = compute_inflation(spread, noise, r)
     assert factor >= 1.0
     assume(factor < 1e12)  # the largest that is given
 
@@ -56,7 +56,7 @@ def test_the_factor_makes_the_residual_most_likely(seed, n, size):
     for other in (0.99, 1.01):
         assert likelihood(max(other * factor, 1.0)) <= likelihood(factor) + 1e-10
     # with a small R it is the factor that puts the normalized innovation at its mean
-    factor = inflation(spread, 1e-9 * noise, r)
+    factor = compute_inflation(spread, 1e-9 * noise, r)
     if factor > 1.0:
         nis = r @ np.linalg.solve(factor * spread + 1e-9 * noise, r)
         assert nis == pytest.approx(n, rel=1e-4)
@@ -64,8 +64,8 @@ def test_the_factor_makes_the_residual_most_likely(seed, n, size):
 
 def test_a_held_direction_does_not_count():
     spread, noise = np.diag([0.04, 0.0]), np.diag([0.01, 0.01])
-    alone = inflation(spread[:1, :1], noise[:1, :1], np.array([3.0]))
-    assert inflation(spread, noise, np.array([3.0, 50.0])) == pytest.approx(alone)
+    alone = compute_inflation(spread[:1, :1], noise[:1, :1], np.array([3.0]))
+    assert compute_inflation(spread, noise, np.array([3.0, 50.0])) == pytest.approx(alone)
 
 
 A = np.array([[0.0, 1.0, 0.0], [-4.0, -0.3, 0.5], [0.0, 0.2, -1.5]])
@@ -115,9 +115,7 @@ def test_to_filter_and_smoother_an_inflation_is_process_noise_at_that_time(kind)
         affine(A, np.zeros(3)),
         Q,
         linear("z", H, R, gate=0.9999),
-        patience=1,
-        rtol=1e-13,
-        atol=1e-14,
+        options=FilterOptions(patience=1, rtol=1e-13, atol=1e-14),
     )
     record = Record({"z": Series(h * np.arange(1, n + 1), values)})
     result = kf.run(record, Estimate("flow", 0.0, x0, p0))
@@ -160,7 +158,7 @@ def filtered(model, chosen, record, kind=SaltedKalmanFilter):
 
 
 def make_filter(model, chosen, kind, patience):
-    return kalman(model, replace(chosen, patience=patience), kind=kind)
+    return build_kalman_filter(model, replace(chosen, patience=patience), kind=kind)
 
 
 def errors(model, result, truth, since):
@@ -209,12 +207,12 @@ def test_particles_are_drawn_anew_for_a_ball_that_was_pushed_away():
 
 def test_wild_rows_alone_or_few_stay_rejected():
     model, chosen = prepared("ball")
-    record, _ = synthetic(model, chosen)
+    record, _ = simulate_record(model, chosen)
     series = record.channels["position"]
     values = series.values.copy()
     values[[10, 20, 40, 41, 70, *range(90, 97)]] += 3.0
     start, rest = first_estimate(model, chosen, Record({"position": Series(series.times, values)}))
-    summary = kalman(model, chosen).run(rest, start).summary()
+    summary = build_kalman_filter(model, chosen).run(rest, start).summary()
     assert (summary["rejected"], summary["reopened"]) == (12, 0)
 
 
@@ -224,7 +222,7 @@ def test_wild_rows_alone_or_few_stay_rejected():
 def test_ordinary_motions_are_left_alone(name, count, more):
     for seed in range(count):
         model, chosen = prepared(name, f"seed={seed}", *more, *(["duration=0.4"] if more else []))
-        record, _ = synthetic(model, chosen)
+        record, _ = simulate_record(model, chosen)
         found, blind = filtered(model, chosen, record)
         assert found.summary()["reopened"] == 0
         np.testing.assert_array_equal(found.means[-1], blind.means[-1])
@@ -275,7 +273,7 @@ def test_a_block_that_does_not_stick_is_found_sliding():
 def test_a_foot_that_is_lifted_by_hand_is_found_off_the_door():
     """A torque that nobody has logged pulls the arm back for 60 ms."""
     model, chosen = prepared("door", "begin=0.9", "duration=0.6")
-    record, made = synthetic(model, chosen)
+    record, made = simulate_record(model, chosen)
     lift = int(np.searchsorted(made.times, 1.25))
     x, mode, runs = made.run(made.times[lift]), model.open, []
     for k in range(lift, len(made.times) - 1):
@@ -301,7 +299,9 @@ def test_a_value_that_a_contact_excludes_is_believed_by_no_covariance():
     """Resting: height and speed are held, so no multiple of the covariance moves them."""
     start = Estimate("air", 0.0, np.array([1.0, 0.0]), np.diag([0.0, 0.0]))
     measured = linear("height", [[1.0, 0.0]], [[1e-6]], gate=0.999)
-    at_once = SaltedKalmanFilter(bouncing_ball(), np.zeros((2, 2)), measured, patience=1)
+    at_once = SaltedKalmanFilter(
+        bouncing_ball(), np.zeros((2, 2)), measured, options=FilterOptions(patience=1)
+    )
     found = at_once.update(start, "height", 1.5)
     assert not found.reopened
     np.testing.assert_array_equal(found.estimate.mean, start.mean)
@@ -314,7 +314,10 @@ def test_a_value_that_a_contact_excludes_is_believed_by_no_covariance():
         "'height' contradicts the estimate, and is not explained otherwise"
     ] * 3
     anew = SaltedKalmanFilter(
-        bouncing_ball(), np.zeros((2, 2)), measured, beginning=Beginning("air", np.eye(2))
+        bouncing_ball(),
+        np.zeros((2, 2)),
+        measured,
+        options=FilterOptions(beginning=Beginning("air", np.eye(2))),
     ).run(off, start)
     assert anew.summary()["reopened"] == 1
     np.testing.assert_allclose(anew.means[-1][0], 1.5 + 0.1 * 0.24 - 4.905 * 0.24**2, atol=3e-3)
@@ -322,10 +325,15 @@ def test_a_value_that_a_contact_excludes_is_believed_by_no_covariance():
 
 def test_settings_are_checked():
     with pytest.raises(InputError, match="patience"):
-        SaltedKalmanFilter(bouncing_ball(), np.zeros((2, 2)), height(), patience=0)
+        SaltedKalmanFilter(
+            bouncing_ball(), np.zeros((2, 2)), height(), options=FilterOptions(patience=0)
+        )
     with pytest.raises(InputError, match="beginning"):
         SaltedKalmanFilter(
-            bouncing_ball(), np.zeros((2, 2)), height(), beginning=Beginning("air", np.eye(3))
+            bouncing_ball(),
+            np.zeros((2, 2)),
+            height(),
+            options=FilterOptions(beginning=Beginning("air", np.eye(3))),
         )
     with pytest.raises(InputError, match="patience"):
         find_model("ball").configured(None, ["patience=0"])
@@ -337,7 +345,12 @@ def test_a_restart_believes_its_first_two_values_whatever_its_covariance(width):
     """Of a wide beginning the gate takes them; of a narrow one they are believed against it."""
     system = affine([[0.0, 1.0], [0.0, 0.0]], [0.0, 0.0])
     beginning = Beginning("flow", width**2 * np.eye(2))
-    kf = SaltedKalmanFilter(system, np.zeros((2, 2)), height(1e-6), beginning=beginning, patience=4)
+    kf = SaltedKalmanFilter(
+        system,
+        np.zeros((2, 2)),
+        height(1e-6),
+        options=FilterOptions(beginning=beginning, patience=4),
+    )
     state = kf.start(Estimate("flow", 0.0, np.zeros(2), 1e-6 * np.eye(2)))
     rows = [
         Row(Estimate("flow", t, np.zeros(2), np.eye(2)), "height", np.array([3.0 + 2.0 * t]), None)
@@ -351,7 +364,9 @@ def test_a_restart_believes_its_first_two_values_whatever_its_covariance(width):
 
 def test_what_is_kept_for_a_restart_does_not_grow():
     system = affine([[0.0, 1.0], [0.0, 0.0]], [0.0, 0.0])
-    kf = SaltedKalmanFilter(system, np.zeros((2, 2)), height(1e-2), patience=3)
+    kf = SaltedKalmanFilter(
+        system, np.zeros((2, 2)), height(1e-2), options=FilterOptions(patience=3)
+    )
     state = kf.start(Estimate("flow", 0.0, np.zeros(2), np.eye(2)))
     for t in np.linspace(0.1, 3.0, 30):
         state = kf.update(kf.predict(state, t), "height", [0.0])
@@ -375,7 +390,9 @@ def test_what_is_kept_for_a_restart_does_not_grow():
 def test_values_in_a_row_are_counted_channel_by_channel(rows, begun):
     """Two in a row begin anew; those marked are far off."""
     exact = [linear(name, [[1.0]], [[1e-4]], gate=0.999) for name in "ab"]
-    kf = SaltedKalmanFilter(affine([[0.0]], [0.0]), np.zeros((1, 1)), exact, patience=2)
+    kf = SaltedKalmanFilter(
+        affine([[0.0]], [0.0]), np.zeros((1, 1)), exact, options=FilterOptions(patience=2)
+    )
     state = kf.predict(Estimate("flow", 0.0, np.zeros(1), np.array([[1e-4]])), 0.1)
     opened = 0
     for row in rows.split():

@@ -12,10 +12,10 @@ from scipy.linalg import expm
 
 import hybridctl as hc
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.measurement import linear
 from hybridctl.estimation.noise import Noise
 from hybridctl.estimation.record import Record, Series
+from hybridctl.estimation.salted_kalman_filter import FilterOptions, SaltedKalmanFilter
 from hybridctl.estimation.smoother import smooth
 from hybridctl.hybrid.mode import Transition
 from hybridctl.sampling.particle import ParticleFilter
@@ -26,7 +26,7 @@ Q = np.diag([1e-3, 0.2, 0.05])
 P0 = np.diag([0.04, 0.1, 0.2]) + 0.01
 H = np.array([[1.0, 0.0, 0.3], [0.0, 1.0, 0.0]])
 R = np.array([[0.01, 0.002], [0.002, 0.03]])
-TIGHT = {"rtol": 1e-13, "atol": 1e-14}
+TIGHT = FilterOptions(rtol=1e-13, atol=1e-14)
 NONE = np.zeros((2, 2))
 
 
@@ -42,7 +42,7 @@ def test_on_a_linear_flow_it_is_the_dense_solution(kind):
     times = np.array([0.1, 0.15, 0.15, 0.6, 0.61, 1.4])
     values = np.random.default_rng(0).normal(size=(6, 2))
     x0 = np.array([0.5, -0.2, 0.1])
-    kf = kind(affine(A, np.zeros(3)), Q, linear("z", H, R, gate=None), **TIGHT)
+    kf = kind(affine(A, np.zeros(3)), Q, linear("z", H, R, gate=None), options=TIGHT)
     found = smooth(
         kf.model.system, kf.run(Record({"z": Series(times, values)}), Estimate("flow", 0.0, x0, P0))
     )
@@ -65,7 +65,9 @@ def test_through_a_bounce_it_is_the_dense_solution_with_the_saltation_matrix():
     (event,) = run.events
     residuals = 1e-6 * np.random.default_rng(1).normal(size=4)
     values = np.array([run(t)[0] for t in times]) + residuals
-    kf = SaltedKalmanFilter(system, noise, height(1e-12), rtol=1e-12, atol=1e-12)
+    kf = SaltedKalmanFilter(
+        system, noise, height(1e-12), options=FilterOptions(rtol=1e-12, atol=1e-12)
+    )
     result = kf.run(Record({"height": Series(times, values)}), Estimate("air", 0.0, x0, p0))
     found = smooth(system, result)
 
@@ -93,7 +95,9 @@ def crossing(seed, hypotheses):
     truth = np.array([hc.simulate(system, "I", x0, (0.0, t)).final_state for t in times])
     values = truth + 0.05 * rng.normal(size=(8, 2))
     measured = linear("z", np.eye(2), p0, gate=None)
-    kf = SaltedKalmanFilter(system, NONE, measured, rewind=0.5, hypotheses=hypotheses)
+    kf = SaltedKalmanFilter(
+        system, NONE, measured, options=FilterOptions(rewind=0.5), hypotheses=hypotheses
+    )
     result = kf.run(Record({"z": Series(times, values)}), Estimate("I", 0.0, m0, p0))
     return system, matrix, result, values
 
@@ -143,7 +147,11 @@ def test_noise_of_a_reset_that_a_correction_brought_about_comes_after_its_value(
     )  # fmt: skip
     p, added = 0.05**2, np.diag([0.0, 0.01])
     kf = SaltedKalmanFilter(
-        system, NONE, linear("z", np.eye(2), p * np.eye(2)), reset_noise=added, rewind=0.5
+        system,
+        NONE,
+        linear("z", np.eye(2), p * np.eye(2)),
+        reset_noise=added,
+        options=FilterOptions(rewind=0.5),
     )
     x0, values = np.array([0.2, 0.0]), np.array([[-0.2, 0.02], [-0.1, 1.05]])
     record = Record({"z": Series([0.1, 0.2], values)})

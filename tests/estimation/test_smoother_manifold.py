@@ -8,9 +8,9 @@ from scipy.spatial.transform import Rotation
 
 import hybridctl as hc
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.measurement import configuration
 from hybridctl.estimation.record import Record, Series
+from hybridctl.estimation.salted_kalman_filter import FilterOptions, SaltedKalmanFilter
 from hybridctl.estimation.smoother import smooth
 from hybridctl.hybrid.mode import Guard, GuardJacobian, Reset, Transition
 
@@ -59,7 +59,11 @@ def flowed_back(scale, times, level=None):
     ]
     pose = configuration("pose", space, 0.1 * scale**2 * np.eye(6))
     kf = SaltedKalmanFilter(
-        system, np.zeros((12, 12)), pose, rewind=5.0, hypotheses=1, rtol=1e-11, atol=1e-12
+        system,
+        np.zeros((12, 12)),
+        pose,
+        options=FilterOptions(rewind=5.0, rtol=1e-11, atol=1e-12),
+        hypotheses=1,
     )
     record = Record({"pose": Series(times, np.array(values))})
     result = kf.run(record, Estimate("above", 0.0, x0, p0))
@@ -160,8 +164,7 @@ def test_the_error_to_the_dense_solution_falls_with_the_square_of_deviations(ear
             e**2 * Q,
             configuration("pose", space, e**2 * R, gate=None),
             hypotheses=1,
-            rtol=1e-11,
-            atol=1e-11,
+            options=FilterOptions(rtol=1e-11, atol=1e-11),
         )
         record = Record({"pose": Series(times, np.array(values))})
         result = kf.run(record, Estimate(AIR, 0.0, x0, e**2 * P0))

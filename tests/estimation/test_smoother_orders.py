@@ -6,11 +6,11 @@ from estimation.systems import GRAVITY, bounced, bouncing_ball, height
 from estimation.test_mixture_density import BEFORE, in_corner
 from scipy.stats import chi2
 
+from hybridctl.estimation.consistency import nees
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.filter import SaltedKalmanFilter
-from hybridctl.estimation.judgement import nees
-from hybridctl.estimation.jumps import STRATEGIES
 from hybridctl.estimation.record import Record, Series
+from hybridctl.estimation.salted_jump import STRATEGIES
+from hybridctl.estimation.salted_kalman_filter import FilterOptions, SaltedKalmanFilter
 from hybridctl.estimation.smoother import smooth
 
 RESTITUTION, START = 0.7, np.array([0.1, 0.0])
@@ -177,7 +177,7 @@ def test_one_hypothesis_gives_the_numbers_that_it_gave_before_there_were_several
     times, s = IMPACT + np.array([-0.05, 0.003, 0.05]), 2e-3
     values = np.array([0.06, 1e-3, 0.04])
     system = bouncing_ball(RESTITUTION)
-    kf = SaltedKalmanFilter(system, NONE, height(s**2), strategy=strategy)
+    kf = SaltedKalmanFilter(system, NONE, height(s**2), options=FilterOptions(strategy=strategy))
     start = Estimate("air", 0.0, START, s**2 * np.eye(2))
     result = kf.run(Record({"height": Series(times, values)}), start)
     found = smooth(system, result)

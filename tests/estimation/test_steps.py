@@ -9,13 +9,17 @@ from scipy.linalg import expm
 from sensitivity.test_breakaway import X0, broken_away
 
 from hybridctl import symbolic
-from hybridctl.estimation.covariance import step_transition, transition
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.filter import SaltedKalmanFilter
+from hybridctl.estimation.kalman_equations import (
+    StatePrediction,
+    propagate_along_arc,
+    propagate_over_step,
+)
 from hybridctl.estimation.measurement import coordinates
-from hybridctl.estimation.model import Model
 from hybridctl.estimation.noise import Noise
-from hybridctl.estimation.predict import StatePrediction, extend, predict
+from hybridctl.estimation.noisy_system import NoisySystem
+from hybridctl.estimation.prediction import extend_past_guards, predict
+from hybridctl.estimation.salted_kalman_filter import FilterOptions, SaltedKalmanFilter
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.model import StepRequest
 from hybridctl.sensitivity.propagation import propagate_perturbations
@@ -52,11 +56,16 @@ def test_compiled_and_collocated_a_step_is_the_same(density):
     if density is not None:
         noise = Noise(density)
     x, u, p = np.array([0.0, 0.5, 0.3, 1.0, 0.2, -2.0]), np.array([0.3, 0.1, -0.2]), np.eye(6)
-    kf = SaltedKalmanFilter(system, noise, coordinates("z", [0], np.eye(1)), rtol=1e-10, atol=1e-10)
+    kf = SaltedKalmanFilter(
+        system,
+        noise,
+        coordinates("z", [0], np.eye(1)),
+        options=FilterOptions(rtol=1e-10, atol=1e-10),
+    )
     ahead = StepRequest(0.0, x, H, 1e-10, 1e-10)
     moved = mode.transition(ahead, u, kf.model.diffusion(mode, ahead, u))
     taken = mode.step(ahead, HeldInput(u))
-    flow = step_transition(kf.model, mode, 0.0, H, taken.states, u, p)
+    flow = propagate_over_step(kf.model, mode, 0.0, H, taken.states, u, p)
     np.testing.assert_allclose(moved.state, taken.states[-1], atol=1e-14)
     np.testing.assert_allclose(moved.matrix, flow.state, atol=1e-12)
     np.testing.assert_allclose(moved.noise, flow.noise, atol=1e-12)
@@ -68,17 +77,24 @@ def test_what_gives_way_gathers_the_same_compiled_and_collocated(key):
     mode = system.mode(key)
     noise = Noise(np.diag([1.0, 4.0, 0.1]), through_input=True, compliance=0.5)
     x, u = mode.project(np.array([0.1, 0.05, 0.1, 0.4, 0.0, 0.3])), np.array([0.3, 0.1, -0.2])
-    kf = SaltedKalmanFilter(system, noise, coordinates("z", [0], np.eye(1)), rtol=1e-10, atol=1e-10)
+    kf = SaltedKalmanFilter(
+        system,
+        noise,
+        coordinates("z", [0], np.eye(1)),
+        options=FilterOptions(rtol=1e-10, atol=1e-10),
+    )
     ahead = StepRequest(0.0, x, 2e-3, 1e-10, 1e-10)
     moved = mode.transition(ahead, u, kf.model.diffusion(mode, ahead, u))
     taken = mode.step(ahead, HeldInput(u))
-    flow = step_transition(kf.model, mode, 0.0, ahead.h, taken.states, u, np.zeros((6, 6)))
+    flow = propagate_over_step(kf.model, mode, 0.0, ahead.h, taken.states, u, np.zeros((6, 6)))
     assert moved.error < 1.0
     sizes = np.sqrt(np.diag(flow.noise))
     # each is as accurate as the tolerance of the noise gathered; none of it is zero
     np.testing.assert_allclose(moved.noise / np.outer(sizes, sizes),
                                flow.noise / np.outer(sizes, sizes), atol=1e-9)  # fmt: skip
-    rigid = Noise(noise.value, through_input=True, compliance=0.0).held(mode, 0.0, x, u)
+    rigid = Noise(noise.value, through_input=True, compliance=0.0).constant_diffusion(
+        mode, 0.0, x, u
+    )
     assert np.abs(mode.transition(ahead, u, rigid).noise - moved.noise).max() > 1e-6
 
 
@@ -112,8 +128,8 @@ def test_by_one_step_past_a_guard_and_by_steps_it_is_the_same():
     kf = SaltedKalmanFilter(system, noise, coordinates("z", [0, 1], np.eye(2)))
     start = Estimate(("open",), 0.0, np.array([0.0, 0.01, 0.5, -2.0]), np.eye(4))
     whole = StatePrediction(start, transition=np.eye(4))
-    held = extend(kf.model, whole, H, HeldInput(np.zeros(2)))
-    asked = extend(kf.model, whole, H, lambda t, x: np.zeros(2))
+    held = extend_past_guards(kf.model, whole, H, HeldInput(np.zeros(2)))
+    asked = extend_past_guards(kf.model, whole, H, lambda t, x: np.zeros(2))
     assert held.estimate.mean[1] < -0.02
     np.testing.assert_allclose(held.estimate.mean, asked.estimate.mean, atol=1e-12)
     np.testing.assert_allclose(held.estimate.covariance, asked.estimate.covariance, atol=1e-12)
@@ -141,7 +157,7 @@ def test_the_flow_of_a_covariance_is_that_of_the_linearization_where_friction_is
     right = propagate_perturbations(mode, arc, unit, rtol=1e-11, atol=1e-11).end
     noise = Noise(lambda mode, t, x, u: 0.1 * np.eye(3), through_input=True)
     for w in (None, noise):
-        found = transition(Model(system, w), mode, arc, unit)
+        found = propagate_along_arc(NoisySystem(system, w), mode, arc, unit)
         # each of some eighty steps may add 1e-9 to entries of size one
         np.testing.assert_allclose(found.state, right, rtol=0.0, atol=1e-7)
 
@@ -175,7 +191,10 @@ def test_a_rate_of_growth_that_swings_is_integrated_however_long_the_prediction(
         [symbolic.SymbolicMode("flow", state=x, field=field, time=t)], []
     )
     kf = SaltedKalmanFilter(
-        system, np.zeros((1, 1)), coordinates("z", [0], np.eye(1)), rtol=1e-9, atol=1e-9
+        system,
+        np.zeros((1, 1)),
+        coordinates("z", [0], np.eye(1)),
+        options=FilterOptions(rtol=1e-9, atol=1e-9),
     )
     found = kf.predict(Estimate("flow", 0.0, np.ones(1), np.eye(1)), 1.0).estimate
     grown = np.exp(size / rate * np.sin(rate))
@@ -188,7 +207,10 @@ def test_noise_that_swings_is_gathered_by_its_integral():
     """Also where the state stands still, and nothing but the noise changes."""
     noise = Noise(lambda mode, t, x, u: [[1.0 + np.cos(20.0 * t)]])
     kf = SaltedKalmanFilter(
-        affine([[0.0]], [0.0]), noise, coordinates("z", [0], np.eye(1)), rtol=1e-9, atol=1e-9
+        affine([[0.0]], [0.0]),
+        noise,
+        coordinates("z", [0], np.eye(1)),
+        options=FilterOptions(rtol=1e-9, atol=1e-9),
     )
     found = kf.predict(Estimate("flow", 0.0, np.zeros(1), np.zeros((1, 1))), 1.0).estimate
     np.testing.assert_allclose(found.covariance, [[1.0 + np.sin(20.0) / 20.0]], rtol=1e-7)
@@ -200,9 +222,9 @@ def test_a_step_forth_or_back_is_as_accurate_as_asked_or_none(rate, h):
     """An oscillator; the map of a step that is taken is that of the exponential."""
     a = np.array([[0.0, rate], [-rate, 0.0]])
     system, rtol = affine(a, np.zeros(2)), 1e-9
-    model = Model(system, None, rtol=rtol)
+    model = NoisySystem(system, None, rtol=rtol)
     states = np.zeros((8, 2))
-    flow = step_transition(model, system.mode("flow"), 0.0, h, states, np.zeros(0), np.eye(2))
+    flow = propagate_over_step(model, system.mode("flow"), 0.0, h, states, np.zeros(0), np.eye(2))
     assert (flow is None) == (rate > 10.0)
     if flow is not None:
         np.testing.assert_allclose(flow.state, expm(h * a), rtol=0.0, atol=rtol)

@@ -39,7 +39,7 @@ from scipy.spatial.transform import Rotation
 
 from hybridctl.base.errors import InputError, UnknownNameError
 from hybridctl.base.run_folder import RunFolder
-from hybridctl.estimation.filters import first_estimate
+from hybridctl.estimation.initial_estimate import first_estimate
 from hybridctl.estimation.record import Record, Series
 
 RECORDINGS = Path(__file__).parents[3] / "shared/data/cube_tosses/cube_tosses.npz"

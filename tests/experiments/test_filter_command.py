@@ -10,7 +10,7 @@ from hybridctl.app.cli import cli
 from hybridctl.app.commands.filter import ranking
 from hybridctl.app.models import find_model
 from hybridctl.base.errors import HybridctlError, SimulationError
-from hybridctl.estimation.synthetic import synthetic
+from hybridctl.estimation.synthetic import simulate_record
 from hybridctl.logs import read_log, write_log
 
 QUICK = {  # settings with few samples on both sides of an impact
@@ -207,7 +207,7 @@ def test_the_same_seed_gives_the_same_log_and_others_do_not():
     logs = []
     for seed in (1, 1, 2):
         given = source.configured(None, [*QUICK["ball"], f"seed={seed}"])
-        logs.append(synthetic(model, given)[0].channels["position"].values)
+        logs.append(simulate_record(model, given)[0].channels["position"].values)
     np.testing.assert_array_equal(logs[0], logs[1])
     assert not np.allclose(logs[0], logs[2])
 

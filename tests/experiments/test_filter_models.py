@@ -10,12 +10,12 @@ from hybridctl.app import plugins
 from hybridctl.app.models import find_model
 from hybridctl.base.errors import InputError
 from hybridctl.base.time_series import Series
+from hybridctl.estimation.consistency import band, nees
 from hybridctl.estimation.filter_model import FilterSettings, Sensor
-from hybridctl.estimation.filters import first_estimate
-from hybridctl.estimation.judgement import band, nees
+from hybridctl.estimation.initial_estimate import first_estimate
 from hybridctl.estimation.measurement import coordinates
 from hybridctl.estimation.record import Record
-from hybridctl.estimation.synthetic import simulate_truth, synthetic
+from hybridctl.estimation.synthetic import simulate_record, simulate_truth
 from hybridctl.hybrid.mapped import Change
 from hybridctl.hybrid.system import MappedSystem
 from hybridctl.logs import Log
@@ -103,7 +103,7 @@ def test_the_commands_of_the_door_are_held_and_go_with_the_truth():
     import hybridctl as hc
 
     model, settings = made("door", "begin=0.85", "duration=0.2", "torque_noise=0", "seed=1")
-    record, truth = synthetic(model, settings)
+    record, truth = simulate_record(model, settings)
     x, mode, t = truth.run(0.85), model.open, 0.85
     events = []
     for end, u in zip(record.inputs.times[1:].tolist(), record.inputs.values, strict=False):
@@ -120,7 +120,7 @@ def test_first_estimates_are_consistent(model):
     built, settings = made(model, "duration=0.2", "rate=50")
     pairs = []
     for seed in range(40):
-        record, truth = synthetic(built, replace(settings, seed=seed))
+        record, truth = simulate_record(built, replace(settings, seed=seed))
         start, rest = first_estimate(built, settings, record)
         assert start.time == pytest.approx((settings.warm_up - 1) / 50.0)
         assert min(s.times.min() for s in rest.channels.values()) > start.time
@@ -146,7 +146,7 @@ def test_a_start_near_the_ground_has_the_velocity_between_its_rows(hypotheses):
 
 def test_the_first_estimate_of_a_wrapped_robot_is_that_of_the_robot():
     model, settings = made("ball", *FREE)
-    record, _ = synthetic(model, settings)
+    record, _ = simulate_record(model, settings)
     wrapped = replace(model, system=MappedSystem(model.system, lambda key: Change()))
     one, other = (first_estimate(each, settings, record)[0] for each in (model, wrapped))
     np.testing.assert_allclose(other.mean, one.mean, atol=1e-9)  # whole steps, and stage by stage
@@ -206,7 +206,7 @@ def test_the_ball_model_is_that_of_the_robot():
 def test_sensors_that_measure_everything_together_need_no_start():
     """A pose of the body in one channel, its pitch in another: as if they were one."""
     model, settings = made("block", "rate=100", "duration=0.3")
-    record, _ = synthetic(model, settings)
+    record, _ = simulate_record(model, settings)
     whole = record.channels["pose"]
     r = np.diag(model.sensors[0].measurement.covariance)
     parts = {"place": [0, 1], "pitch": [2]}

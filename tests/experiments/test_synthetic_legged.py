@@ -7,7 +7,7 @@ import pytest
 from oracles import walking_robots as synthetic
 from scipy.spatial.transform import Rotation
 
-from hybridctl.estimation.judgement import band, nees
+from hybridctl.estimation.consistency import band, nees
 from hybridctl.estimation.record import Series
 from hybridctl.legged.hypotheses import ContactEvidence
 from hybridctl.legged.measurements import ANGLES

@@ -10,7 +10,7 @@ from hybrid.mapped_kinds import KINDS, T
 
 import hybridctl as hc
 from hybridctl.base.errors import InputError, SystemDefinitionError
-from hybridctl.estimation.model import Model
+from hybridctl.estimation.noisy_system import NoisySystem
 from hybridctl.hybrid.guards import GuardJacobian, GuardSet
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.mapped import Change
@@ -186,18 +186,18 @@ def without_a_guard(k):
     names = k.system.mode(k.key).guard_names
     if not names:
         pytest.skip("it has no guards")
-    reduced = Model(k.system, None).without(k.key, names[:1])
+    reduced = NoisySystem(k.system, None).without_guards(k.key, names[:1])
     return Wrapped(reduced, k.x, k.u, kept=slice(1, None))
 
 
 def without_guards(k):
-    return Wrapped(Model(k.system, None).unguarded, k.x, k.u, kept=slice(0, 0))
+    return Wrapped(NoisySystem(k.system, None).unguarded_system, k.x, k.u, kept=slice(0, 0))
 
 
 def staying(k):
     """Whatever its forces say, and without one of its guards."""
     names = k.system.mode(k.key).guard_names
-    mode = Model(k.system, None).staying(k.key, names[:1])
+    mode = NoisySystem(k.system, None).build_fixed_mode(k.key, names[:1])
     return Wrapped(
         None, k.x, k.u, kept=slice(1, None), mode=mode, selects=False, edges=False, labels=False
     )
@@ -260,7 +260,7 @@ def with_an_offset(k):
 
 
 def backwards(k):
-    mode, _ = Model(k.system, None).backwards(k.key, k.x, 2.0 * T, 1e-4, HeldInput(k.u))
+    mode, _ = NoisySystem(k.system, None).flow_backwards(k.key, k.x, 2.0 * T, 1e-4, HeldInput(k.u))
     return Wrapped(
         None, k.x, k.u, kept=slice(0, 0), sign=-1.0, steps=False, paced=False, mode=mode,
         edges=False, labels=False,

@@ -13,7 +13,7 @@ from scipy.stats import multivariate_normal
 from hybridctl.base.errors import InputError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.record import Series
-from hybridctl.estimation.result import over_sample
+from hybridctl.estimation.result import filter_sample
 from hybridctl.legged.creep import FootMotion
 from hybridctl.legged.hypotheses import ContactEvidence, ContactHypotheses
 from hybridctl.legged.readings import Readings, signal_name
@@ -278,12 +278,12 @@ def test_its_states_are_frozen():
     state, middle = own.start(estimator.start(given)), None
     rows = list(record.samples())
     for sample in rows:
-        state = over_sample(state, record, sample, own.predict, own.update)
+        state = filter_sample(state, record, sample, own.predict, own.update)
         if sample.time <= 0.5:
             middle = state
     for sample in rows:
         if sample.time > 0.5:
-            middle = over_sample(middle, record, sample, own.predict, own.update)
+            middle = filter_sample(middle, record, sample, own.predict, own.update)
     np.testing.assert_array_equal(middle.weights, state.weights)
     np.testing.assert_array_equal(middle.estimate.mean, state.estimate.mean)
 

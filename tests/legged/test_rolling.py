@@ -13,9 +13,9 @@ from legged.machine import (
 
 from hybridctl.base.errors import InputError
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.model import Model
 from hybridctl.estimation.noise import Noise
-from hybridctl.estimation.predict import predict
+from hybridctl.estimation.noisy_system import NoisySystem
+from hybridctl.estimation.prediction import predict
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.mapped import Change
 from hybridctl.hybrid.model import StepRequest
@@ -55,8 +55,8 @@ def test_a_step_is_what_the_integrator_finds():
     estimate = Estimate(KEY, 0.0, x, np.eye(base.space(KEY).ndx))
     law, noise = HeldInput(u), Noise(base.density, of_input=True)
     plain = MappedSystem(system, lambda k: Change())
-    closed = predict(Model(system, noise), estimate, 0.3, law)
-    found = predict(Model(plain, noise, rtol=1e-12, atol=1e-12), estimate, 0.3, law)
+    closed = predict(NoisySystem(system, noise), estimate, 0.3, law)
+    found = predict(NoisySystem(plain, noise, rtol=1e-12, atol=1e-12), estimate, 0.3, law)
     np.testing.assert_allclose(closed.estimate.mean, found.estimate.mean, atol=1e-10)
     np.testing.assert_allclose(closed.transition, found.transition, atol=1e-9)
 
@@ -74,8 +74,10 @@ def test_noise_of_a_step_is_that_of_the_integrator_to_first_order_of_the_step():
     noise, law = Noise(base.density, of_input=True), HeldInput(u)
     errors = []
     for h in (0.08, 0.01):
-        closed = predict(Model(system, noise), estimate, h, law).estimate.covariance
-        exact = predict(Model(plain, noise, rtol=1e-11, atol=1e-13), estimate, h, law).estimate
+        closed = predict(NoisySystem(system, noise), estimate, h, law).estimate.covariance
+        exact = predict(
+            NoisySystem(plain, noise, rtol=1e-11, atol=1e-13), estimate, h, law
+        ).estimate
         errors.append(np.abs(closed - exact.covariance).max())
     assert 40.0 < errors[0] / errors[1] < 90.0
 

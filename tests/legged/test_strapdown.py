@@ -13,9 +13,9 @@ from legged.machine import (
 from scipy.linalg import expm
 
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.model import Model
 from hybridctl.estimation.noise import Noise
-from hybridctl.estimation.predict import predict
+from hybridctl.estimation.noisy_system import NoisySystem
+from hybridctl.estimation.prediction import predict
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.mapped import Change
 from hybridctl.hybrid.model import StepRequest
@@ -38,8 +38,8 @@ def test_it_is_what_the_integrator_finds(key):
     noise = Noise(base.density, of_input=True)
     plain = MappedSystem(system, lambda k: Change())
     law = HeldInput(u)
-    closed = predict(Model(system, noise), estimate, 0.2 + H, law)
-    found = predict(Model(plain, noise, rtol=1e-12, atol=1e-12), estimate, 0.2 + H, law)
+    closed = predict(NoisySystem(system, noise), estimate, 0.2 + H, law)
+    found = predict(NoisySystem(plain, noise, rtol=1e-12, atol=1e-12), estimate, 0.2 + H, law)
     scale = np.abs(found.estimate.covariance).max()
     np.testing.assert_allclose(closed.estimate.mean, found.estimate.mean, atol=1e-10)
     np.testing.assert_allclose(
@@ -63,7 +63,7 @@ def test_noise_of_half_a_step_and_the_other_half_is_that_of_the_whole():
     key = ("stick", "open")
     x, u = state(base, key, np.random.default_rng(3))
     mode = system.mode(key)
-    q = Noise(base.density, of_input=True).held(mode, 0.0, x, u)
+    q = Noise(base.density, of_input=True).constant_diffusion(mode, 0.0, x, u)
     whole = mode.transition(StepRequest(0.0, x, H, 1e-9, 1e-9), u, q)
     half = mode.transition(StepRequest(0.0, x, 0.5 * H, 1e-9, 1e-9), u, q)
     other = mode.transition(StepRequest(0.0, half.state, 0.5 * H, 1e-9, 1e-9), u, q)

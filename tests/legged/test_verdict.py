@@ -7,8 +7,8 @@ import pytest
 from legged.machine import machine
 from scipy.stats import chi2
 
-from hybridctl.estimation.correct import Innovation
 from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation.kalman_equations import Innovation
 from hybridctl.legged.system import OPEN, STICK
 from hybridctl.legged.verdict import (
     FOOT_SPEED,

@@ -8,9 +8,9 @@ import pytest
 from hybridctl.robots import block, cube, rrr_door
 
 import hybridctl as hc
-from hybridctl.estimation.covariance import transition
-from hybridctl.estimation.model import Model
+from hybridctl.estimation.kalman_equations import propagate_along_arc
 from hybridctl.estimation.noise import Noise
+from hybridctl.estimation.noisy_system import NoisySystem
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.mode import Diffusion
 from hybridctl.hybrid.model import StepRequest
@@ -71,7 +71,7 @@ def test_it_is_that_of_the_riccati_equation(make, key, start):
     noise = Diffusion(root @ root.T, np.zeros((mode.nu, mode.nu)))
     matrix, found = gathered(mode, run.arcs[0], noise, 20)
     collocated = Noise(lambda mode, t, x, u: noise.density)  # a function might change on the way
-    other = transition(Model(system, collocated), mode, run.arcs[0], np.eye(n))
+    other = propagate_along_arc(NoisySystem(system, collocated), mode, run.arcs[0], np.eye(n))
     sizes = np.sqrt(np.diag(other.noise))
     np.testing.assert_allclose(matrix, other.state, atol=1e-7)
     apart = (found - other.noise) / np.outer(sizes, sizes)

@@ -19,10 +19,10 @@ from scipy.spatial.transform import Rotation
 
 from hybridctl.base.checks import Array
 from hybridctl.base.spaces import VectorSpace
+from hybridctl.estimation.consistency import nees
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.judgement import nees
 from hybridctl.estimation.record import Record, Series
-from hybridctl.estimation.result import over_sample
+from hybridctl.estimation.result import filter_sample
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.legged.creep_filter import CreepFilter, CreepState
 from hybridctl.legged.estimator import BaseEstimator, BaseSettings
@@ -309,6 +309,6 @@ def over_states(kept: CreepFilter, record: Record, initial: Estimate) -> list[Cr
     states, state = list[CreepState](), kept.start(initial)
     for sample in record.samples():
         if sample.time >= initial.time:
-            state = over_sample(state, record, sample, kept.predict, kept.update)
+            state = filter_sample(state, record, sample, kept.predict, kept.update)
             states.append(state)
     return states

@@ -9,10 +9,10 @@ import hybridctl as hc
 from hybridctl.base.errors import InputError
 from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.measurement import configuration, linear
 from hybridctl.estimation.noise import Noise
 from hybridctl.estimation.record import Record, Series
+from hybridctl.estimation.salted_kalman_filter import SaltedKalmanFilter
 from hybridctl.hybrid.run import BriefEvent
 from hybridctl.mechanics.multibody.state import RobotStateSpace
 from hybridctl.sampling.particle import ParticleFilter, ParticleSet

@@ -7,10 +7,10 @@ from hybridctl.robots import ball, block, cube
 
 from hybridctl.base.errors import InputError
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.measurement import Measurement, configuration, linear
 from hybridctl.estimation.noise import Noise
 from hybridctl.estimation.record import Record, Series
+from hybridctl.estimation.salted_kalman_filter import FilterOptions, SaltedKalmanFilter
 from hybridctl.mechanics.multibody.state import RobotStateSpace
 from hybridctl.sampling.unscented import UnscentedFilter, compute_sigma_points
 
@@ -34,7 +34,7 @@ def test_on_a_linear_flow_it_is_the_kalman_filter(rank):
     start = Estimate("flow", 0.0, np.array([0.5, -0.2, 0.1]), p0)
     arguments = affine(A, C), Q, linear("z", H, R)
     # the points follow the same steps of the integrator only up to its tolerance
-    options = {"rtol": 1e-13, "atol": 1e-14}
+    options = {"options": FilterOptions(rtol=1e-13, atol=1e-14)}
     right = SaltedKalmanFilter(*arguments, **options).run(record, start)
     found = UnscentedFilter(*arguments, **options).run(record, start)
     for a, b in zip(found.steps, right.steps, strict=True):
@@ -48,7 +48,9 @@ def test_constant_flows_are_exact_on_both_sides_of_the_guard():
     system, matrix, _ = two_flows()
     p0 = np.array([[9e-4, 2e-4], [2e-4, 4e-4]])
     start = Estimate("I", 0.0, np.array([-0.2, -0.06]), p0)
-    kf = UnscentedFilter(system, NONE, linear("z", np.eye(2), np.eye(2)), rewind=0.5)
+    kf = UnscentedFilter(
+        system, NONE, linear("z", np.eye(2), np.eye(2)), options=FilterOptions(rewind=0.5)
+    )
     for time, m in ((0.1, np.eye(2)), (0.199, np.eye(2)), (0.201, matrix), (0.4, matrix)):
         found = kf.predict(start, time)
         np.testing.assert_allclose(found.estimate.covariance, m @ p0 @ m.T, rtol=1e-8)

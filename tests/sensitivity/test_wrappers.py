@@ -6,8 +6,8 @@ import pytest
 import hybridctl as hc
 from hybridctl.base.errors import ConstraintViolatedError, GuardViolatedError
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.model import Model
-from hybridctl.estimation.reconcile import reconcile
+from hybridctl.estimation.mode_consistency import reconcile
+from hybridctl.estimation.noisy_system import NoisySystem
 from hybridctl.hybrid.mode import (
     Edge,
     FieldJacobian,
@@ -81,7 +81,7 @@ WRAPPERS = {
     "held inputs": (lambda s: fix_inputs_as_parameters(s, {"a": 0.0})[0], 0),
     "parameters": (lambda s: add_parameters(s, hc.simulate(s, "on", ON_CIRCLE, (0.0, 0.1)))[0], 2),
     "offsets": (lambda s: augment_with_guard_offsets(s, make_touch())[0], 1),
-    "fewer guards": (lambda s: Model(s, None).without("on", ["wall"]), 0),
+    "fewer guards": (lambda s: NoisySystem(s, None).without_guards("on", ["wall"]), 0),
 }
 
 
@@ -173,7 +173,10 @@ def test_a_filter_judges_guards_by_their_scale_as_a_simulation_does():
     e = Estimate("closed", 0.0, np.array([-2e-8]), np.array([[1e-4]]))
     kept, fired = (
         reconcile(model, e, model.law("closed", None)).estimate
-        for model in (Model(make_falling_force(3.0), None), Model(make_falling_force(1.0), None))
+        for model in (
+            NoisySystem(make_falling_force(3.0), None),
+            NoisySystem(make_falling_force(1.0), None),
+        )
     )
     assert kept is e
     assert fired.mode == "open"

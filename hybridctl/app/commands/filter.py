@@ -21,9 +21,9 @@ from hybridctl.app.plots import short_mode
 from hybridctl.app.report import progress, report_alive, say, table
 from hybridctl.base.errors import FileFormatError, HybridctlError, InputError
 from hybridctl.base.run_folder import RunFolder
+from hybridctl.estimation.consistency import Judgement, judge
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
-from hybridctl.estimation.filters import first_estimate
-from hybridctl.estimation.judgement import Judgement, judge
+from hybridctl.estimation.initial_estimate import first_estimate
 from hybridctl.estimation.pose_track import Alignment, Association
 from hybridctl.estimation.record import Record
 from hybridctl.hybrid.trajectory import HybridTrajectory

@@ -24,7 +24,7 @@ from hybridctl.app.plots.filters import band, result_bands
 from hybridctl.app.report import report_alive, say, table
 from hybridctl.base.checks import Array
 from hybridctl.base.run_folder import RunFolder
-from hybridctl.estimation.judgement import Judgement, judge
+from hybridctl.estimation.consistency import Judgement, judge
 from hybridctl.estimation.pose_track import PoseTrack
 from hybridctl.logs import Log, examine, write_tum
 from hybridctl.logs.base_tracks import BASELINES, filtered_track

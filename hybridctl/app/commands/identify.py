@@ -25,7 +25,7 @@ from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import find_bounds
 from hybridctl.base.workers import crew
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
-from hybridctl.estimation.identify import (
+from hybridctl.estimation.identification import (
     Identification,
     LikelihoodPoint,
     Problem,

@@ -23,7 +23,7 @@ from hybridctl.base.tables import format_mode
 from hybridctl.base.time_series import Series
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings, LogChannel
 from hybridctl.estimation.record import Record
-from hybridctl.estimation.synthetic import Truth, synthetic
+from hybridctl.estimation.synthetic import Truth, simulate_record
 from hybridctl.logs import Log, read_log, write_estimates, write_log
 
 _TRUTH = "truth"  # entry of a log's metadata: SHA-256 of the files beside it
@@ -58,7 +58,7 @@ def _split(
 
 def synthetic_log(model: FilterModel, settings: FilterSettings) -> tuple[Log, Truth]:
     """Return a synthetic log with its settings, and the run, see `synthetic`."""
-    found, truth = synthetic(model, settings)
+    found, truth = simulate_record(model, settings)
     metadata = {"experiment": model.name, "settings": json.dumps(asdict(settings))}
     return to_log(found, model, metadata), truth
 

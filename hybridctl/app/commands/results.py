@@ -24,8 +24,8 @@ from hybridctl.app.plots.filters import SIGMAS, apart, band, gaps, result_bands
 from hybridctl.app.report import table
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.tables import format_mode
+from hybridctl.estimation.consistency import Judgement
 from hybridctl.estimation.filter_model import FilterModel
-from hybridctl.estimation.judgement import Judgement
 from hybridctl.estimation.result import FilterResult
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.logs import Log, PoseSeries, write_estimates

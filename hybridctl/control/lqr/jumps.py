@@ -174,7 +174,7 @@ class SimultaneousJump:
             gain: Gain there, as a function of the value.
             later: Feedback in the phantom modes where more guards have fired.
         """
-        remaining = piecewise.after(fired)
+        remaining = piecewise.remaining_jump(fired)
         waiting = sorted(set(range(len(piecewise.guards))) - fired)
         covariance = (
             None
@@ -191,7 +191,7 @@ class SimultaneousJump:
                 phantom = later.get(fired | {waiting[i] for i in then})
                 return own if not then or phantom is None else phantom.gain
 
-            return self._combine_pieces(remaining.fed_back(feedback), after, covariance)
+            return self._combine_pieces(remaining.with_feedback(feedback), after, covariance)
 
         return solve_consistent_value(form, after, remaining.matrix(range(len(waiting))))
 

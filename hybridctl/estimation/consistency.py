@@ -1,11 +1,13 @@
-r"""Whether a filter deserves the covariance it claims, in numbers and in one sentence.
+r"""Consistency of a filter: whether its errors have the covariance that it claims.
 
-- NIS, :math:`r^T S^{-1} r`: of mean m, the dimension of the measurement, without knowing the truth.
-- NEES, :math:`e^T P^+ e` with the error e of the estimate in the tangent space: of mean the rank of
-  P, the pseudo-inverse serving the directions that a contact holds.
+- NIS, normalized innovation squared, :math:`r^T S^{-1} r`: for a consistent filter its mean is m,
+  the dimension of the measurement. It needs no truth.
+- NEES, normalized estimation error squared, :math:`e^T P^+ e` with the error e of the estimate in
+  the tangent space: its mean is the rank of P. The pseudo-inverse leaves out directions that are
+  constrained.
 
 Averages over N independent samples lie within the chi-square band of N m degrees of freedom,
-divided by N. NIS of one run are independent if the filter is right; NEES of one run are not, so
+divided by N. NIS of one run are independent if the filter is consistent. NEES of one run are not:
 average those over runs, at the same time.
 """
 
@@ -26,14 +28,24 @@ from hybridctl.estimation.result import FilterResult
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 
-_RANK = 1e-5  # of variances: what contacts hold is known to second order only
+_MIN_VARIANCE_RATIO = 1e-5
+"""Eigenvalue of the correlation matrix, relative to the largest, up to which a direction counts as
+constrained: constraints are obeyed to second order only."""
+MAX_REJECTED_SHARE = 0.05
+"""Share of rejected values above which a filter has lost the motion. A choice."""
 
 
 @dataclass(frozen=True)
 class Consistency:
-    """An average of normalized squares: `mean` of `count` samples of `degrees` in all.
+    """A mean of normalized squares, and its chi-square band.
 
-    low, high: the band that holds the mean of a consistent filter with probability `level`.
+    Attributes:
+        mean: The mean.
+        count: Number of samples.
+        degrees: Degrees of freedom of all samples together.
+        low: Lower end of the band.
+        high: Upper end of the band.
+        level: Probability with which the mean of a consistent filter lies within the band.
     """
 
     mean: float
@@ -45,17 +57,22 @@ class Consistency:
 
     @property
     def inside(self) -> bool:
-        """Whether the mean lies in its band."""
+        """Whether the mean lies within its band."""
         return self.low <= self.mean <= self.high
 
 
 def nees(
     space: Space, estimate: Estimate | Mixture, truth: Array, *, held: float = 1e-6
 ) -> tuple[float, int]:
-    """Normalized error squared of one estimate, and the rank of its covariance.
+    """Return the normalized error squared of one estimate, and the rank of its covariance.
 
-    held: coordinates of less standard deviation, in their own unit, are held by contacts and left
-    out; of the others, scaled to their spread, directions without variance are left out too.
+    Args:
+        space: Space of the states.
+        estimate: The estimate.
+        truth: True state (nx,).
+        held: Standard deviation, in the unit of each coordinate, up to which contacts constrain the
+            coordinate; it is left out. Of the others, scaled to unit variance, directions without
+            variance are left out too.
     """
     e = space.difference(estimate.mean, truth)
     scale = np.sqrt(np.maximum(np.diag(estimate.covariance), 0.0))
@@ -65,15 +82,21 @@ def nees(
     scale = scale[free]
     correlation = estimate.covariance[np.ix_(free, free)] / np.outer(scale, scale)
     values, vectors = np.linalg.eigh(correlation)
-    live = values > _RANK * values[-1]
+    live = values > _MIN_VARIANCE_RATIO * values[-1]
     along = vectors.T @ (e[free] / scale)
     return float((along[live] ** 2 / values[live]).sum()), int(live.sum())
 
 
 def band(values: Iterable[float], degrees: Iterable[int], *, level: float = 0.99) -> Consistency:
-    """The average of independent normalized squares and its chi-square band.
+    """Return the mean of independent normalized squares with its chi-square band.
 
-    values: NIS or NEES; degrees: the dimension of each. Raises `InputError` for none.
+    Args:
+        values: NIS or NEES, at least one.
+        degrees: Degrees of freedom of each.
+        level: Probability with which the mean of a consistent filter lies within the band.
+
+    Raises:
+        InputError: There is no value, or not one degree for each.
     """
     found, sizes = np.array(list(values), dtype=np.float64), [int(d) for d in degrees]
     if not len(found) or len(found) != len(sizes):
@@ -90,7 +113,11 @@ def band(values: Iterable[float], degrees: Iterable[int], *, level: float = 0.99
 
 
 def nis_band(results: Sequence[FilterResult]) -> Consistency:
-    """NIS of all accepted values of one or more runs, each of the likeliest hypothesis."""
+    """Return the mean NIS of all accepted values with its band.
+
+    Args:
+        results: One or more runs. NIS are those of the likeliest hypothesis.
+    """
     taken = [i for result in results for i in result.innovations if i.accepted]
     return band([i.nis for i in taken], [i.dimension for i in taken])
 
@@ -98,9 +125,12 @@ def nis_band(results: Sequence[FilterResult]) -> Consistency:
 def event_time_errors(
     found: Sequence[Event], truth: Sequence[Event], *, within: float = 0.1
 ) -> tuple[float, ...]:
-    """Estimated minus true time of each true event that the filter found, in s.
+    """Return the estimated minus the true time of each true event that the filter found, s.
 
-    Each true event takes the nearest one of the same guards that is left, within `within` s.
+    Args:
+        found: Events of the filter.
+        truth: True events. Each takes the nearest event of the same guards that is left.
+        within: Largest difference in s.
     """
     left, errors = list(found), []
     for event in truth:
@@ -113,24 +143,33 @@ def event_time_errors(
 
 
 def mode_agreement(result: FilterResult, truth: HybridTrajectory) -> float:
-    """The share of samples at which the most probable mode is the true one; none give nan."""
+    """Return the share of samples at which the most probable mode is the true one.
+
+    Args:
+        result: Result of a filter. Without samples the share is NaN.
+        truth: The true motion.
+    """
     same = [mode == truth.arc(t).mode for t, mode in zip(result.times, result.modes, strict=True)]
     return float(np.mean(same)) if same else float("nan")
 
 
-MANY = 0.05  # share of rejected values above which a filter has lost the motion
-
-
 @dataclass(frozen=True, eq=False)
 class Judgement:
-    """A filter's result, and what speaks for and against it.
+    """A filter's result with its consistency, and its errors where the truth is known.
 
-    nis: the mean normalized innovation and its band, None without any accepted value. nees: the
-    mean over all samples of the normalized error, divided by its degrees of freedom; 1 is expected.
-    It is that of all hypotheses together, of which alone this is true.
-    nees and what follows is None without the truth. Samples of one run are not independent, so
-    there is no band for it here. times_real: seconds of the log filtered in one second. faults:
-    what is wired wrongly in the log, one sentence each; then nothing of the result counts.
+    Attributes:
+        name: Name of the filter.
+        result: Its result.
+        nis: Mean NIS of the accepted values, with its band; None without any.
+        nees: Mean over all samples of NEES divided by its degrees of freedom, of all hypotheses
+            together; 1 is expected. It has no band, because samples of one run are not independent.
+            None, like all that follows, without the truth.
+        agreement: Share of samples with the true mode.
+        event_errors: Estimated minus true times of events, s.
+        missed: Number of true events that were not found.
+        times_real: Seconds of the log filtered in one second.
+        faults: What is wired wrongly in the log, one sentence each. With a fault nothing of the
+            result counts.
     """
 
     name: str
@@ -145,13 +184,13 @@ class Judgement:
 
     @property
     def verdict(self) -> str:
-        """The verdict in one sentence."""
+        """Whether the result can be trusted, in one sentence."""
         rejected, values = len(self.result.rejected), len(self.result.innovations)
         if self.faults:
             return f"not to be trusted: {self.faults[0]}"
         if self.nis is None:
             return "not to be trusted: no value was accepted"
-        if rejected > MANY * values:
+        if rejected > MAX_REJECTED_SHARE * values:
             lost = self.result.summary()["reopened"]
             found = f", and the estimate was lost and found {lost} times" if lost else ""
             return f"not to be trusted: {rejected} of {values} values were rejected{found}"
@@ -165,11 +204,13 @@ class Judgement:
     @property
     def trusted(self) -> bool:
         """Whether no fault is known, few values were rejected, and the mean NIS is in its band."""
-        few = not self.faults and len(self.result.rejected) <= MANY * len(self.result.innovations)
+        few = not self.faults and len(self.result.rejected) <= MAX_REJECTED_SHARE * len(
+            self.result.innovations
+        )
         return few and self.nis is not None and self.nis.inside
 
     def record(self) -> dict[str, Any]:
-        """The judgement as it stands in summary.json."""
+        """Return the judgement for summary.json."""
         errors = self.event_errors
         return {
             "name": self.name,
@@ -186,7 +227,7 @@ class Judgement:
         }
 
     def cells(self) -> dict[str, str]:
-        """The judgement as a column of the table: its cells by their labels."""
+        """Return the cells of the judgement in a table, by their labels."""
         nis, r = self.nis, self.result.summary()
         cells = {
             "mean NIS": "-" if nis is None else f"{nis.mean:.3f}",
@@ -220,10 +261,15 @@ def judge(
     name: str = "salted",
     faults: Sequence[str] = (),
 ) -> Judgement:
-    """A result against its own claims, and against the truth where that is known.
+    """Return the consistency of a result, and its errors where the truth is known.
 
-    The truth counts where it holds the whole run, and there for every sample at which its state
-    has the size of the estimate's. faults: what is wired wrongly in the log, one sentence each.
+    Args:
+        system: The system of the filter.
+        result: Its result.
+        truth: The true motion, or None. It is used if it covers the whole run, at every sample at
+            which its state has the size of the estimate's.
+        name: Name of the filter.
+        faults: What is wired wrongly in the log, one sentence each.
     """
     wrong = tuple(faults)
     accepted = any(i.accepted for i in result.innovations)

@@ -2,12 +2,12 @@ r"""Parameters of a model by maximum likelihood of its filter's innovations on s
 
 .. math:: \hat p = \arg\max_{l \le p \le u} L(p), \qquad L = \sum_r L_r,
 
-with :math:`L_r` the log-likelihood of a record. The search is that of `likelihood_quadratic`, which
-needs values alone: events and the gate make L uneven, which says nothing of where its top is. Every
-evaluation is kept, so that a search that was stopped goes on where it was.
+with :math:`L_r` the log-likelihood of a record. The search (`likelihood_quadratic`) needs values
+only: events and the gate make L uneven, so its gradient does not lead to the maximum. Every
+evaluation is kept, so a search that was stopped goes on where it was.
 
-Standard errors are those of the curvature, right where the model is. Where records are many and
-the model is not quite right, those of the sandwich say how much the result would change with other
+Standard errors are those of the curvature, which are right if the model is. With many records and a
+model that is not quite right, those of the sandwich say how much the result would change with other
 records. A parameter that is poorly determined has a profile
 
 .. math:: L_i(v) = \max_{p : p_i = v} L(p), \qquad
@@ -40,24 +40,34 @@ from hybridctl.base.checks import (
 from hybridctl.base.errors import ConstraintViolatedError, InputError, SimulationError
 from hybridctl.base.progress import Progress, WorkCount, report_share
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
-from hybridctl.estimation.filters import first_estimate, kalman
+from hybridctl.estimation.initial_estimate import build_kalman_filter, first_estimate
 from hybridctl.estimation.likelihood import RecordScore
-from hybridctl.estimation.likelihood_quadratic import Maximum, maximise
+from hybridctl.estimation.likelihood_quadratic import Maximum, maximize
 from hybridctl.estimation.record import Record
 
 MakeModel = Callable[[Array], FilterModel]
-LEVEL = 0.95  # of the range of a profile
-FEWEST = 10  # records, from which on the sandwich says something
-_GROUPS = 8  # of records, each with models of its own, that an executor gets
-_STEP = 0.125  # of the distance of the bounds: the first steps of a search
+"""Function of parameters (np,) that returns the model with these."""
+LEVEL = 0.95
+"""Confidence of the range of a profile."""
+MIN_SANDWICH_RECORDS = 10
+"""Number of records from which on there are errors by the sandwich. A choice."""
+_RECORD_GROUPS = 8
+"""Groups of records that an executor gets, each with models of its own. A choice."""
+_FIRST_STEP = 0.125
+"""First step of a search, relative to the distance of the bounds."""
 
 
 @dataclass(frozen=True, eq=False)
 class LikelihoodPoint:
-    """The log-likelihoods (n,) of all records at parameters (np,).
+    """The log-likelihoods of all records at one value of the parameters.
 
-    failed: records that could not be filtered, which count as the worst of the others. lost: how
-    often the filter lost the motion.
+    Attributes:
+        values: The parameters (np,).
+        log_likelihoods: Log-likelihoods (n,) of the records.
+        accepted: Number of values that the gate accepted.
+        rejected: Number of values that it rejected.
+        failed: Number of records that could not be filtered. They count as the worst of the others.
+        lost: Number of times that the filter lost the motion.
     """
 
     values: Array
@@ -69,26 +79,35 @@ class LikelihoodPoint:
 
     @property
     def log_likelihood(self) -> float:
-        """The sum of the log-likelihoods of all records."""
+        """Sum of the log-likelihoods of all records."""
         return float(self.log_likelihoods.sum())
 
     def as_dict(self) -> dict[str, Any]:
-        """The result for JSON."""
+        """Return the attributes for JSON."""
         return {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in vars(self).items()}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> LikelihoodPoint:
-        """The result that `as_dict` gave as a table."""
+        """Return the point of which `as_dict` returned the attributes.
+
+        Args:
+            content: The attributes.
+        """
         arrays: Any = {k: np.array(v) if isinstance(v, list) else v for k, v in content.items()}
         return cls(**arrays)
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """What was found of a parameter.
+    """The most likely value of a parameter.
 
-    standard_error: by the curvature; None at a bound, and where nothing depends on it.
-    robust_error: by the sandwich, None for fewer than ten records.
+    Attributes:
+        name: Name of the parameter.
+        value: Its value.
+        standard_error: Standard error by the curvature; None at a bound, and if the likelihood does
+            not depend on the parameter.
+        robust_error: Standard error by the sandwich; None for fewer than ten records.
+        at_bound: Whether the value is at a bound.
     """
 
     name: str
@@ -100,10 +119,15 @@ class Parameter:
 
 @dataclass(frozen=True, eq=False)
 class Identification:
-    """The most likely parameters, and what is known of them.
+    """The most likely parameters with their errors.
 
-    correlation (np, np): of the errors; nan for parameters without one. held_out: the evaluation
-    of records that were not fitted, or None.
+    Attributes:
+        parameters: The parameters.
+        best: The log-likelihoods there.
+        correlation: Correlations (np, np) of the errors; NaN for parameters without an error.
+        evaluations: Number of evaluations.
+        converged: Whether the search has converged.
+        held_out: Log-likelihoods of records that were not fitted, or None.
     """
 
     parameters: tuple[Parameter, ...]
@@ -115,15 +139,21 @@ class Identification:
 
     @property
     def values(self) -> Array:
-        """The parameters (np,)."""
+        """Values (np,) of the parameters."""
         return self.best.values
 
 
 @dataclass(frozen=True)
 class Profile:
-    """The profile L_i (n,) at values (n,) of a parameter, and the range [low, high] of 95 %.
+    """The profile of the log-likelihood over one parameter.
 
-    low, high: None where the log-likelihood does not fall far enough before the bound.
+    Attributes:
+        name: Name of the parameter.
+        values: Values (n,) of the parameter, increasing.
+        log_likelihoods: L_i (n,) there.
+        low: Lower end of the range of 95 %; None if the log-likelihood does not fall far enough
+            before the last value.
+        high: Upper end of that range, or None.
     """
 
     name: str
@@ -135,10 +165,20 @@ class Profile:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Parameters `names` with bounds (np, 2), of models made at their values, on records.
+    """Parameters of a model, and the records that identify them.
 
-    make: picklable where the executor has other processes. settings: of the filter.
-    known: evaluations that need not be repeated, by their values. told: called with each new one.
+    Attributes:
+        make: Returns the model at parameters (np,); picklable if the executor has other processes.
+        names: Names of the parameters.
+        bounds: Lower and upper bounds (np, 2).
+        records: The records.
+        settings: Settings of the filter.
+        executor: Any of `concurrent.futures`, for groups of records; None for none.
+        known: Evaluations that are not repeated, by their parameters. New ones are added.
+        told: Called with each new evaluation, or None.
+
+    Raises:
+        InputError: Names, bounds or records do not fit.
     """
 
     make: MakeModel
@@ -161,37 +201,57 @@ class Problem:
         object.__setattr__(self, "bounds", limits)
 
     def evaluate(self, values: Array) -> LikelihoodPoint:
-        """All records at parameters (np,)."""
+        """Return the log-likelihoods of all records at parameters.
+
+        Args:
+            values: The parameters (np,).
+        """
         key = tuple(values.tolist())
         if key not in self.known:
-            one = partial(_scores, self.make, values, self.settings)
+            one = partial(_score_records, self.make, values, self.settings)
             if self.executor is None:
                 found = one(self.records)
             else:
-                groups = [self.records[k::_GROUPS] for k in range(min(_GROUPS, len(self.records)))]
+                groups = [
+                    self.records[k::_RECORD_GROUPS]
+                    for k in range(min(_RECORD_GROUPS, len(self.records)))
+                ]
                 parts = list(self.executor.map(one, groups))
-                found = [parts[k % _GROUPS][k // _GROUPS] for k in range(len(self.records))]
-            self.known[key] = _point(values, found)
+                found = [
+                    parts[k % _RECORD_GROUPS][k // _RECORD_GROUPS] for k in range(len(self.records))
+                ]
+            self.known[key] = _build_point(values, found)
             if self.told is not None:
                 self.told(self.known[key])
         return self.known[key]
 
 
-def _scores(
+def _score_records(
     make: MakeModel, values: Array, settings: FilterSettings, records: Sequence[Record]
 ) -> list[RecordScore]:
-    """Records at parameters (np,); -inf where a filter cannot go on."""
+    """Return the scores of records at parameters (np,); -inf if a filter cannot go on."""
     model, found = make(values), []
     for record in records:
         try:
             start, rest = first_estimate(model, settings, record)
-            found.append(RecordScore.of(kalman(model, settings).run(rest, start), rest))
+            found.append(
+                RecordScore.of(build_kalman_filter(model, settings).run(rest, start), rest)
+            )
         except (SimulationError, ConstraintViolatedError, np.linalg.LinAlgError):
             found.append(RecordScore(-np.inf))
     return found
 
 
-def _point(values: Array, scores: Sequence[RecordScore]) -> LikelihoodPoint:
+def _build_point(values: Array, scores: Sequence[RecordScore]) -> LikelihoodPoint:
+    """Return the point of the scores of all records.
+
+    Args:
+        values: The parameters (np,).
+        scores: The scores.
+
+    Raises:
+        SimulationError: No record could be filtered.
+    """
     each = np.array([score.log_likelihood for score in scores])
     done = np.isfinite(each)
     if not done.any():
@@ -215,14 +275,19 @@ def identify(
     tolerance: float = 0.05,
     progress: Progress = None,
 ) -> Identification:
-    """The parameters under which the records of a problem are most likely.
+    """Return the parameters under which the records of a problem are most likely.
 
-    start (np,): within the bounds. held_out: records to judge the result by. tolerance: of the
-    parameters, in their standard errors. progress: True prints the share of `max_evaluations` that
-    is done on standard error; a function is called with it, from 0 to 1. The search may end early.
+    Args:
+        problem: Parameters, model and records.
+        start: First parameters (np,), within the bounds.
+        held_out: Records that are not fitted, of which the log-likelihood judges the result.
+        max_evaluations: Largest number of evaluations.
+        tolerance: Tolerance of the parameters, in their standard errors.
+        progress: True prints the share of `max_evaluations` that is done on standard error; a
+            function is called with it, from 0 to 1. The search may end early.
 
-    Raises `InputError`, and `SimulationError` where no
-    record can be filtered.
+    Raises:
+        InputError: An argument does not fit. Errors of the model at `start` are raised as they are.
     """
     first = check_vector("start", start, len(problem.names))
     low, high = problem.bounds.T
@@ -240,11 +305,11 @@ def identify(
         work.end_piece()
         return found
 
-    found = maximise(
+    found = maximize(
         log_likelihoods,
         first,
         problem.bounds,
-        _STEP * (high - low),
+        _FIRST_STEP * (high - low),
         tolerance=tolerance,
         max_evaluations=max_evaluations,
     )
@@ -252,30 +317,30 @@ def identify(
     if len(check_sequence("held_out", held_out)):
         others = replace(problem, records=tuple(held_out), known={}, told=None)
         judged = others.evaluate(best.values)
-    parameters, correlation = _parameters(problem, found), found.top.correlation
+    parameters, correlation = _build_parameters(problem, found), found.top.correlation
     return Identification(parameters, best, correlation, found.evaluations, found.converged, judged)
 
 
 def _log_likelihoods(problem: Problem, values: Array) -> Array:
-    """The log-likelihoods of the records (n,), -inf at values that the model does not take."""
+    """Return the log-likelihoods (n,), -inf at parameters that the model does not accept."""
     try:
         return problem.evaluate(values).log_likelihoods
     except InputError:
         return np.full(len(problem.records), -np.inf)
 
 
-def _parameters(problem: Problem, found: Maximum) -> tuple[Parameter, ...]:
-    """Every parameter with its errors."""
-    top, many = found.top, len(found.log_likelihoods) >= FEWEST
+def _build_parameters(problem: Problem, found: Maximum) -> tuple[Parameter, ...]:
+    """Return every parameter with its errors."""
+    top, many = found.top, len(found.log_likelihoods) >= MIN_SANDWICH_RECORDS
     robust = top.record_errors if many else np.full(len(top.values), np.nan)
     columns = top.values, top.standard_errors, robust, found.at_bound
     return tuple(
-        Parameter(name, float(v), _known(e), _known(r), bool(b))
+        Parameter(name, float(v), _finite_or_none(e), _finite_or_none(r), bool(b))
         for name, v, e, r, b in zip(problem.names, *columns, strict=True)
     )
 
 
-def _known(value: float) -> float | None:
+def _finite_or_none(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
@@ -288,10 +353,17 @@ def profile(
     max_evaluations: int = 20,
     tolerance: float = 0.1,
 ) -> Profile:
-    """The profile of the log-likelihood over one parameter, with the others most likely at each.
+    """Return the profile of the log-likelihood over one parameter.
 
-    deviations: where, in standard errors from what was found, inside the bounds; in tenths of the
-    range of the bounds for a parameter without a standard error.
+    Args:
+        problem: Parameters, model and records.
+        found: The most likely parameters.
+        name: Name of the parameter.
+        deviations: Values at which the others are made most likely, in standard errors from the
+            most likely value, inside the bounds; for a parameter without a standard error, in
+            tenths of the distance of the bounds.
+        max_evaluations: Largest number of evaluations for each value.
+        tolerance: Tolerance of the other parameters, in their standard errors.
     """
     k = problem.names.index(check_member("parameter", name, problem.names))
     low, high = problem.bounds[k].tolist()
@@ -303,7 +375,7 @@ def profile(
         for d in sorted(sign * d for d in deviations if sign * d > 0.0):
             values = values.copy()
             values[k] = np.clip(here + sign * d * unit, low, high)
-            values = _with_others(problem, values, k, max_evaluations, tolerance)
+            values = _maximize_others(problem, values, k, max_evaluations, tolerance)
             points[float(values[k])] = problem.evaluate(values).log_likelihood
     v = np.array(sorted(points))
     likelihoods = np.array([points[x] for x in v])
@@ -317,8 +389,16 @@ def profile(
     return Profile(name, tuple(v.tolist()), tuple(likelihoods.tolist()), ends[0], ends[1])
 
 
-def _with_others(problem: Problem, values: Array, k: int, most: int, tolerance: float) -> Array:
-    """The values (np,) with all but the k-th most likely."""
+def _maximize_others(problem: Problem, values: Array, k: int, most: int, tolerance: float) -> Array:
+    """Return the parameters with all but one of them most likely.
+
+    Args:
+        problem: Parameters, model and records.
+        values: First parameters (np,).
+        k: Index of the parameter that stays.
+        most: Largest number of evaluations.
+        tolerance: Tolerance of the others, in their standard errors.
+    """
     if len(values) == 1:
         return values
     bounds = np.delete(problem.bounds, k, axis=0)
@@ -326,11 +406,11 @@ def _with_others(problem: Problem, values: Array, k: int, most: int, tolerance: 
     def whole(others: Array) -> Array:
         return np.insert(others, k, values[k])
 
-    found = maximise(
+    found = maximize(
         lambda others: _log_likelihoods(problem, whole(others)),
         np.delete(values, k),
         bounds,
-        _STEP * np.ptp(bounds, axis=1),
+        _FIRST_STEP * np.ptp(bounds, axis=1),
         tolerance=tolerance,
         max_evaluations=most,
     )

@@ -1,0 +1,618 @@
+r"""Policy for several orders of events: how hypotheses split, are weighed, merge and are dropped.
+
+A hypothesis is a normal distribution that follows one order of events. To first order it does so
+also where the mean has its events at another time: along extended arcs, past a guard that is still
+to fire, or back from an event that is still to come. The belief splits
+
+- at each event of a prediction: into a hypothesis in which the guards of the event are *pending*,
+  for as long as they may not have fired yet, and one in which another guard fires before;
+- at each value: into a hypothesis in which a guard has fired that the mean has not reached yet.
+  Where the value takes the mean past that guard, it is pending in the first hypothesis from there
+  on;
+- at the end of each prediction of a hypothesis with pending guards: into one in which they have
+  fired since.
+
+The probability of each comes from the guard's value g and its variance,
+:math:`\Phi(\pm g / \sqrt{g_x P g_x^T + \sigma_g^2})`; for the order of two guards, from the
+difference of their times. Below `MIN_LOG_PROBABILITY` nothing splits. Weights sum to one before
+each value, and are multiplied by the density of the value under each hypothesis, so that the
+likelihood of a value integrates to one over the value. In the weights, a value that the gate
+rejects counts as one at the gate's limit.
+
+Of hypotheses that agree, in mode and within half a standard deviation in every coordinate, the
+likelier is kept with both weights; of all, the likeliest `bound`. With a bound of one only the
+order of the mean is followed, and notes say where another has more than 1 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import logsumexp
+
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import SimulationError
+from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation.filter_state import (
+    FilterRules,
+    Hypothesis,
+    Reconciliation,
+    begin_sample,
+)
+from hybridctl.estimation.guard_probabilities import (
+    MIN_LOG_PROBABILITY,
+    are_positive_at_mean,
+    can_split_belief,
+    find_guards_within_reach,
+    find_overtaking_guards,
+    find_truncation,
+    log_complement,
+    log_probability_positive,
+    note_ambiguous_event,
+)
+from hybridctl.estimation.kalman_equations import (
+    Innovation,
+    StatePrediction,
+    correct,
+    identity_map,
+)
+from hybridctl.estimation.measurement import LinearizedResidual
+from hybridctl.estimation.mode_consistency import pass_guard_early, reconcile
+from hybridctl.estimation.noisy_system import NoisySystem
+from hybridctl.estimation.prediction import extend_past_guards
+from hybridctl.hybrid.laws import InputLaw
+
+DEFAULT_HYPOTHESES = 1
+"""Number of hypotheses that a filter follows by default."""
+_UNCORRECTED_PER_BOUND = 4
+"""Hypotheses before a value, per hypothesis that is kept: none has been compared with the value
+yet. A choice."""
+_EARLY_PER_BOUND = 2
+"""Hypotheses with a guard fired early that are tried at a value, for each that is kept beside the
+first. A choice."""
+_MIN_LOG_SIDE = -1e4
+"""Least logarithm of `Hypothesis.side`. There weight - side + side is rounded by 1e-12."""
+_MIN_LOG_WEIGHT = -14.0
+"""Logarithm of the weight, relative to the likeliest, below which a hypothesis is dropped."""
+_AGREEMENT = 0.5
+"""Difference of the means, in standard deviations of each coordinate, up to which they agree."""
+_EXACT_AGREEMENT = 1e-9
+"""The same for a coordinate without variance, relative to the largest coordinate plus one."""
+
+
+# Prediction
+
+
+def predict_hypotheses(
+    rules: FilterRules,
+    hypotheses: Sequence[Hypothesis],
+    end: float,
+    law: InputLaw,
+    *,
+    begins_sample: bool,
+) -> tuple[Hypothesis, ...]:
+    """Return hypotheses at a later time, and those that split off at events on the way.
+
+    Args:
+        rules: The rules of the filter.
+        hypotheses: The hypotheses, the likeliest first.
+        end: Time, s.
+        law: Input law.
+        begins_sample: Whether the hypotheses are those after a value, of which a new sample begins.
+    """
+    model, bound, first = rules.model, rules.bound, None
+    if len(hypotheses) == 1 and not hypotheses[0].pending:
+        (h,) = hypotheses
+        first = rules.moments.predict(model, h.estimate, end, law)
+        if begins_sample and not first.pre_event and (bound == 1 or h.log_weight == 0.0):
+            # The usual case: one hypothesis and no event. What follows returns the same.
+            return (_begin_and_continue(h, first),)
+    if begins_sample:
+        hypotheses = begin_sample(hypotheses)
+    found = list[Hypothesis]()
+    for h in hypotheses:
+        if h.pending:
+            start = StatePrediction(h.estimate, transition=identity_map(len(h.estimate.covariance)))
+            extended = extend_past_guards(model, start, end, law)
+            if not extended.mode_frozen:
+                found += _wait_for_guards(model, h, extended, law)
+            continue
+        only = not found and h is hypotheses[-1]
+        limited = model if only or h is hypotheses[0] else model.with_few_events
+        main = first or rules.moments.predict(limited, h.estimate, end, law)
+        if main.mode_frozen and limited is not model:
+            continue
+        if not main.pre_event:
+            found.append(_continue(h, main))
+        elif bound == 1:
+            found.append(_continue_with_notes(model, h, main, end, law))
+        else:
+            found += _split_at_events(rules, h, main, end, law)
+    if not found:
+        # All were past their pending guards, where the simulation does not go on: they fire.
+        freed = [h._replace(log_weight=h.weight, pending=(), side=0.0) for h in hypotheses]
+        return predict_hypotheses(rules, freed, end, law, begins_sample=False)
+    if bound == 1:
+        return tuple(found)
+    found.sort(key=_sort_key)
+    return tuple(_normalize_weights(found[: _UNCORRECTED_PER_BOUND * bound]))
+
+
+def _continue(h: Hypothesis, way: StatePrediction) -> Hypothesis:
+    """Return a hypothesis at the end of a prediction that starts at its estimate."""
+    whole = way.transition
+    if h.transition is None:
+        whole = None
+    elif whole is not None and h.transition is not identity_map(len(h.transition)):
+        whole = whole @ h.transition
+    events = way.events
+    return Hypothesis(
+        way.estimate,
+        h.log_weight,
+        h.side,
+        h.pending,
+        h.parent,
+        None,
+        whole,
+        h.events + events,
+        h.notes + way.notes,
+        fired=events[-1].guards if events else h.fired,
+    )
+
+
+def _begin_and_continue(h: Hypothesis, way: StatePrediction) -> Hypothesis:
+    """Return the only hypothesis after a value at the end of a prediction that starts there."""
+    events = way.events
+    return Hypothesis(
+        way.estimate,
+        h.log_weight,
+        h.side,
+        transition=way.transition,
+        events=events,
+        notes=way.notes,
+        fired=events[-1].guards if events else h.fired,
+    )
+
+
+def _continue_with_notes(
+    model: NoisySystem, h: Hypothesis, main: StatePrediction, end: float, law: InputLaw
+) -> Hypothesis:
+    """Return a hypothesis after events, with notes on the orders that are not followed."""
+    samples, pairs = (h.estimate.time, end), zip(main.pre_event, main.events, strict=False)
+    notes = [
+        note_ambiguous_event(model, before.estimate, event, samples, law) for before, event in pairs
+    ]
+    after = _continue(h, main)
+    return after._replace(notes=(*chain(*notes), *after.notes))
+
+
+def _split_at_events(
+    rules: FilterRules, h: Hypothesis, main: StatePrediction, end: float, law: InputLaw
+) -> list[Hypothesis]:
+    """Return a prediction with events, and what else may have happened at each of them.
+
+    Only the likeliest orders are followed, as many as hypotheses are kept beside the first. The
+    weight of the prediction is reduced by their weights.
+
+    Args:
+        rules: The rules of the filter.
+        h: The hypothesis before the prediction.
+        main: The prediction.
+        end: Its time, s.
+        law: Input law.
+    """
+    model, others, parts = rules.model, list[Hypothesis](), list[float]()
+    orders = list[tuple[float, int, str]]()
+    for k, (before, event) in enumerate(zip(main.pre_event, main.events, strict=False)):
+        if not can_split_belief(model.evaluate_at(before.estimate, law), event):
+            continue
+        unfired = extend_past_guards(model, before, end, law)
+        if unfired.mode_frozen:
+            continue
+        log_p = log_probability_positive(model, unfired.estimate, event.guards, law)
+        if h.weight + log_p > MIN_LOG_PROBABILITY:
+            parts.append(log_p)
+            other = _continue(h, unfired)
+            others.append(other._replace(pending=event.guards, side=h.side + log_p))
+        for name, log_p in find_overtaking_guards(model, before.estimate, event.guards, law):
+            orders.append((h.log_weight + log_p, k, name))
+    for weight, k, name in sorted(orders, reverse=True)[: rules.bound - 1]:
+        way = None
+        if weight > MIN_LOG_PROBABILITY:
+            way = _predict_overtaken(rules, main.pre_event[k], name, end, law)
+        if way is not None:
+            parts.append(weight - h.log_weight)
+            others.append(_continue(h, way)._replace(log_weight=weight))
+    whole, left = _continue(h, main), log_complement(float(logsumexp(parts))) if parts else 0.0
+    return [whole._replace(log_weight=h.log_weight + left), *others]
+
+
+def _wait_for_guards(
+    model: NoisySystem, h: Hypothesis, extended: StatePrediction, law: InputLaw
+) -> list[Hypothesis]:
+    """Return a hypothesis whose guards are still pending, and one past them, if that is likely.
+
+    Another hypothesis, in which they had fired at the last value, does not stand for the latter: a
+    value may have spoken against that one.
+
+    Args:
+        model: The system and its noise.
+        h: The hypothesis before the prediction.
+        extended: The prediction without the event of the pending guards.
+        law: Input law.
+    """
+    side = min(log_probability_positive(model, extended.estimate, h.pending, law), h.side)
+    waiting = _continue(h, extended)._replace(side=side)
+    weight = h.weight + log_complement(side - h.side)
+    if weight < MIN_LOG_PROBABILITY:
+        return [waiting]
+    way = reconcile(model, extended.estimate, law)
+    if not way.events:
+        return [waiting]
+    fired = _continue(h, extended.append(way))
+    return [waiting, fired._replace(log_weight=weight, side=0.0, pending=())]
+
+
+def _predict_overtaken(
+    rules: FilterRules, before: StatePrediction, name: str, end: float, law: InputLaw
+) -> StatePrediction | None:
+    """Return the prediction from just before an event in which another guard fires first.
+
+    Args:
+        rules: The rules of the filter.
+        before: The prediction just before the event.
+        name: The guard that fires first.
+        end: Time, s.
+        law: Input law.
+
+    Returns:
+        The prediction, None if there is none.
+    """
+    first = pass_guard_early(rules.model, before, name, law)
+    if first is None:
+        return None
+    then = rules.moments.predict(rules.model.with_few_events, first.estimate, end, law)
+    return None if then.mode_frozen else first.append(then)
+
+
+# Correction
+
+
+def correct_hypotheses(
+    rules: FilterRules, hypotheses: Sequence[Hypothesis], channel: str, value: Array, law: InputLaw
+) -> tuple[Hypothesis, ...]:
+    r"""Return the hypotheses after a value of a measurement that are kept, the likeliest first.
+
+    With weights w before the value that sum to one, and a density :math:`p_h` of the value for each
+    hypothesis, the likelihood of the value is :math:`\sum_h w_h p_h(y)`, which integrates to one.
+    The density of a hypothesis is :math:`N(r; 0, S)`, times `Truncation.log_evidence`. Hypotheses
+    whose gate rejects the value have no part in this sum, as theirs is the density of an outlier;
+    with the gate's other values it integrates to less than one.
+
+    Args:
+        rules: The rules of the filter.
+        hypotheses: Hypotheses before the value.
+        channel: Name of the measurement.
+        value: The value (m,).
+        law: The input.
+    """
+    measurement, best = rules.measurements[channel], hypotheses[0].estimate
+    mode = rules.model.system.mode(best.mode)
+    first = rules.moments.linearize(measurement, mode, best, value, law(best.time, best.mean))
+    if first is None:
+        return tuple([h._replace(predicted=h.estimate) for h in hypotheses])
+    if rules.bound == 1:
+        (h,) = hypotheses
+        after, innovation = correct(measurement, mode, best, first)
+        weight = h.weight + _log_density_with_gate(innovation)
+        if not (h.pending or mode.guard_names):
+            # The usual case of a legged robot's base: no event that the value could reveal. What
+            # follows returns the same.
+            return (_correct_without_guards(h, after, innovation, weight),)
+        one = _CorrectedHypothesis(h, (), first, after, innovation)
+        return (_end_correction(rules, one, law, weight),)
+    updated = list[_CorrectedHypothesis]()
+    for k, (h, passed) in enumerate(zip(*_split_before_value(rules, hypotheses, law), strict=True)):
+        own = _correct_one(rules, h, passed, channel, value, law, None if k else first)
+        if own is not None:
+            updated.append(own)
+    if len(updated) == 1:
+        return (_end_correction(rules, updated[0], law, 0.0),)  # its probability is one
+    total = float(logsumexp([one.prior.weight for one in updated]))
+    weights = [one.prior.weight - total + _log_density(rules, one, law) for one in updated]
+    accepted = [w for one, w in zip(updated, weights, strict=True) if one.innovation.accepted]
+    found = [_end_correction(rules, one, law, w) for one, w in zip(updated, weights, strict=True)]
+    log_likelihood = float(logsumexp(accepted)) if accepted else -np.inf
+    return _merge_and_prune(rules.model, rules.bound, found, log_likelihood)
+
+
+def _correct_without_guards(
+    h: Hypothesis, after: Estimate, innovation: Innovation, weight: float
+) -> Hypothesis:
+    """Return a hypothesis after a value, in a mode without guards."""
+    return Hypothesis(
+        after,
+        weight,
+        parent=h.parent,
+        predicted=h.estimate,
+        transition=h.transition,
+        events=h.events,
+        notes=h.notes,
+        innovation=innovation,
+        fired=h.fired,
+    )
+
+
+class _CorrectedHypothesis(NamedTuple):
+    """A hypothesis that was corrected by a value, without regard to the others.
+
+    Attributes:
+        prior: The hypothesis before the value.
+        passed: Guards that are positive in this hypothesis, and that have fired in others that
+            have split off from it.
+        residual: Residual of the value, linearised.
+        estimate: Estimate after the value.
+        innovation: Innovation of the value.
+    """
+
+    prior: Hypothesis
+    passed: tuple[str, ...]
+    residual: LinearizedResidual
+    estimate: Estimate
+    innovation: Innovation
+
+
+def _correct_one(
+    rules: FilterRules,
+    h: Hypothesis,
+    passed: tuple[str, ...],
+    channel: str,
+    value: Array,
+    law: InputLaw,
+    residual: LinearizedResidual | None,
+) -> _CorrectedHypothesis | None:
+    """Return a hypothesis after a value; None if its numbers overflow, which ends it alone.
+
+    Args:
+        rules: The rules of the filter.
+        h: The hypothesis before the value.
+        passed: As in `_CorrectedHypothesis`.
+        channel: Name of the measurement.
+        value: The value (m,).
+        law: The input.
+        residual: Residual of the likeliest hypothesis; its correction may raise, which ends the
+            filter. None for the others, of which an error ends only that hypothesis.
+    """
+    if residual is not None:
+        after, innovation = rules.correct_by_residual(h.estimate, channel, residual)
+        return _CorrectedHypothesis(h, passed, residual, after, innovation)
+    with suppress(SimulationError):
+        found = rules.linearize_residual(h.estimate, channel, value, law)
+        if found is not None:
+            after, innovation = rules.correct_by_residual(h.estimate, channel, found)
+            return _CorrectedHypothesis(h, passed, found, after, innovation)
+    return None
+
+
+def _log_density(rules: FilterRules, one: _CorrectedHypothesis, law: InputLaw) -> float:
+    """Return the log-density of a value given a hypothesis, for its weight.
+
+    A hypothesis before its pending guards is truncated at these. Another is truncated at the guards
+    by which others have split off from it, and at those of its last event.
+    """
+    found, h = _log_density_with_gate(one.innovation), one.prior
+    if not one.innovation.accepted:
+        return found  # the value has not changed what is known of the guards
+    unfired, fired = (h.pending, ()) if h.pending else (one.passed, h.fired)
+    truncation = find_truncation(rules.model, h.estimate, unfired, fired, law)
+    if truncation is not None:
+        found += truncation.log_evidence(h.estimate.covariance, one.residual, one.innovation)
+    return found
+
+
+def _log_density_with_gate(i: Innovation) -> float:
+    """Return the log-likelihood of a value, at the limit of the gate if the value is beyond it."""
+    return i.log_likelihood if i.accepted else i.log_likelihood + 0.5 * (i.nis - i.limit)
+
+
+class _EarlyEvent(NamedTuple):
+    """A guard that may have fired before the mean reaches it.
+
+    Attributes:
+        weight: Log-weight of the hypothesis in which it has fired.
+        parent: Index of the hypothesis that splits.
+        name: Name of the guard.
+    """
+
+    weight: float
+    parent: int
+    name: str
+
+
+def _split_before_value(
+    rules: FilterRules, hypotheses: Sequence[Hypothesis], law: InputLaw
+) -> tuple[list[Hypothesis], list[tuple[str, ...]]]:
+    """Return hypotheses before a value, and those in which guards have fired before the mean.
+
+    The likeliest are tried first, twice as many as are kept. A guard that has fired implies that
+    those before it have, so its own probability counts.
+
+    Args:
+        rules: The rules of the filter.
+        hypotheses: The hypotheses, the likeliest first.
+        law: Input law.
+
+    Returns:
+        The hypotheses, and for each the guards that have fired in those that split off from it.
+    """
+    model, found, waiting = rules.model, list(hypotheses), list[_EarlyEvent]()
+    passed: list[list[str]] = [[] for _ in hypotheses]
+
+    def add_guards_within_reach(k: int, weight: float) -> None:
+        for name, log_p in find_guards_within_reach(model, found[k].estimate, law):
+            waiting.append(_EarlyEvent(weight + log_p, k, name))
+
+    for k, h in enumerate(hypotheses):
+        if not h.pending:
+            add_guards_within_reach(k, h.weight)
+    most = len(hypotheses) + _EARLY_PER_BOUND * (rules.bound - 1)
+    while waiting and len(found) < most:
+        best = max(waiting)
+        waiting.remove(best)
+        if best.weight < MIN_LOG_PROBABILITY:
+            break
+        h = found[best.parent]
+        start = StatePrediction(h.estimate, transition=identity_map(len(h.estimate.covariance)))
+        way = pass_guard_early(model, start, best.name, law)
+        if way is not None:
+            passed[best.parent].append(best.name)
+            passed.append([])
+            found.append(_continue(h, way)._replace(log_weight=best.weight))
+            add_guards_within_reach(len(found) - 1, best.weight)
+    for k, names in enumerate(passed):
+        if names:
+            # The others have the probability that these guards have fired: the rest remains.
+            h = found[k]
+            left = log_probability_positive(model, h.estimate, names, law)
+            found[k] = h._replace(log_weight=h.log_weight + left)
+    return found, [tuple(names) for names in passed]
+
+
+def _end_correction(
+    rules: FilterRules, one: _CorrectedHypothesis, law: InputLaw, weight: float
+) -> Hypothesis:
+    """Return a hypothesis after a value, taken through events that the value has revealed.
+
+    Args:
+        rules: The rules of the filter.
+        one: The hypothesis corrected by the value.
+        law: The input.
+        weight: Logarithm of its weight after the value, that of its side of guards included.
+    """
+    model, h, after = rules.model, one.prior, one.estimate
+    side, pending, passed = 0.0, h.pending or one.passed, one.passed
+    if pending and are_positive_at_mean(model, after, pending, law):
+        pending, passed = (), pending
+    elif pending:
+        side = max(log_probability_positive(model, after, pending, law), _MIN_LOG_SIDE)
+    way = reconcile(model, after, law, pending)
+    reconciliation, notes = None, h.notes + way.notes
+    if way.events:
+        reconciliation = Reconciliation(after.mean, after.covariance, way.transition)
+        if rules.bound == 1:
+            notes += note_ambiguous_event(model, after, way.events[0], (after.time,), law)
+        if pending and way.estimate.mode != after.mode:  # by another guard
+            side, pending = 0.0, ()
+    return Hypothesis(
+        way.estimate,
+        weight - side,
+        side,
+        pending,
+        h.parent,
+        h.estimate,
+        h.transition,
+        h.events + way.events,
+        notes,
+        reconciliation,
+        one.innovation,
+        passed=passed,
+        fired=way.events[-1].guards if way.events else h.fired,
+    )
+
+
+def apply_contact_signal(
+    rules: FilterRules, hypotheses: Sequence[Hypothesis], channel: str, value: Array, law: InputLaw
+) -> tuple[Hypothesis, ...]:
+    """Return the hypotheses after a value of a contact signal that are kept.
+
+    Args:
+        rules: The rules of the filter.
+        hypotheses: Hypotheses before the value.
+        channel: Name of the signal.
+        value: The value (1,).
+        law: The input.
+    """
+    found = []
+    for h in hypotheses:
+        e = h.estimate
+        p = rules.signals[channel].change_mode(rules.model, e, value, law)
+        passed = Reconciliation(e.mean, e.covariance, p.transition) if p.events else None
+        events, notes = (*h.events, *p.events), (*h.notes, *p.notes)
+        after = h._replace(estimate=p.estimate, events=events, notes=notes)
+        found.append(
+            after._replace(
+                log_weight=h.weight, predicted=e, reconciliation=passed, pending=(), side=0.0,
+                fired=(),
+            )
+        )  # fmt: skip
+    if len(found) == 1:
+        return tuple(found)
+    return _merge_and_prune(rules.model, rules.bound, found, None)
+
+
+# Weights
+
+
+def _sort_key(h: Hypothesis) -> float:
+    """Return minus the log-weight of a hypothesis: sorting by it puts the likeliest first."""
+    return -h.weight
+
+
+def _normalize_weights(hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
+    """Return copies of hypotheses with weights that sum to one."""
+    total = float(logsumexp([h.weight for h in hypotheses]))
+    return [h._replace(log_weight=h.log_weight - total) for h in hypotheses]
+
+
+def _merge_and_prune(
+    model: NoisySystem, bound: int, found: list[Hypothesis], log_likelihood: float | None
+) -> tuple[Hypothesis, ...]:
+    """Return the hypotheses that differ and are likely enough, with weights that sum to one.
+
+    Args:
+        model: The system and its noise.
+        bound: Largest number of hypotheses that are kept.
+        found: Hypotheses after a value, or after a signal; sorted in place.
+        log_likelihood: Log-likelihood of the value by all of them; None after a signal.
+    """
+    found.sort(key=_sort_key)
+    kept = list[Hypothesis]()
+    for h in found:
+        if h.weight < found[0].weight + _MIN_LOG_WEIGHT:
+            break
+        same = next((k for k, other in enumerate(kept) if _agree(model, other, h)), None)
+        if same is None:
+            kept.append(h)
+        else:
+            one = kept[same]
+            both = float(np.logaddexp(one.weight, h.weight)) - one.side
+            kept[same] = one._replace(log_weight=both, merged=(*one.merged, h))
+    kept = sorted(kept, key=_sort_key)[:bound]
+    best, i = kept[0], kept[0].innovation
+    if log_likelihood is not None and i is not None and i.accepted:
+        kept[0] = best._replace(innovation=i._replace(log_likelihood=log_likelihood))
+    left = float(logsumexp([h.weight for h in kept]))
+    dropped = -float(np.expm1(left - logsumexp([h.weight for h in found])))
+    return tuple(
+        h._replace(
+            log_weight=h.log_weight - left,
+            merged=tuple(m._replace(log_weight=m.log_weight - left) for m in h.merged),
+            dropped=max(dropped, 0.0),
+        )
+        for h in kept
+    )
+
+
+def _agree(model: NoisySystem, a: Hypothesis, b: Hypothesis) -> bool:
+    """Return whether two hypotheses have the same mode and pending guards, and near means."""
+    if a.estimate.mode != b.estimate.mode or a.pending != b.pending:
+        return False
+    x, y = a.estimate.mean, b.estimate.mean
+    way = model.system.mode(a.estimate.mode).space.difference(x, y)
+    spread = np.sqrt(np.maximum(np.diag(a.estimate.covariance), 0.0))
+    allowed = _AGREEMENT * spread + _EXACT_AGREEMENT * (1.0 + np.abs(x).max())
+    return bool((np.abs(way) <= allowed).all())

@@ -1,0 +1,646 @@
+r"""The equations of the salted Kalman filter: flow, event and correction of one estimate.
+
+Flow, along an arc of one mode, with the spectral density Q of the process noise ([Salt] III-D):
+
+.. math:: \dot x = f(x, u), \qquad \dot P = A P + P A^T + Q, \qquad A = D_x f,
+
+so that :math:`P(t) = \Phi P \Phi^T + \int \Phi Q \Phi^T`, with :math:`\Phi` the transition matrix.
+Where the noise is constant and the mode takes compiled steps, these integrate it beside the state
+(`ModeModel.transition`). Elsewhere it goes by the steps of `sensitivity.collocation`: for noise
+that is a function of the state, for modes without such steps, and for the stiff friction of sliding
+contacts.
+
+Event, with the saltation matrix :math:`\Xi`, the noise :math:`P_R` of the reset, and a guard whose
+offset has the variance :math:`\sigma_g^2` (see `salted_jump`):
+
+.. math:: x^+ = R(x), \qquad
+          P^+ = \Xi P \Xi^T + P_R + (f^+ - \dot R)(f^+ - \dot R)^T \sigma_g^2 / \dot g^2.
+
+Correction by a value with residual r, Jacobian H and covariance R, in Joseph's form:
+
+.. math:: S = H P H^T + R, \quad K = P H^T S^{-1}, \quad x^+ = x \boxplus K r, \quad
+          P^+ = (I - K H) P (I - K H)^T + K R K^T,
+
+with the covariance taken along to the tangent space at the new mean. Products are by `dot`, which
+takes a third of the time of `@` where matrices have a few rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg.lapack import dpotrf, dpotrs
+from scipy.special import gammaincinv
+
+from hybridctl.base.checks import Array, check_array, convert_to_floats, is_finite, quote
+from hybridctl.base.errors import InputError, SimulationError
+from hybridctl.estimation.estimate import (
+    Estimate,
+    move_mean,
+    nearest_semidefinite,
+    project_onto_constraints,
+)
+from hybridctl.estimation.measurement import (
+    AnyMeasurement,
+    ImplicitMeasurement,
+    LinearizedResidual,
+    Measurement,
+)
+from hybridctl.estimation.noisy_system import NoisySystem, is_within_step_limit
+from hybridctl.estimation.salted_jump import jump_moments
+from hybridctl.hybrid.arc import Arc
+from hybridctl.hybrid.laws import HeldInput, InputLaw
+from hybridctl.hybrid.mode import ModeKey, ModeModel
+from hybridctl.hybrid.model import CompiledStep, StepRequest
+from hybridctl.hybrid.series import TO_SERIES, basis
+from hybridctl.hybrid.trajectory import Event
+from hybridctl.sensitivity.collocation import (
+    SHORT_FORMULA,
+    Propagation,
+    choose_step_length,
+    integrate_noise,
+    propagate_short_step,
+)
+from hybridctl.sensitivity.propagation import (
+    choose_first_leap,
+    linearize_field_at,
+    propagate_by_steps,
+)
+
+_POINT_FRACTIONS: list[float] = SHORT_FORMULA.points.tolist()
+_NODES_TO_POINTS: Array = basis(2.0 * SHORT_FORMULA.points - 1.0) @ TO_SERIES
+_SHORTEST_ARC = 1e-300
+"""Length in s of an arc up to which it counts as no time; longer ones have an inverse."""
+_FIRST_STEP_LIMIT = 50.0
+"""Error of one collocation step, in tolerances, up to which a step of more points will do."""
+_LOG_TWO_PI = math.log(2.0 * math.pi)
+_ALL_COMPONENTS = slice(None)
+
+
+@lru_cache
+def identity_map(n: int) -> Array:
+    """Return the identity (n, n), read-only and always the same object: the map of no time.
+
+    Args:
+        n: Dimension of the tangent space.
+    """
+    matrix = np.eye(n)
+    matrix.setflags(write=False)
+    return matrix
+
+
+class StatePrediction(NamedTuple):
+    """An estimate at a later time, and what happened on the way.
+
+    Attributes:
+        estimate: The estimate.
+        events: The events on the way, in order of time.
+        transition: First-order map (ndx+, ndx) from the earlier perturbation to this one. None if
+            an event was piecewise linear, or if no map is asked for.
+        notes: What was replaced by something less exact.
+        mode_frozen: Whether a mode was continued past its guards because the simulation could not
+            go on.
+        pre_event: The prediction just before each of the events.
+    """
+
+    estimate: Estimate
+    events: tuple[Event, ...] = ()
+    transition: Array | None = None
+    notes: tuple[str, ...] = ()
+    mode_frozen: bool = False
+    pre_event: tuple[StatePrediction, ...] = ()
+
+    def continue_by(self, estimate: Estimate, matrix: Array | None) -> StatePrediction:
+        """Return the prediction with another estimate at its end, and the map to that.
+
+        Args:
+            estimate: The estimate.
+            matrix: First-order map (ndx+, ndx) from the end of this prediction to it, or None.
+        """
+        whole = None
+        if matrix is not None and self.transition is not None:
+            start = self.transition is identity_map(len(self.transition))
+            whole = matrix if start else matrix @ self.transition
+        return self._replace(estimate=estimate, transition=whole)
+
+    def append(self, later: StatePrediction) -> StatePrediction:
+        """Return this prediction and a later one, which starts at its end.
+
+        Args:
+            later: The later prediction.
+        """
+        events, notes = (*self.events, *later.events), (*self.notes, *later.notes)
+        whole = self.continue_by(later.estimate, later.transition)
+        return whole._replace(events=events, notes=notes)
+
+
+# Flow
+
+
+def predict_in_one_step(
+    model: NoisySystem, mode: ModeModel, e: Estimate, end: float, law: InputLaw
+) -> StatePrediction | None:
+    """Return the prediction by one compiled step without events: x' = F(x), P' = Phi P Phi^T + Q.
+
+    Args:
+        model: The system and its noise.
+        mode: Mode of the estimate.
+        e: The estimate.
+        end: Time of the prediction, s, later than that of the estimate.
+        law: Input law.
+
+    Returns:
+        The prediction. None if the input is not held, if the mode has no compiled step, if the step
+        is not accurate, or if a guard is not certain to stay positive.
+    """
+    steps = mode.compiled_steps
+    if steps is None or not isinstance(law, HeldInput):
+        return None
+    u = law.value
+    ahead = StepRequest(e.time, e.mean, end - e.time, model.rtol, model.atol)
+    noise = model.diffusion(mode, ahead, u)
+    if noise is None:
+        taken = steps.step(ahead, law)  # after a sliding contact stops, its bound is below zero
+        if taken is None or not taken.error < 1.0 or not (taken.bounds > 0.0).all():
+            return None
+        return _end_compiled_step(model, mode, e, end, taken, u)
+    step = steps.transition(ahead, u, noise)
+    if step is None or not step.error < 1.0:
+        return None
+    assert step.noise is not None
+    assert step.bounds is not None
+    if step.bounds.size and not step.bounds.min() > 0.0:
+        return None
+    x = project_onto_constraints(mode, mode.space.normalize(step.state))
+    p = step.matrix.dot(e.covariance).dot(step.matrix.T) + step.noise
+    after = Estimate(e.mode, end, x, 0.5 * (p + p.T), e.since)
+    return StatePrediction(after, (), step.matrix)
+
+
+def extend_in_one_step(
+    model: NoisySystem, e: Estimate, end: float, law: InputLaw
+) -> StatePrediction | None:
+    """Return the estimate at another time of its mode, past its guards, by one compiled step.
+
+    Args:
+        model: The system and its noise.
+        e: The estimate.
+        end: Time, s; before or after that of the estimate.
+        law: Input law.
+
+    Returns:
+        The prediction, None if there is no compiled step that is accurate.
+    """
+    mode = model.system.mode(e.mode)
+    steps = mode.compiled_steps
+    if steps is None or not isinstance(law, HeldInput) or end == e.time:
+        return None
+    ahead = StepRequest(e.time, e.mean, end - e.time, model.rtol, model.atol)
+    if not is_within_step_limit(mode, ahead, law.value):
+        return None
+    taken = steps.step(ahead, law)
+    if taken is None or not taken.error < 1.0:
+        return None
+    return _end_compiled_step(model, mode, e, end, taken, law.value)
+
+
+def _end_compiled_step(
+    model: NoisySystem, mode: ModeModel, e: Estimate, end: float, taken: CompiledStep, u: Array
+) -> StatePrediction | None:
+    """Return the prediction at the end of a compiled step of the mean.
+
+    Args:
+        model: The system and its noise.
+        mode: Mode of the estimate.
+        e: The estimate at the start of the step.
+        end: Time of the end, s.
+        taken: The step.
+        u: The held input (nu,).
+
+    Returns:
+        The prediction, None if its covariance needs several steps.
+    """
+    p = e.covariance
+    flow = propagate_over_step(model, mode, e.time, end - e.time, taken.states, u, p)
+    if flow is None:
+        return None
+    x = project_onto_constraints(mode, mode.space.normalize(taken.states[-1]))
+    after = Estimate(e.mode, end, x, nearest_semidefinite(flow.covariance(p)), e.since)
+    return StatePrediction(after, (), flow.state)
+
+
+def predict_along_arc(
+    model: NoisySystem, mode: ModeModel, arc: Arc, e: Estimate, time: float
+) -> tuple[Estimate, Array]:
+    """Return the estimate at the end of an arc, and the transition matrix (ndx, ndx).
+
+    Args:
+        model: The system and its noise.
+        mode: Mode of the arc.
+        arc: The arc, which starts at the estimate; in reversed time it is counted backwards.
+        e: The estimate.
+        time: Time at the end of the arc, s.
+    """
+    flow = propagate_along_arc(model, mode, arc, e.covariance)
+    p = flow.covariance(e.covariance)
+    return replace(e, time=time, mean=arc(arc.end), covariance=p), flow.state
+
+
+def propagate_along_arc(model: NoisySystem, mode: ModeModel, arc: Arc, p: Array) -> Propagation:
+    """Return the transition matrix along an arc, and the noise that is integrated on it.
+
+    Args:
+        model: The system and its noise.
+        mode: Mode of the arc.
+        arc: The arc.
+        p: Covariance (ndx, ndx) at its start, relative to which rounding is judged.
+
+    Raises:
+        SystemDefinitionError: The field has no Jacobian.
+        InputError: The noise does not fit the mode.
+        IntegrationError: A changes faster than steps resolve.
+    """
+    total = Propagation.identity(arc.space.ndx)
+    if arc.end - arc.start <= _SHORTEST_ARC:
+        return total
+    noise = partial(model.diffusion, mode)
+    begin, total = propagate_by_steps(mode, arc, noise, rtol=model.rtol, atol=model.atol)
+    for piece in arc.pieces:
+        if piece.end > begin:
+            left = replace(piece, start=max(begin, piece.start))
+            total = _collocate_piece(model, mode, left, total, p)
+    return total
+
+
+def propagate_over_step(
+    model: NoisySystem, mode: ModeModel, t: float, h: float, states: Array, u: Array, p: Array
+) -> Propagation | None:
+    """Return transition matrix and noise of a step by collocation.
+
+    Args:
+        model: The system and its noise.
+        mode: The mode.
+        t: Time of the start, s.
+        h: Length of the step, s.
+        states: States (8, nx) at the nodes of `hybrid.series`.
+        u: The held input (nu,).
+        p: Covariance (ndx, ndx) at the start.
+
+    Returns:
+        The propagation, None if one step is not accurate.
+    """
+    normalize = mode.space.normalize
+    points = [(normalize(x), u) for x in _NODES_TO_POINTS @ states]
+    found, ratio = _collocate_step(model, mode, t, h, points, p)
+    return found if ratio <= 1.0 else None
+
+
+def _collocate_piece(
+    model: NoisySystem, mode: ModeModel, arc: Arc, total: Propagation, p: Array
+) -> Propagation:
+    """Return the propagation before an arc of one input law and along it.
+
+    Args:
+        model: The system and its noise.
+        mode: Mode of the arc.
+        arc: The arc, on which the input law does not change.
+        total: The propagation before it.
+        p: Covariance (ndx, ndx) at the start, relative to which rounding is judged.
+    """
+    start, h = arc.start, arc.end - arc.start
+    points = [arc.state_and_input(start + c * h) for c in _POINT_FRACTIONS]
+    found, ratio = _collocate_step(model, mode, start, h, points, p)
+    if ratio <= 1.0:
+        return total.advance(found.state, found.noise)
+    return integrate_noise(
+        lambda t: _covariance_rates(model, mode, t, *arc.state_and_input(t)),
+        total,
+        start,
+        arc.end,
+        rtol=model.rtol,
+        atol=model.atol,
+        first_step=h if ratio < _FIRST_STEP_LIMIT else choose_step_length(h, ratio),
+        leap=choose_first_leap(mode, arc),
+    )
+
+
+def _collocate_step(
+    model: NoisySystem,
+    mode: ModeModel,
+    t: float,
+    h: float,
+    points: list[tuple[Array, Array]],
+    p: Array,
+) -> tuple[Propagation, float]:
+    """Return the propagation of one collocation step, and its error in tolerances.
+
+    Args:
+        model: The system and its noise.
+        mode: The mode.
+        t: Time of the start, s.
+        h: Length of the step, s.
+        points: State (nx,) and input (nu,) at the collocation points.
+        p: Covariance (ndx, ndx) at the start.
+    """
+    n = len(p)
+    matrices, densities = np.empty((2, len(points), n, n))
+    for i, (x, u) in enumerate(points):
+        at = t + _POINT_FRACTIONS[i] * h
+        matrices[i], densities[i] = _covariance_rates(model, mode, at, x, u)
+    return propagate_short_step(matrices, densities, h, model.rtol, float(np.abs(p).max()))
+
+
+def _covariance_rates(
+    model: NoisySystem, mode: ModeModel, t: float, x: Array, u: Array
+) -> tuple[Array, Array]:
+    """Return A and the density Q, both (ndx, ndx)."""
+    point, noise = mode.calc(t, x, u), model.process_noise
+    c = linearize_field_at(point)
+    return c.state, np.zeros_like(c.state) if noise is None else noise.matrix(point, c.input)
+
+
+# Event
+
+
+def pass_event(model: NoisySystem, now: StatePrediction, event: Event) -> StatePrediction:
+    """Return the prediction just after an event.
+
+    Args:
+        model: The system and its noise.
+        now: The prediction just before the event.
+        event: The event, which starts at its mean.
+    """
+    noise = model.reset_noise, model.guard_noise
+    jump = jump_moments(model.system, event, now.estimate.covariance, model.strategy, *noise)
+    mean, covariance = event.state_after, jump.covariance
+    if jump.shift.any():
+        mode = model.system.mode(event.mode_after)
+        mean, covariance = move_mean(mode, mean, covariance, jump.shift)
+    estimate = Estimate(event.mode_after, event.time, mean, covariance, since=event.time)
+    notes = now.notes if jump.note is None else (*now.notes, jump.note)
+    after = now.continue_by(estimate, jump.matrix)
+    return after._replace(events=(*now.events, event), notes=notes)
+
+
+def fire_guards(
+    model: NoisySystem, now: StatePrediction, guards: Sequence[str], x: Array, law: InputLaw
+) -> StatePrediction:
+    """Return the prediction just after the event of some guards, whatever their values.
+
+    Args:
+        model: The system and its noise.
+        now: The prediction just before the event.
+        guards: Names of the guards.
+        x: State (nx,) before the event, which may differ from the mean.
+        law: Input law.
+    """
+    event = model.fire_guards(now.estimate.mode, guards, now.estimate.time, x, law)
+    return pass_event(model, now, event)
+
+
+# Correction
+
+
+class Innovation(NamedTuple):
+    """A value compared with its prediction.
+
+    Attributes:
+        time: Time, s.
+        channel: Name of the measurement.
+        mode: Mode of the estimate before the value.
+        residual: Residual r (k,).
+        covariance: Its covariance S (k, k).
+        nis: Normalized innovation squared, :math:`r^T S^{-1} r`. Its mean is k for a consistent
+            filter.
+        log_likelihood: Log-likelihood of the value. For the likeliest of several hypotheses it is
+            that of all.
+        limit: The gate's limit of `nis`; inf without a gate.
+        accepted: Whether `nis` is within the limit. A value beyond it is rejected.
+    """
+
+    time: float
+    channel: str
+    mode: ModeKey
+    residual: Array
+    covariance: Array
+    nis: float
+    log_likelihood: float
+    limit: float
+    accepted: bool
+
+    @property
+    def dimension(self) -> int:
+        """Number k of components of the residual."""
+        return len(self.residual)
+
+
+Linearize = Callable[[AnyMeasurement, ModeModel, Estimate, Array, Array], LinearizedResidual | None]
+"""Function of measurement, mode, estimate, value and input, such as `linearize_residual`."""
+
+
+def linearize_residual(
+    measurement: AnyMeasurement, mode: ModeModel, estimate: Estimate, value: Array, u: Array
+) -> LinearizedResidual | None:
+    """Return the residual of a value, its Jacobian and its covariance at an estimate.
+
+    Args:
+        measurement: The measurement.
+        mode: Mode of the estimate.
+        estimate: Estimate before the value.
+        value: The value (m,). Components that are NaN are missing. A point of a manifold with a
+            component that is NaN is missing as a whole.
+        u: Input (nu,).
+
+    Returns:
+        The residual of the components that are there. None without any, or if an implicit
+        measurement tells nothing about this mode.
+
+    Raises:
+        InputError: The value, the Jacobian or the covariance has a wrong size.
+    """
+    if isinstance(measurement, ImplicitMeasurement):
+        return measurement.compare(mode, estimate.time, estimate.mean, u, value)
+    measured = select_measured(measurement, value)
+    if measured is None:
+        return None
+    rows, noise = measured
+    predicted = predict_value(measurement, mode, estimate.time, estimate.mean, u)
+    r = compute_residual(measurement, predicted, value)
+    h = _evaluate_jacobian(measurement, mode, estimate, u)
+    return LinearizedResidual(r[rows], h[rows], noise)
+
+
+def correct(
+    measurement: AnyMeasurement, mode: ModeModel, estimate: Estimate, found: LinearizedResidual
+) -> tuple[Estimate, Innovation]:
+    """Return the estimate after a value, and the innovation.
+
+    Args:
+        measurement: The measurement of the value.
+        mode: Mode of the estimate.
+        estimate: Estimate before the value. It stays as it is if the gate rejects the value.
+        found: Residual r of the value with H and R.
+
+    Raises:
+        SimulationError: The covariance S is not positive definite.
+    """
+    r, h, noise = found
+    p = estimate.covariance
+    hp = h.dot(p)
+    innovation, factor = compute_innovation(measurement, estimate, r, hp.dot(h.T) + noise)
+    if not innovation.accepted:
+        return estimate, innovation
+    gain = _solve_by_factor(factor, hp).T
+    left = gain.dot(-h)
+    left.reshape(-1)[:: len(p) + 1] += 1.0
+    p = left.dot(p).dot(left.T) + gain.dot(noise).dot(gain.T)
+    x, p = move_mean(mode, estimate.mean, p, gain.dot(r))
+    after = Estimate(estimate.mode, estimate.time, x, nearest_semidefinite(p), estimate.since)
+    return after, innovation
+
+
+def compute_innovation(
+    measurement: AnyMeasurement, estimate: Estimate, r: Array, s: Array
+) -> tuple[Innovation, Array]:
+    """Return the innovation of a residual, and the Cholesky factor (k, k) of its covariance.
+
+    Args:
+        measurement: The measurement, which has the gate.
+        estimate: Estimate before the value.
+        r: Residual (k,).
+        s: Covariance S (k, k) of the residual.
+
+    Raises:
+        SimulationError: S is not positive definite.
+    """
+    factor, failed = dpotrf(s, lower=1)
+    if failed:
+        raise SimulationError(
+            f"the covariance of an innovation of {measurement.name!r} at t = {estimate.time:.9g} s "
+            f"is not positive definite: {s.tolist()}"
+        )
+    nis = float(r.dot(_solve_by_factor(factor, r)))
+    size = 2.0 * sum(map(math.log, factor.diagonal().tolist())) + len(r) * _LOG_TWO_PI
+    limit = np.inf if measurement.gate is None else _gate_limit(measurement.gate, len(r))
+    innovation = Innovation(
+        estimate.time,
+        measurement.name,
+        estimate.mode,
+        r,
+        s,
+        nis,
+        -0.5 * (nis + size),
+        limit,
+        nis <= limit,
+    )
+    return innovation, factor
+
+
+def select_measured(
+    measurement: Measurement, value: Array
+) -> tuple[NDArray[np.bool_] | slice, Array] | None:
+    """Return which components of a residual were measured, and their covariance.
+
+    Args:
+        measurement: The measurement.
+        value: The value (m,), NaN where a component is missing.
+
+    Returns:
+        Flags (k,), or a slice of all, and the covariance of these. None without any component, and
+        for a point of a manifold that is not complete.
+    """
+    if is_finite(value):
+        return _ALL_COMPONENTS, measurement.covariance
+    given = np.isfinite(value)
+    if measurement.residual is not None or not given.any():
+        return None
+    return given, measurement.covariance[np.ix_(given, given)]
+
+
+def predict_value(measurement: Measurement, mode: ModeModel, t: float, x: Array, u: Array) -> Array:
+    """Return the value (m,) that would be measured without noise.
+
+    Args:
+        measurement: The measurement.
+        mode: The mode.
+        t: Time, s.
+        x: State (nx,), or several (n, nx) if the measurement takes these.
+        u: Input (nu,).
+
+    Raises:
+        InputError: The function of the measurement returns no numbers.
+    """
+    value = measurement.value(mode, t, x, u)
+    if type(value) is np.ndarray and value.dtype == np.float64:
+        return value
+    try:
+        return convert_to_floats(value)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"value of measurement {measurement.name!r} must return numbers, got {quote(value)} "
+            f"at t = {t} in mode {mode.key!r}"
+        ) from error
+
+
+def compute_residual(measurement: Measurement, predicted: Array, value: Array) -> Array:
+    """Return the residual (k,): measured minus predicted, or that of the measurement's manifold.
+
+    Args:
+        measurement: The measurement.
+        predicted: The predicted value (m,).
+        value: The measured value (m,).
+
+    Raises:
+        InputError: The shapes differ, or the residual has another size than the covariance.
+    """
+    if predicted.shape != value.shape:
+        raise InputError(
+            f"a row of {measurement.name!r} must have shape {predicted.shape}, got {value.shape}"
+        )
+    k = len(measurement.covariance)
+    if measurement.residual is None:
+        r = value - predicted
+    else:
+        r = measurement.residual(predicted, value)
+    if r.shape != (k,):
+        raise InputError(
+            f"the residual of {measurement.name!r} must have shape ({k},), got {r.shape}"
+        )
+    return r
+
+
+def _solve_by_factor(factor: Array, b: Array) -> Array:
+    """Return the solution S^-1 b, by the Cholesky factor of S."""
+    return np.asarray(dpotrs(factor, b, lower=1)[0])
+
+
+@lru_cache
+def _gate_limit(gate: float, dimension: int) -> float:
+    """Return the quantile of chi squared; importing `scipy.stats` costs as much as all else."""
+    return 2.0 * float(gammaincinv(0.5 * dimension, gate))
+
+
+def _evaluate_jacobian(
+    measurement: Measurement, mode: ModeModel, estimate: Estimate, u: Array
+) -> Array:
+    """Return the Jacobian H (k, ndx) of a measurement at an estimate, with its shape checked.
+
+    Raises:
+        InputError: The Jacobian has another shape, or is no array of finite numbers.
+    """
+    h = measurement.jacobian(mode, estimate.time, estimate.mean, u)
+    k = len(measurement.covariance)
+    if type(h) is not np.ndarray or h.flags.writeable:
+        h = check_array(f"Jacobian of {measurement.name!r}", h)
+    if h.shape != (k, mode.space.ndx):
+        raise InputError(
+            f"the Jacobian of {measurement.name!r} must have shape ({k}, {mode.space.ndx}), got "
+            f"{h.shape}"
+        )
+    return h

@@ -1,0 +1,436 @@
+"""A hybrid system with noise and integrator settings: flows, events and extensions of arcs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import count
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hybridctl.base.checks import Array, check_vector
+from hybridctl.base.errors import (
+    ConstraintViolatedError,
+    GuardViolatedError,
+    IntegrationError,
+    SimulationError,
+)
+from hybridctl.estimation.estimate import Estimate, project_onto_constraints
+from hybridctl.estimation.noise import EXACT_GUARDS, EventNoise, GuardNoise, Noise
+from hybridctl.estimation.salted_jump import Strategy
+from hybridctl.hybrid.arc import Arc
+from hybridctl.hybrid.jump import execute_event
+from hybridctl.hybrid.laws import HeldInput, InputLaw, make_zero_input
+from hybridctl.hybrid.mapped import MappedPoint, ModeWithoutGuards, WithoutGuards
+from hybridctl.hybrid.mode import Edge, Outgoing, Reset
+from hybridctl.hybrid.model import (
+    FREE_PACE,
+    Diffusion,
+    FieldJacobian,
+    ModeKey,
+    ModeModel,
+    Pace,
+    Point,
+    StepRequest,
+)
+from hybridctl.hybrid.simulate import SimulationOptions, computed_starts, simulate
+from hybridctl.hybrid.system import HybridSystem, MappedSystem
+from hybridctl.hybrid.trajectory import Event, HybridTrajectory
+from hybridctl.hybrid.zeno import ZenoPolicy
+
+GUARD_TOLERANCE = 1e-8
+"""How far below zero a guard may be inside its mode, relative to its scale, as in `simulate`."""
+_MAX_UNLIKELY_EVENTS = 4
+"""Events between two values after which a less likely hypothesis is given up."""
+_MAX_COMPILED_DIMENSION = 8
+"""Largest dimension at which compiled noise of a constrained mode is quicker than collocation.
+
+For a block (6) it takes 40 us against 250; for a cube (12) it takes longer."""
+_MAX_EXTENSION_STEPS = 100
+"""Integrator steps past the guards of a mode: see `NoisySystem.flow_past_guards`."""
+
+
+def _never() -> bool:
+    return False
+
+
+@dataclass(frozen=True, eq=False)
+class NoisySystem:
+    """A hybrid system with the noise of its flow, its resets and its guards.
+
+    Attributes:
+        system: The hybrid system.
+        process_noise: Noise of the flow; None for no noise.
+        reset_noise: Noise that is added after a reset; None for no noise.
+        guard_noise: Variances of the guards' offsets.
+        strategy: How covariances pass events, see `salted_jump`.
+        rewind: Longest time in s by which an event is taken to be late or overdue, see
+            `mode_consistency`.
+        rtol: Relative tolerance of the integrator.
+        atol: Absolute tolerance of the integrator.
+        max_events: Largest number of events of one prediction, see `simulate`.
+        zeno_horizon: Time in s within which events accumulate, see `simulate`.
+        late: Function that returns whether the deadline of a sample is exceeded. If it is, no
+            further event is followed.
+        stepped: Function that is called with the time in s after each step of the integrator, or
+            None.
+    """
+
+    system: HybridSystem
+    process_noise: Noise | None
+    reset_noise: Noise | EventNoise | None = None
+    guard_noise: GuardNoise = EXACT_GUARDS
+    strategy: Strategy = "saltation"
+    rewind: float = 0.05
+    rtol: float = 1e-9
+    atol: float = 1e-9
+    max_events: int = 1000
+    zeno_horizon: float = 1e-3
+    late: Callable[[], bool] = _never
+    stepped: Callable[[float], None] | None = None
+
+    def evaluate_at(self, e: Estimate, law: InputLaw) -> Point:
+        """Return the point of the estimate's mode at the mean.
+
+        Args:
+            e: The estimate.
+            law: Input law, which is evaluated there.
+        """
+        return self.system.mode(e.mode).calc(e.time, e.mean, law(e.time, e.mean))
+
+    def guard_tolerances(self, key: ModeKey) -> Array:
+        """Return how far below zero the guards (n,) of a mode may be inside it.
+
+        Args:
+            key: Key of the mode.
+        """
+        return GUARD_TOLERANCE * self.system.outgoing(key).guards.sizes
+
+    def without_guards(self, key: ModeKey, names: Sequence[str]) -> HybridSystem:
+        """Return the system with one mode that lacks some of its guards.
+
+        Args:
+            key: Key of the mode.
+            names: The guards that are left out.
+        """
+        mode = self.system.mode(key)
+        kept = [i for i, name in enumerate(mode.guard_names) if name not in names]
+        return MappedSystem(self.system, lambda k: WithoutGuards(kept) if k == key else None)
+
+    def flow_past_guards(
+        self, key: ModeKey, x: Array, start: float, end: float, law: InputLaw
+    ) -> Arc:
+        """Return the extension of an arc: the flow of one mode past its guards.
+
+        Past the standstill of a sliding contact, friction changes its sign at every step of the
+        integrator. The number of steps is limited for this case.
+
+        Args:
+            key: Key of the mode.
+            x: State (nx,) at the start.
+            start: Time of the start, s.
+            end: Time of the end, s.
+            law: Input law.
+
+        Raises:
+            IntegrationError: More than 100 steps are needed.
+        """
+        return self._flow(self.unguarded_system, key, x, (start, end), law)
+
+    def flow_to_first_guard(
+        self, key: ModeKey, x: Array, start: float, end: float, law: InputLaw, beside: Sequence[str]
+    ) -> Array:
+        """Return the state (nx,) where the first guard of a mode fires, or at the end.
+
+        Args:
+            key: Key of the mode.
+            x: State (nx,) at the start.
+            start: Time of the start, s.
+            end: Time of the end, s.
+            law: Input law.
+            beside: Guards that are left out.
+
+        Raises:
+            IntegrationError: More than 100 steps are needed.
+        """
+        mode = self.build_fixed_mode(key, beside)
+        stay = Edge(Reset.identity(mode.space.ndx), key)
+        system = HybridSystem(
+            lambda key: mode, lambda key: Outgoing(mode.guard_set, lambda fired: stay)
+        )
+        span, limit = (start, end), _limit_steps(key)
+        run = self.simulate(system, key, x, span, law, progress=limit, terminal=lambda event: True)
+        return run.final_state
+
+    def build_fixed_mode(self, key: ModeKey, beside: Sequence[str]) -> ModeModel:
+        """Return a mode without some of its guards, which does not select another by its forces.
+
+        Args:
+            key: Key of the mode.
+            beside: Guards that are left out.
+        """
+        own = self.system.mode(key)
+        kept = [i for i, name in enumerate(own.guard_names) if name not in beside]
+        return _FixMode(kept).map_mode(own)
+
+    def flow_backwards(
+        self, key: ModeKey, x: Array, time: float, length: float, law: InputLaw
+    ) -> tuple[ModeModel, Arc]:
+        """Return the flow of one mode back in time, past its guards.
+
+        Args:
+            key: Key of the mode.
+            x: State (nx,) at `time`.
+            time: Time, s, from which the flow goes back.
+            length: Length of the flow, s.
+            law: Input law.
+
+        Returns:
+            The mode in reversed time, and its arc over times 0 to `length`, counted backwards.
+        """
+        mode = _ReverseTime([], time).map_mode(self.system.mode(key))
+        system = HybridSystem(lambda key: mode, lambda key: Outgoing(mode.guard_set, _no_edge))
+        return mode, self._flow(system, key, x, (0.0, length), lambda s, x: law(time - s, x))
+
+    def fire_guards(
+        self, key: ModeKey, guards: Sequence[str], t: float, x: Array, law: InputLaw
+    ) -> Event:
+        """Return the event of some guards at a state, whatever the values of the guards.
+
+        A state beyond its guard may violate the constraints of the mode after the event. It is
+        projected onto them.
+
+        Args:
+            key: Key of the mode before the event.
+            guards: Names of the guards that fire.
+            t: Time, s.
+            x: State (nx,) before the event.
+            law: Input law.
+
+        Returns:
+            The event. Its guards are those that take part.
+        """
+        u = law(t, x)
+        after, made, took_part = execute_event(self.system, key, tuple(guards), t, x, u)
+        state = project_onto_constraints(self.system.mode(after), made.state)
+        rate = np.zeros_like(u)
+        return Event(0, t, key, after, took_part, x, state, u, u, rate, made.impulses, made.report)
+
+    def law(self, key: ModeKey, given: ArrayLike | InputLaw | None) -> InputLaw:
+        """Return the input of a mode as a function u(t, x).
+
+        Args:
+            key: Key of the mode.
+            given: A constant (nu,), a function u(t, x), or None for zero.
+        """
+        if callable(given):
+            return given
+        nu = self.system.mode(key).nu
+        return make_zero_input(nu) if given is None else HeldInput(check_vector("input", given, nu))
+
+    def diffusion(self, mode: ModeModel, ahead: StepRequest, u: Array) -> Diffusion | None:
+        """Return the noise that a compiled step of a mode can integrate beside the state.
+
+        Args:
+            mode: The mode.
+            ahead: The step request.
+            u: The held input (nu,).
+
+        Returns:
+            The noise. None if the mode takes no compiled steps, if its noise is not constant under
+            a held input, or if the step exceeds the step-size limit of the mode, such as that of
+            stiff friction. None too for a constrained mode that is so large that collocation takes
+            less time.
+        """
+        large = mode.held is not None and mode.space.ndx > _MAX_COMPILED_DIMENSION
+        if not mode.compiled_steps or large or not is_within_step_limit(mode, ahead, u):
+            return None
+        if self.process_noise is None:
+            return Diffusion(np.zeros((mode.space.ndx,) * 2), np.zeros((mode.nu, mode.nu)))
+        return self.process_noise.constant_diffusion(mode, ahead.t, ahead.x, u)
+
+    @cached_property
+    def with_few_events(self) -> NoisySystem:
+        """The same for less likely hypotheses, which are given up where they rattle."""
+        return replace(self, max_events=_MAX_UNLIKELY_EVENTS)
+
+    @cached_property
+    def without_process_noise(self) -> NoisySystem:
+        """The same without process noise, for times whose noise has been added already."""
+        return replace(self, process_noise=None)
+
+    @cached_property
+    def signal_model(self) -> NoisySystem:
+        """The same for events of contact signals, whose times do not depend on the state."""
+        strategy: Strategy = "no_jump" if self.strategy == "no_jump" else "reset_jacobian"
+        return replace(self, guard_noise=EXACT_GUARDS, strategy=strategy)
+
+    @cached_property
+    def unguarded_system(self) -> HybridSystem:
+        """The system whose modes have no guards."""
+        return MappedSystem(self.system, lambda key: WithoutGuards([]))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Keywords of `simulate` and of batched simulations."""
+        return {
+            "rtol": self.rtol,
+            "atol": self.atol,
+            "max_events": self.max_events,
+            "on_zeno": ZenoPolicy(horizon=self.zeno_horizon),
+            "on_jam": "raise",
+        }
+
+    def simulate(
+        self,
+        system: HybridSystem,
+        key: ModeKey,
+        x: Array,
+        span: tuple[float, float],
+        law: InputLaw,
+        *,
+        first_step: float | None = None,
+        progress: Callable[[float], None] | None = None,
+        terminal: Callable[[Event], bool] | None = None,
+    ) -> HybridTrajectory:
+        """Return a simulation that starts from the mean of an estimate, which may have diverged.
+
+        Args:
+            system: This system or one derived from it.
+            key: Key of the initial mode.
+            x: Initial state (nx,).
+            span: Times of start and end, s.
+            law: Input law.
+            first_step: First step of the integrator, s; None for its own choice.
+            progress: Called with the time in s after each step; None for `stepped`.
+            terminal: Returns whether an event ends the simulation; None for no event.
+
+        Raises:
+            SimulationError: The simulation cannot go on. A mean that violates the constraints or
+                guards of its mode is one of these cases, no error of the user.
+        """
+        try:
+            with computed_starts():
+                return simulate(
+                    system, key, x, span, law,
+                    progress=progress or self.stepped, terminal=terminal,
+                    options=SimulationOptions(first_step=first_step), **self.settings,
+                )  # fmt: skip
+        except (ConstraintViolatedError, GuardViolatedError) as error:
+            raise SimulationError(str(error)) from error
+
+    def _flow(
+        self, system: HybridSystem, key: ModeKey, x: Array, span: tuple[float, float], law: InputLaw
+    ) -> Arc:
+        """Return the only arc of a simulation of a system without guards."""
+        return self.simulate(system, key, x, span, law, progress=_limit_steps(key)).arcs[0]
+
+
+def is_within_step_limit(mode: ModeModel, ahead: StepRequest, u: Array) -> bool:
+    """Return whether a step is no longer than the step-size limit of the mode.
+
+    Args:
+        mode: The mode.
+        ahead: The step request.
+        u: The input (nu,).
+    """
+    pace = mode.steady_pace or mode.calc(ahead.t, ahead.x, u).pace
+    return abs(ahead.h) <= min(pace.longest_step, pace.relaxation)
+
+
+def compute_guard_rates(point: Point) -> Array:
+    """Return the rates dg/dt (n,) of the guards at constant input, in their unit per s.
+
+    Args:
+        point: A mode at a state and an input.
+    """
+    d = point.guard_jacobian
+    return np.asarray(d.time + d.state @ point.field)
+
+
+def find_input_guards(point: Point) -> NDArray[np.bool_]:
+    """Return flags (n,) of the guards that depend on the input, such as contact forces.
+
+    Args:
+        point: A mode at a state and an input.
+    """
+    return np.asarray(point.guard_jacobian.input.any(axis=1))
+
+
+def _limit_steps(key: ModeKey) -> Callable[[float], None]:
+    """Return a progress function that raises `IntegrationError` when it is called too often."""
+    steps = count(1)
+
+    def tick(t: float) -> None:
+        if next(steps) > _MAX_EXTENSION_STEPS:
+            raise IntegrationError(
+                f"mode {key!r} past its guards takes more than {_MAX_EXTENSION_STEPS} steps by "
+                f"t = {t:.9g} s"
+            )
+
+    return tick
+
+
+def _no_edge(fired: tuple[str, ...]) -> None:
+    return None
+
+
+class _FixedMode(ModeWithoutGuards):
+    """A mode that does not select another one by its forces."""
+
+    def __init__(self, inner: ModeModel, change: WithoutGuards) -> None:
+        super().__init__(inner, change)
+        self.selects = False
+
+    def select_at(self, point: MappedPoint) -> ModeKey:
+        return self.key
+
+
+class _FixMode(WithoutGuards):
+    """The change to a mode without some guards that does not select another one."""
+
+    mode_class = _FixedMode
+
+
+class _ReversedMode(ModeWithoutGuards):
+    """A mode in reversed time, without guards."""
+
+    def __init__(self, inner: ModeModel, change: WithoutGuards) -> None:
+        super().__init__(inner, change)
+        self.steady_pace = FREE_PACE  # what decays forwards grows backwards
+
+    @property
+    def compiled_steps(self) -> None:
+        """None: the compiled steps of the inner mode go forwards."""
+        return None
+
+    def field_at(self, point: MappedPoint) -> Array:
+        return -np.asarray(point.inner.field)
+
+    def field_jacobian_at(self, point: MappedPoint) -> FieldJacobian:
+        d = point.inner.field_jacobian
+        return FieldJacobian(-d.state, -d.input)
+
+    def free_input_at(self, point: MappedPoint) -> Array:
+        return -point.inner.free_input
+
+    def pace_at(self, point: MappedPoint) -> Pace:
+        return FREE_PACE
+
+
+@dataclass(frozen=True, eq=False)
+class _ReverseTime(WithoutGuards):
+    """The change to reversed time, without guards.
+
+    Attributes:
+        end: Time in s at which the reversed time is zero.
+    """
+
+    end: float
+    mode_class = _ReversedMode
+
+    def to_inner(self, t: float, x: Array, u: Array) -> tuple[float, Array, Array]:
+        return self.end - t, x, u

@@ -1,0 +1,330 @@
+r"""Prediction through events: the mean by exact simulation, the covariance by its first order.
+
+The usual prediction is one compiled step without events, or a simulation whose arcs and events are
+passed by `kalman_equations`. This module adds what happens where that is not possible:
+
+- *The mean lies outside its mode.* Just after an event, a corrected mean can lie beyond the guard
+  that has fired, and move back in. To first order that is right: its own event is still to come,
+  and the mean lies on the arc extended to before its start. It flows on without that guard until it
+  is inside again.
+- *The simulation cannot go on.* The interval is halved; in the part that fails the mode is frozen:
+  the mean stops at the first guard, and the covariance gains the way past it.
+- *Events accumulate* (Zeno) in a system without a rest mode. Guards and rates are set to zero.
+- *The deadline of the sample is exceeded.* The mode is frozen for the rest of the interval.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from hybridctl.base.errors import EventLimitError, SimulationError, SystemDefinitionError, ZenoError
+from hybridctl.estimation.estimate import Estimate, nearest_semidefinite
+from hybridctl.estimation.kalman_equations import (
+    StatePrediction,
+    extend_in_one_step,
+    fire_guards,
+    pass_event,
+    predict_along_arc,
+    predict_in_one_step,
+)
+from hybridctl.estimation.noisy_system import NoisySystem, compute_guard_rates, find_input_guards
+from hybridctl.estimation.salted_jump import compute_rest_projection
+from hybridctl.hybrid.laws import InputLaw
+from hybridctl.hybrid.tolerances import MAX_REST_RATE_RATIO
+from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.sensitivity.propagation import linearize_field_at
+
+_MAX_SIMULATIONS = 20
+"""Simulations of one prediction. A mean that stays outside its mode would make them shorter and
+shorter. A choice."""
+_MIN_RETRIED_FRACTION = 0.3
+"""Minimum fraction of a prediction that is halved once more; below it the mode is frozen.
+
+A choice: two halvings, so that the mode is frozen for a quarter of the interval."""
+_ZERO_GUARD_TOLERANCES = 2.0
+"""Value up to which a guard counts as zero, in tolerances: an event is found where its guard is
+past one tolerance."""
+_REENTRY_MARGIN = 1.1
+"""Time without a guard, relative to that in which the guard becomes positive at its rate. A
+choice."""
+
+
+def predict(
+    model: NoisySystem, estimate: Estimate, end: float, law: InputLaw, *, halve: bool = True
+) -> StatePrediction:
+    """Return the estimate at a later time, through as many events as there are until then.
+
+    Process noise is integrated along each arc. Where something less exact replaces this, see this
+    module, `notes` say so, and `mode_frozen` is set where the mode was frozen.
+
+    Args:
+        model: The system and its noise.
+        estimate: The estimate.
+        end: Time, s, not before that of the estimate.
+        law: Input law.
+        halve: Whether an interval on which the simulation fails is halved. Otherwise the mode is
+            frozen in all of it.
+    """
+    mode = model.system.mode(estimate.mode)
+    if estimate.time < end:
+        found = predict_in_one_step(model, mode, estimate, end, law)
+        if found is not None:
+            return found
+    now = StatePrediction(estimate, (), np.eye(mode.space.ndx))
+    shortest = _MIN_RETRIED_FRACTION if halve else 1.0
+    now = _predict_by_simulation(model, now, end, law, shortest * (end - estimate.time))
+    e = now.estimate
+    return now._replace(estimate=replace(e, covariance=nearest_semidefinite(e.covariance)))
+
+
+def extend_past_guards(
+    model: NoisySystem, now: StatePrediction, end: float, law: InputLaw
+) -> StatePrediction:
+    """Return the prediction continued in the same mode, past its guards.
+
+    Where the flow cannot go on, the mean is frozen, and the covariance gains the way that the field
+    at its beginning would make. `notes` and `mode_frozen` say so.
+
+    Args:
+        model: The system and its noise.
+        now: The prediction.
+        end: Time, s.
+        law: Input law.
+    """
+    e = now.estimate
+    if not e.time < end:
+        return now
+    found = extend_in_one_step(model, e, end, law)
+    if found is not None:
+        return now.append(found)
+    try:
+        arc = model.flow_past_guards(e.mode, e.mean, e.time, end, law)
+        reached = predict_along_arc(model, model.system.mode(e.mode), arc, e, end)
+    except SimulationError as error:
+        note = f"the state was held: {error}"
+        way = (end - e.time) * model.system.mode(e.mode).field(e.time, e.mean, law(e.time, e.mean))
+        p = e.covariance + np.outer(way, way) if np.isfinite(way).all() else e.covariance
+        frozen = replace(e, time=end, covariance=p)
+        return now._replace(estimate=frozen, notes=(*now.notes, note), mode_frozen=True)
+    return now.continue_by(*reached)
+
+
+def _predict_by_simulation(
+    model: NoisySystem, now: StatePrediction, end: float, law: InputLaw, shortest: float
+) -> StatePrediction:
+    """Return the prediction by simulations, one after the other, halved where one fails.
+
+    There is more than one where the mean is outside its mode, and where an event moves the mean off
+    the simulation.
+
+    Args:
+        model: The system and its noise.
+        now: The prediction so far.
+        end: Time of the end, s.
+        law: Input law.
+        shortest: Length in s of an interval that is not halved further.
+    """
+    rounds = 0
+    while now.estimate.time < end:
+        if model.late():
+            return _note_frozen_mode(_freeze_mode(model, now, end, law), "no time is left")
+        try:
+            now = _simulate_once(model, now, end, law, rounds)
+            rounds += 1
+        except SimulationError as error:
+            if now.estimate.time + shortest < end:
+                middle = 0.5 * (now.estimate.time + end)
+                half = _predict_by_simulation(model, now, middle, law, shortest)
+                return _predict_by_simulation(model, half, end, law, shortest)
+            return _note_frozen_mode(_freeze_mode(model, now, end, law), str(error))
+    return now
+
+
+def _note_frozen_mode(now: StatePrediction, reason: str) -> StatePrediction:
+    """Return a prediction with the note that its mode was frozen."""
+    notes = (*now.notes, f"the mode was kept: {reason}")
+    return now._replace(notes=notes, mode_frozen=True)
+
+
+def _simulate_once(
+    model: NoisySystem, now: StatePrediction, end: float, law: InputLaw, rounds: int
+) -> StatePrediction:
+    """Return the prediction along one simulation, without guards that the mean is outside of.
+
+    Args:
+        model: The system and its noise.
+        now: The prediction so far.
+        end: Time of the end, s. The simulation may end earlier.
+        law: Input law.
+        rounds: Number of simulations of this prediction before.
+
+    Raises:
+        EventLimitError: There are too many events, of a mean inside its mode.
+        ZenoError: Events accumulate, and the system is not at rest there.
+        SimulationError: There were too many simulations, or this one cannot go on.
+    """
+    e = now.estimate
+    if rounds > _MAX_SIMULATIONS:
+        raise SimulationError(f"the mean stays outside mode {e.mode!r}")
+    outside, until = _find_violated_guards(model, e, end, law)
+    system = model.without_guards(e.mode, outside) if outside else model.system
+    # Without its guard the mode is wrong after the next event: the simulation ends there.
+    limited = replace(model, max_events=1) if outside else model
+    try:
+        run = limited.simulate(
+            system, e.mode, e.mean, (e.time, until), law,
+            first_step=until - e.time, terminal=lambda event: model.late(),
+        )  # fmt: skip
+    except EventLimitError as error:
+        if not outside:
+            raise
+        run = error.trajectory
+    except ZenoError as error:
+        if outside:
+            raise
+        there = _follow_simulation(model, now, error.trajectory, only_first_event=False)
+        if there.estimate.time < error.trajectory.end:
+            return there
+        rest = _rest_at_accumulation(model, there, end, law)
+        if rest is None:
+            raise
+        return rest
+    return _follow_simulation(model, now, run, only_first_event=bool(outside))
+
+
+def _follow_simulation(
+    model: NoisySystem, now: StatePrediction, run: HybridTrajectory, only_first_event: bool
+) -> StatePrediction:
+    """Return the prediction along a simulation: flow, event, flow, ...
+
+    It ends after an event that moves the mean off the simulation (see `salted_jump`), and after the
+    next event once the deadline is exceeded.
+
+    Args:
+        model: The system and its noise.
+        now: The prediction at the start of the simulation.
+        run: The simulation.
+        only_first_event: Whether it ends after the first event.
+    """
+    for k, arc in enumerate(run.arcs):
+        mode = model.system.mode(arc.mode)
+        now = now.continue_by(*predict_along_arc(model, mode, arc, now.estimate, arc.end))
+        if k == len(run.events):
+            return now
+        event = run.events[k]
+        before = now._replace(pre_event=(*now.pre_event, now._replace(pre_event=())))
+        now = pass_event(model, before, event)
+        moved = not np.array_equal(now.estimate.mean, event.state_after)
+        if only_first_event or moved or model.late():
+            return now
+    return now
+
+
+def _find_violated_guards(
+    model: NoisySystem, e: Estimate, end: float, law: InputLaw
+) -> tuple[tuple[str, ...], float]:
+    """Return the guards that the mean is outside of, and until when it flows without them.
+
+    Args:
+        model: The system and its noise.
+        e: The estimate.
+        end: Latest time, s.
+        law: Input law.
+    """
+    point = model.evaluate_at(e, law)
+    g = point.guards
+    violated = g < -model.guard_tolerances(e.mode)
+    if not violated.any():
+        return (), end
+    rates = compute_guard_rates(point)
+    rising = violated & (rates > 0.0)
+    if rising.any():
+        back = float((-g[rising] / rates[rising]).max())
+        end = min(end, e.time + _REENTRY_MARGIN * back + 1e-9)
+    return tuple(point.mode.guard_names[i] for i in np.flatnonzero(violated)), end
+
+
+def _rest_at_accumulation(
+    model: NoisySystem, now: StatePrediction, end: float, law: InputLaw
+) -> StatePrediction | None:
+    """Return the prediction at rest where events accumulate, in a system without a rest mode.
+
+    Guards that are zero, and their rates, stay zero: the covariance is projected along what their
+    events move. In other directions it gains the extension of the arc. The curvature of the guards
+    is left out.
+
+    Args:
+        model: The system and its noise.
+        now: The prediction at the accumulation point.
+        end: Time of the end, s.
+        law: Input law.
+
+    Returns:
+        The prediction. None if a guard's rate is larger than the flow makes it within
+        `zeno_horizon`: then this is no rest.
+    """
+    e, point = now.estimate, model.evaluate_at(now.estimate, law)
+    mode = point.mode
+    near = np.abs(point.guards) <= _ZERO_GUARD_TOLERANCES * model.guard_tolerances(e.mode)
+    closed = near & ~find_input_guards(point)
+    rows, rates = point.guard_jacobian.state[closed], compute_guard_rates(point)[closed]
+    turning = rows @ linearize_field_at(point).state
+    made = np.abs(turning @ point.field) * model.zeno_horizon
+    if not closed.any() or (np.abs(rates) > MAX_REST_RATE_RATIO * made).any():
+        return None
+    free = extend_past_guards(model, now, end, law)
+    names = tuple(name for name, is_at in zip(mode.guard_names, closed, strict=True) if is_at)
+    projection = compute_rest_projection(model.system, e.mode, names, e.time, e.mean, point.u)
+    way = mode.space.difference(e.mean, free.estimate.mean)
+    p = projection @ (free.estimate.covariance + np.outer(way, way)) @ projection.T
+    matrix = None if now.transition is None else projection @ now.transition
+    notes = (*now.notes, "events accumulate: their guards and rates are set to zero")
+    return now._replace(estimate=replace(e, time=end, covariance=p), transition=matrix, notes=notes)
+
+
+def _freeze_mode(
+    model: NoisySystem, now: StatePrediction, end: float, law: InputLaw
+) -> StatePrediction:
+    """Return the prediction continued in the same mode, with the mean stopped at its first guard.
+
+    How the motion goes on from there is not known: it may be all the way that the flow takes past
+    the guard, which the covariance gains as a standard deviation. Then the guard's event follows,
+    if it leads to a mode in which no guard falls below zero at once.
+
+    Args:
+        model: The system and its noise.
+        now: The prediction so far.
+        end: Time of the end, s.
+        law: Input law.
+    """
+    e = now.estimate
+    free = extend_past_guards(model, now, end, law)
+    outside, _ = _find_violated_guards(model, e, end, law)
+    try:
+        x = model.flow_to_first_guard(e.mode, e.mean, e.time, end, law, outside)
+    except SimulationError:
+        x = e.mean
+    way = model.system.mode(e.mode).space.difference(x, free.estimate.mean)
+    p = free.estimate.covariance + np.outer(way, way)
+    stopped = free._replace(estimate=replace(free.estimate, mean=x, covariance=p))
+    falling = _find_falling_guards(model, stopped.estimate, law)
+    falling = [name for name in falling if name not in outside]
+    if not falling:
+        return stopped
+    try:
+        after = fire_guards(model, stopped, falling, x, law)
+    except (SimulationError, SystemDefinitionError):
+        return stopped
+    return stopped if _find_falling_guards(model, after.estimate, law) else after
+
+
+def _find_falling_guards(model: NoisySystem, e: Estimate, law: InputLaw) -> list[str]:
+    """Return the guards that are zero or negative at the mean, and fall."""
+    point = model.evaluate_at(e, law)
+    falling = point.guards <= model.guard_tolerances(e.mode)
+    if not falling.any():
+        return []
+    falling &= compute_guard_rates(point) < 0.0
+    return [name for name, falls in zip(point.mode.guard_names, falling, strict=True) if falls]
