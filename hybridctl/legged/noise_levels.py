@@ -24,22 +24,22 @@ import numpy as np
 
 from hybridctl.base.checks import Array, check_number
 from hybridctl.base.errors import InputError
-from hybridctl.base.time_series import Series
 from hybridctl.estimation.likelihood import NoiseFit, fit_noise
 from hybridctl.estimation.salted_kalman_filter import SaltedKalmanFilter
 from hybridctl.legged.estimator import BaseSettings
 from hybridctl.legged.kinematics import LegKinematics
 from hybridctl.legged.readings import Readings, stood, stretches
 from hybridctl.legged.rotation import quaternion, vector
-from hybridctl.legged.sensor_noise import LEAST_ROWS, measure_white_noise
 from hybridctl.mechanics.multibody.robot import Robot
 
 
 def noise_of_standing(settings: BaseSettings, readings: Readings) -> BaseSettings:
-    """Return settings with the noise of the inertial sensor while the robot stands still.
+    r"""Return settings with the noise of the inertial sensor while the robot stands still.
 
-    It is measured as at the start of each log (see `sensor_noise.measure_white_noise`), where noise
-    of settings is raised to it; here it may be lower as well. Drift and single pushes are no noise.
+    The density of white noise sampled every h s is :math:`\sigma \sqrt h`, with :math:`\sigma` the
+    standard deviation of the samples, as the root mean square of the three axes. All that a sensor
+    does at rest counts here, drift and pushes too, and noise may become lower. At the start of each
+    log `sensor_noise` measures white noise alone, by second differences, and only raises noise.
 
     Args:
         settings: Settings; their `standing` says how long the robot stands, None what joints say.
@@ -49,18 +49,15 @@ def noise_of_standing(settings: BaseSettings, readings: Readings) -> BaseSetting
         The settings with `noise.gyroscope` and `noise.accelerometer` of this log.
 
     Raises:
-        InputError: The robot does not stand at the start, or has fewer than `LEAST_ROWS` samples.
+        InputError: The robot does not stand at the start.
     """
-    series, told = readings.uniform().inertial.complete_rows, settings.standing
+    series, told = readings.uniform().inertial, settings.standing
     standing = check_number("standing", stood(readings.angles) if told is None else told, above=0.0)
-    still = series.select_rows(series.times <= series.times[0] + standing)
-    if len(still) <= LEAST_ROWS:
-        raise InputError(
-            f"readings must have more than {LEAST_ROWS} inertial samples while the robot stands "
-            f"still ({standing:g} s), got {len(still)}"
-        )
-    means = Series(still.times[:-1], 0.5 * (still.values[:-1] + still.values[1:]))
-    rate, force = measure_white_noise(means)
+    still = series.times <= series.times[0] + standing
+    samples = series.values[still]
+    period = float(np.ptp(series.times[still])) / (len(samples) - 1)
+    spread = np.sqrt(np.nanvar(samples, axis=0) * period)
+    rate, force = (float(np.sqrt((s**2).mean())) for s in (spread[:3], spread[3:]))
     return replace(settings, noise=replace(settings.noise, gyroscope=rate, accelerometer=force))
 
 
