@@ -393,14 +393,9 @@ class ContactSet:
                 turn, r, p[first], velocity[first], jacobian[first], velocity_q[first],
                 p_q[first], k.jacobian[ib][first],
             )  # fmt: skip
-            owner = rows[count:]
-            slopes = self._frames.differentiate_tangents(
-                self._evaluate_surfaces("normal", r)[owner]
-            )
-            world = turn[owner] @ slopes @ turn[owner].transpose(0, 2, 1)
             d_q[first] += normal_q
             d_v = d_q.copy()
-            d_q[count:] += world @ normal_q[owner]
+            d_q[count:] += self._differentiate_tangents(turn, r) @ normal_q[rows[count:]]
             d_rate[first] += curve_rate
             d_rate_q[first] += curve_rate_q
         d_rate_q = d_rate_q + skew(spin_b) @ d_q
@@ -430,6 +425,20 @@ class ContactSet:
             k.jacobian[ia],
             k.jacobian[ib],
         )
+
+    def _differentiate_tangents(self, turn: Array, r: Array) -> Array:
+        """Return derivatives of tangents by their contact's normal, both in the world.
+
+        Args:
+            turn: Rotations of the bodies with the surfaces (contacts, 3, 3).
+            r: Contact points in the frames of these bodies (contacts, 3), m.
+
+        Returns:
+            Matrices (tangents, 3, 3).
+        """
+        owner = self.owner[len(self._a) :]
+        slopes = self._frames.differentiate_tangents(self._evaluate_surfaces("normal", r)[owner])
+        return turn[owner] @ slopes @ turn[owner].transpose(0, 2, 1)
 
     def _place_rows(self, p: Array, turn: Array, r: Array) -> tuple[Array, Array]:
         """Return points and directions of all rows (r, 3) in the world.
