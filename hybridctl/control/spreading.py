@@ -380,9 +380,11 @@ class _LawSequence(LinearFeedback):
 
 
 def get_nominal_arc(reference: Reference, time: float) -> tuple[Arc, int]:
-    """Return the nominal arc at a time in s, and the number of the reference's events before it.
+    """Return the nominal arc at a time, and the number of the reference's events before it.
 
-    At the time of an event that is the arc after it.
+    Args:
+        reference: The reference.
+        time: Time, s. At that of an event the arc after it counts.
     """
     arcs = reference.nominal.arcs
     arc = arcs[bisect_right([arc.end for arc in arcs[:-1]], time)]
@@ -390,5 +392,10 @@ def get_nominal_arc(reference: Reference, time: float) -> tuple[Arc, int]:
 
 
 def count_events_before(reference: Reference, arc: Arc) -> int:
-    """Return the number of the reference's events before an arc of its nominal trajectory."""
+    """Return the number of the reference's events before an arc of its nominal trajectory.
+
+    Args:
+        reference: The reference.
+        arc: One of its nominal arcs.
+    """
     return sum(event.index < arc.index for event in reference.events)

@@ -372,7 +372,13 @@ class FixedInputs(Change):
         return np.concatenate((u, self.values))
 
     def to_inner(self, t: float, x: Array, u: Array) -> tuple[float, Array, Array]:
-        """Return time, state and inner input."""
+        """Return time, state and input of the inner mode.
+
+        Args:
+            t: Time, s.
+            x: State (nx,).
+            u: Input that is left (nu,).
+        """
         return t, x, self.input(u)
 
     def map_reset_jacobian(self, inner: ResetJacobian, at: JumpPoint) -> ResetJacobian:
