@@ -4,7 +4,7 @@ A guard g fires, and the reset R maps the state from before (-) to after (+) the
 are evaluated at the event. With the rates of guard and reset along the flow before it,
 
 .. math::
-    \dot g &= D_t g + D_x g f^- + D_u g \dot u^-, \qquad
+    \dot g = D_t g + D_x g f^- + D_u g \dot u^-, \qquad
     \dot R = D_t R + D_x R f^- + D_u R \dot u^-,
 
 a perturbation :math:`\delta x^-` of the state and :math:`\delta u^-` of the input shift the event
