@@ -1,8 +1,10 @@
 """The filter of a legged base for samples as they come, with the numbers of a log to the last bit.
 
-live = estimator.live(heading=0.0)
-for sample in samples:
-    pose = live.step(sample)
+::
+
+    live = estimator.live(heading=0.0)
+    for sample in samples:
+        pose = live.step(sample)
 
 The same samples as `Readings`, filtered with `uniform_clock: false`, give the same estimates. What
 a log shows in its opening (see `BaseSettings`) is found from the same samples here: the start, how
