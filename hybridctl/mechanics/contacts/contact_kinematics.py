@@ -438,7 +438,8 @@ class ContactSet:
         """
         owner = self.owner[len(self._a) :]
         slopes = self._frames.differentiate_tangents(self._evaluate_surfaces("normal", r)[owner])
-        return turn[owner] @ slopes @ turn[owner].transpose(0, 2, 1)
+        tangents: Array = turn[owner] @ slopes @ turn[owner].transpose(0, 2, 1)
+        return tangents
 
     def _place_rows(self, p: Array, turn: Array, r: Array) -> tuple[Array, Array]:
         """Return points and directions of all rows (r, 3) in the world.
