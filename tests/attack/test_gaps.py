@@ -96,7 +96,7 @@ def test_more_bounces_than_are_followed_leave_the_ball_above_the_floor():
     few = replace(kf.model, max_events=20)
     start = Estimate("air", 0.0, np.array([0.01, 0.0]), 1e-12 * np.eye(2))
     found = predict(few, start, GAP, make_zero_input(0))
-    assert found.kept
+    assert found.mode_frozen
     height, speed = found.estimate.mean
     assert height > 1e-8 or (height >= -1e-8 and speed > 0.0)  # on the floor it has bounced
     most = np.array([0.01, np.sqrt(2.0 * 9.81 * 0.01)])  # it is no higher, and no faster

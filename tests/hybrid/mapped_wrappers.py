@@ -271,7 +271,7 @@ def with_starts_refused(k):
     """As where sliding motions are modes, with guards of one side each."""
     glued = Filippov(Strips(k.system, 0.0))
     glued.get_strip = lambda key, name: SimpleNamespace(
-        image_guard=None,
+        has_two_sides=False,
         source=k.system.mode(key),
         guard=SimpleNamespace(evaluate=lambda t, x, u: 1.0),
     )

@@ -110,8 +110,8 @@ def test_the_time_to_a_stop_is_told_by_the_loads_that_are_carried(face, spin):
     speeds = np.linalg.norm(slip, axis=0)
     slowing = -(slip * change).sum(axis=0) / speeds
     stops = (speeds / slowing)[slowing > 0.0].min()
-    pace = contact_system(dynamics.robot, dynamics.contacts).mode(modes)
-    found = pace.pace(0.0, np.concatenate((q, v)), u).longest_step
+    mode = contact_system(dynamics.robot, dynamics.contacts).mode(modes)
+    found = mode.calc(0.0, np.concatenate((q, v)), u).pace.longest_step
     assert found == pytest.approx(0.9 * stops, rel=1e-9)
 
 
