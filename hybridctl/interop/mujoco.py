@@ -37,18 +37,26 @@ from hybridctl.mechanics.multibody.bodies import MovingBody
 from hybridctl.mechanics.multibody.mjcf import load_mujoco, mujoco_warnings_logged
 from hybridctl.mechanics.multibody.robot import Robot
 
-_POINT = 1e-3  # m, radius of the sphere that stands for a contact point
-_SLAB = (2.0, 2.0, 0.1)  # m, half the sides of the box that stands for the plane of a moving body
-_STEPS = 4  # of the engine in a time constant, at least
-_LONGEST = 2e-4  # s, its step otherwise
-_IMPEDANCE = (0.95, 0.99, 1e-4, 0.5, 2.0)
-_DAMPING = (1e-3, 30.0)
-_THICKNESS = 1e-12  # of the inertia of a body
+POINT_RADIUS = 1e-3  # m, of the sphere that stands for a contact point
+SLAB_HALF_SIDES = (2.0, 2.0, 0.1)  # m, of the box that stands for the plane of a moving body
+STEPS_PER_TIME_CONSTANT = 4  # steps of the engine that resolve a contact, at least
+LONGEST_STEP = 2e-4  # s, of the engine where contacts would allow longer ones
+IMPEDANCE = (0.95, 0.99, 1e-4, 0.5, 2.0)  # the engine's `solimp`: as stiff as `solref` says
+DAMPING_RATIOS = (1e-3, 30.0)  # the range that is searched for a restitution
+ADDED_THICKNESS = 1e-12  # of the inertia of a body, so that a flat one passes the engine's check
 
 
 @dataclass(frozen=True)
 class Compliance:
-    """How contacts give way: `time_constant` in s and `damping_ratio`, the engine's `solref`."""
+    """How contacts give way: as a spring and damper, the engine's `solref`.
+
+    Args:
+        time_constant: Time constant T, s.
+        damping_ratio: Damping ratio zeta.
+
+    Raises:
+        InputError: One of them is not positive.
+    """
 
     time_constant: float = 5e-4
     damping_ratio: float = 1.0
@@ -59,28 +67,41 @@ class Compliance:
 
     @staticmethod
     def of(duration: float, restitution: float) -> Compliance:
-        """Parameters of a contact whose impacts last so long, in s, and leave so much of the speed.
+        """Return the compliance of a contact with a given duration of impacts and restitution.
 
-        restitution: between 1e-3 and 0.99.
+        Args:
+            duration: How long an impact lasts that nothing else accelerates, s.
+            restitution: Speed after an impact over the one before it, between 1e-3 and 0.99.
         """
         check_number("duration", duration, above=0.0)
         check_number("restitution", restitution, at_least=1e-3, at_most=0.99)
-        ratio = float(brentq(lambda z: _rebound(z)[1] - restitution, *_DAMPING, xtol=1e-12))
-        return Compliance(duration / _rebound(ratio)[0], ratio)
+        ratio = float(
+            brentq(lambda z: _compute_rebound(z)[1] - restitution, *DAMPING_RATIOS, xtol=1e-12)
+        )
+        return Compliance(duration / _compute_rebound(ratio)[0], ratio)
 
     @property
     def duration(self) -> float:
         """How long an impact lasts that nothing else accelerates, s."""
-        return self.time_constant * _rebound(self.damping_ratio)[0]
+        return self.time_constant * _compute_rebound(self.damping_ratio)[0]
 
     @property
     def restitution(self) -> float:
         """The speed after an impact over the one before it."""
-        return _rebound(self.damping_ratio)[1]
+        return _compute_rebound(self.damping_ratio)[1]
 
 
-def _rebound(ratio: float) -> tuple[float, float]:
-    """Duration in time constants, and restitution, of a damped spring until its force is zero."""
+def _compute_rebound(ratio: float) -> tuple[float, float]:
+    r"""Return the duration in time constants, and the restitution, of an impact on a damped spring.
+
+    The spring is relaxed at first, and lets go where its force :math:`\ddot r` is zero again:
+
+    .. math:: t = \frac{2 \arccos \zeta}{\omega \sqrt{1 - \zeta^2}}
+              = \zeta T \frac{2 \arccos \zeta}{\sqrt{1 - \zeta^2}}, \qquad e = \exp(-t / T).
+
+    Args:
+        ratio: Damping ratio zeta; beyond 1 the functions are hyperbolic.
+    """
     if abs(ratio - 1.0) < 1e-7:
         return 2.0, math.exp(-2.0)
     if ratio < 1.0:
@@ -94,10 +115,17 @@ def _rebound(ratio: float) -> tuple[float, float]:
 class MujocoModel:
     """A robot with contacts as a model of the engine, `model`, an `mjModel`.
 
-    It collides where a contact is named, and nowhere else. timestep: of the engine, s, by default
-    a quarter of the time constant, at most 0.2 ms. Raises `InputError` for joints and surfaces that
-    the engine does not have (unit circles, planar joints, terrain, bowls), and where it is not
-    installed.
+    It collides where a contact is named, and nowhere else.
+
+    Args:
+        robot: The robot.
+        contacts: Its contacts.
+        compliance: How all of them give way.
+        timestep: Step of the engine, s. By default a quarter of the time constant, at most 0.2 ms.
+
+    Raises:
+        InputError: Joints mimic others. When `model` is used: the engine does not have a joint or
+            a surface (unit circles, planar joints, terrain, bowls), or is not installed.
     """
 
     robot: Robot
@@ -112,66 +140,81 @@ class MujocoModel:
                 f"{sorted(self.robot.mimics)}"
             )
         object.__setattr__(self, "contacts", check_contacts(self.robot, self.contacts))
-        give = check_instance("compliance", self.compliance, Compliance)
+        compliance = check_instance("compliance", self.compliance, Compliance)
         if self.timestep is None:
-            object.__setattr__(self, "timestep", min(_LONGEST, give.time_constant / _STEPS))
+            object.__setattr__(
+                self,
+                "timestep",
+                min(LONGEST_STEP, compliance.time_constant / STEPS_PER_TIME_CONSTANT),
+            )
         check_number("timestep", self.timestep, above=0.0)
 
     @cached_property
     def model(self) -> Any:
         """The compiled model."""
-        return _compiled(self)
+        return _compile_model(self)
 
     def to_engine(self, state: ArrayLike) -> tuple[Array, Array]:
-        """Return the engine's qpos and qvel of a state x = (q, v)."""
+        """Return the engine's qpos and qvel of a state x = (q, v).
+
+        The linear velocity of a floating base is in the world there, and in the base here.
+
+        Args:
+            state: State (nq + nv,).
+        """
         x = np.asarray(state, dtype=np.float64)
         nq = self.robot.nq
-        qpos, qvel = x[:nq][self._positions], x[nq:][self._velocities]
+        qpos, qvel = x[:nq][self._position_map], x[nq:][self._velocity_map]
         for q, v in self._bases:
-            turn = _turn(qpos[q + 3 : q + 7])
+            turn = _make_rotation(qpos[q + 3 : q + 7])
             qvel[v : v + 3] = turn @ qvel[v : v + 3]
         return qpos, qvel
 
     def from_engine(self, qpos: Array, qvel: Array) -> Array:
-        """Return the state x = (q, v) of qpos and qvel."""
+        """Return the state x = (q, v) (nq + nv,) of the engine's coordinates and velocities.
+
+        Args:
+            qpos: Coordinates (nq,) of the engine.
+            qvel: Velocities (nv,) of the engine.
+        """
         nq, x = self.robot.nq, np.empty(self.robot.nq + self.robot.nv)
-        x[:nq][self._positions] = qpos
+        x[:nq][self._position_map] = qpos
         rates = np.array(qvel)
         for q, v in self._bases:
-            rates[v : v + 3] = _turn(qpos[q + 3 : q + 7]).T @ rates[v : v + 3]
-        x[nq:][self._velocities] = rates
+            rates[v : v + 3] = _make_rotation(qpos[q + 3 : q + 7]).T @ rates[v : v + 3]
+        x[nq:][self._velocity_map] = rates
         return x
 
     @cached_property
     def actuation(self) -> Array:
         """Generalised forces of the engine by inputs, (nv, nu)."""
-        return self.robot.actuation[self._velocities]
+        return self.robot.actuation[self._velocity_map]
 
     @cached_property
-    def _order(self) -> list[tuple[int, int, MovingBody]]:
+    def _places(self) -> list[tuple[int, int, MovingBody]]:
         """The places of each joint's coordinates and velocities in the engine, and its body."""
         model = self.model
         found = []
         for i, body in enumerate(self.robot.tree().bodies):
-            joint = model.joint(_joint_names(i, body)[0]).id
+            joint = model.joint(_name_joints(i, body)[0]).id
             found.append((int(model.jnt_qposadr[joint]), int(model.jnt_dofadr[joint]), body))
         return found
 
     @cached_property
-    def _positions(self) -> Indices:
+    def _position_map(self) -> Indices:
         """The entry of q for each entry of qpos."""
         places = np.empty(self.robot.nq, dtype=np.intp)
-        for q, _, body in self._order:
+        for q, _, body in self._places:
             kinds = {"floating": (0, 1, 2, 6, 3, 4, 5), "spherical": (3, 0, 1, 2)}
             order = kinds.get(body.kind, range(body.twist.shape[1]))
             places[q : q + len(order)] = [body.q + i for i in order]
         return places
 
     @cached_property
-    def _velocities(self) -> Indices:
+    def _velocity_map(self) -> Indices:
         """The entry of v for each entry of qvel."""
         places = np.empty(self.robot.nv, dtype=np.intp)
-        for _, v, body in self._order:
+        for _, v, body in self._places:
             n = body.twist.shape[1]
             places[v : v + n] = np.arange(body.v, body.v + n)
         return places
@@ -179,14 +222,21 @@ class MujocoModel:
     @cached_property
     def _bases(self) -> list[tuple[int, int]]:
         """The starts of floating bases in qpos and qvel: their linear velocity is the world's."""
-        return [(q, v) for q, v, body in self._order if body.kind == "floating"]
+        return [(q, v) for q, v, body in self._places if body.kind == "floating"]
 
 
 class MujocoPlant:
     """MuJoCo as a plant: a robot whose impacts take time.
 
     Channels of its samples are "normal_force" (c,) in N and "contact" (c,), flags of what touches,
-    both at the end of the period. period: between samples, s.
+    both at the end of the period.
+
+    Args:
+        model: The robot and its contacts.
+        period: Time between samples, s. The engine's step is rounded to a whole part of it.
+
+    Attributes:
+        model: The robot and its contacts.
     """
 
     def __init__(self, model: MujocoModel, period: float = 1e-3) -> None:
@@ -207,7 +257,12 @@ class MujocoPlant:
         return self._period
 
     def reset(self, time: float, state: ArrayLike) -> Sample:
-        """Begin at a time in s and a state (nx,)."""
+        """Return the first sample of a new run.
+
+        Args:
+            time: Time, s.
+            state: State (nx,).
+        """
         robot, data = self.model.robot, self._data
         x = check_vector("state", state, robot.nq + robot.nv)
         self._engine.mj_resetData(self.model.model, data)
@@ -215,12 +270,16 @@ class MujocoPlant:
         with mujoco_warnings_logged():
             self._engine.mj_forward(self.model.model, data)
         self._begun, self._count = check_number("time", time), 0
-        return self._sample()
+        return self._read_sample()
 
     def step(self, u: ArrayLike) -> Sample:
-        """Go on for one period under the input u (nu,).
+        """Return the sample one period later.
 
-        Raises `SimulationError` where the engine diverges.
+        Args:
+            u: Input (nu,), which is held.
+
+        Raises:
+            SimulationError: The engine diverges.
         """
         data = self._data
         data.qfrc_applied[:] = self.model.actuation @ np.asarray(u, dtype=np.float64)
@@ -228,10 +287,11 @@ class MujocoPlant:
             self._engine.mj_step(self.model.model, data, nstep=self._substeps)
         self._count += 1
         if not is_finite(data.qvel) or data.warning[self._diverging].number:
-            raise SimulationError(f"MuJoCo diverges before t = {self._sample().time:.6g} s")
-        return self._sample()
+            raise SimulationError(f"MuJoCo diverges before t = {self._read_sample().time:.6g} s")
+        return self._read_sample()
 
-    def _sample(self) -> Sample:
+    def _read_sample(self) -> Sample:
+        """Return the engine's state and contact forces now."""
         data = self._data
         forces = np.zeros(len(self._spheres))
         if data.ncon:
@@ -246,7 +306,7 @@ class MujocoPlant:
         return Sample(time, state, {"normal_force": forces, "contact": forces > 0.0})
 
 
-def _compiled(made: MujocoModel) -> Any:
+def _compile_model(made: MujocoModel) -> Any:
     """Return the model by the engine's compiler."""
     mujoco, robot = load_mujoco(), made.robot
     spec = mujoco.MjSpec()
@@ -257,25 +317,32 @@ def _compiled(made: MujocoModel) -> Any:
     option.cone = mujoco.mjtCone.mjCONE_ELLIPTIC
     option.tolerance, option.iterations = 1e-10, 50
     spec.compiler.degree = False
-    bodies = _bodies(spec, robot, tree.bodies, tree.armature)
+    bodies = _add_bodies(spec, robot, tree.bodies, tree.armature)
     for i, contact in enumerate(made.contacts):
-        _pair(spec, bodies, made, i, contact)
+        _add_contact_pair(spec, bodies, made, i, contact)
     with mujoco_warnings_logged():
         return spec.compile()
 
 
-def _bodies(
+def _add_bodies(
     spec: Any, robot: Robot, bodies: Sequence[MovingBody], armature: Array
 ) -> list[tuple[Any, Array]]:
     """Return the engine's body of each joint, the world first, and the joint's frame in it (4, 4).
 
-    A joint that moves no mass shares the body of the joint that it carries.
+    A joint that moves no mass shares the body of the joint that it carries, because the engine
+    refuses bodies without mass. Such joints wait until a body with mass follows.
+
+    Args:
+        spec: The engine's model that is made.
+        robot: The robot.
+        bodies: Its moving bodies, one for each joint, parents first.
+        armature: Inertia of rotors by velocities (nv,).
     """
     found: list[tuple[Any, Array]] = [(spec.worldbody, np.eye(4))]
     waiting: list[tuple[int, Array]] = []
     frames: dict[int, tuple[int, Array]] = {}
     for i, body in enumerate(bodies):
-        placed = _frame(body.rotation, body.position)
+        placed = _make_pose(body.rotation, body.position)
         if waiting and waiting[-1][0] == body.parent:
             waiting = [(j, at @ placed) for j, at in waiting]
             placed = frames[waiting[0][0]][1] @ waiting[0][1]
@@ -289,10 +356,10 @@ def _bodies(
             found.append((None, np.eye(4)))
             continue
         carrier, offset = found[parent + 1]
-        made = carrier.add_body(name=f"body {i}", **_pose(offset @ placed))
-        _inertia(made, body)
+        made = carrier.add_body(name=f"body {i}", **_write_pose(offset @ placed))
+        _set_inertia(made, body)
         for j, at in [*waiting, (i, np.eye(4))]:
-            _joint(made, j, bodies[j], np.linalg.inv(at), robot, armature)
+            _add_joints(made, j, bodies[j], np.linalg.inv(at), robot, armature)
             if j < i:
                 found[j + 1] = made, np.linalg.inv(at)
         waiting = []
@@ -300,24 +367,43 @@ def _bodies(
     return found
 
 
-def _inertia(made: Any, body: MovingBody) -> None:
-    """Mass, center and inertia about it; a flat body is given a thickness beyond rounding."""
+def _set_inertia(made: Any, body: MovingBody) -> None:
+    """Write mass, center and inertia; a flat body is given a thickness beyond rounding.
+
+    Args:
+        made: The engine's body.
+        body: Ours, whose inertia is about the joint.
+    """
     c = body.moment / body.mass
     about = body.inertia - body.mass * (c @ c * np.eye(3) - np.outer(c, c))
-    about += _THICKNESS * np.trace(about) * np.eye(3)
+    about += ADDED_THICKNESS * np.trace(about) * np.eye(3)
     made.mass, made.ipos, made.explicitinertial = body.mass, c, True
     made.fullinertia = [*np.diag(about), about[0, 1], about[0, 2], about[1, 2]]
 
 
-def _joint_names(i: int, body: MovingBody) -> list[str]:
+def _name_joints(i: int, body: MovingBody) -> list[str]:
     """Return names of the engine's joints of one of ours."""
     n = body.twist.shape[1] if body.kind == "translation" else 1
     return [f"joint {i}.{k}" for k in range(n)]
 
 
-def _joint(made: Any, i: int, body: MovingBody, at: Array, robot: Robot, armature: Array) -> None:
-    """Add the joints of ours whose frame is at a pose (4, 4) in the engine's body."""
-    names, kinds = _joint_names(i, body), load_mujoco().mjtJoint
+def _add_joints(
+    made: Any, i: int, body: MovingBody, at: Array, robot: Robot, armature: Array
+) -> None:
+    """Add one of our joints to a body of the engine, which has one for each axis.
+
+    Args:
+        made: The engine's body.
+        i: Number of the joint.
+        body: The body that it moves.
+        at: Pose (4, 4) of the joint's frame in the engine's body.
+        robot: The robot, with springs, damping and friction of its joints.
+        armature: Inertia of rotors by velocities (nv,).
+
+    Raises:
+        InputError: The engine has no such joint.
+    """
+    names, kinds = _name_joints(i, body), load_mujoco().mjtJoint
     if body.kind == "floating":
         if body.parent >= 0 or (body.rotation != np.eye(3)).any() or body.position.any():
             raise InputError("a floating base must be placed at the origin of the world")
@@ -346,30 +432,43 @@ def _joint(made: Any, i: int, body: MovingBody, at: Array, robot: Robot, armatur
         )
 
 
-def _pair(
+def _add_contact_pair(
     spec: Any, bodies: list[tuple[Any, Array]], made: MujocoModel, i: int, contact: Contact
 ) -> None:
-    """The geometry of a contact, and the pair that collides."""
-    radius = contact.radius or _POINT
-    shift = 0.0 if contact.radius else _POINT
-    body, at = _carrier(made.robot, bodies, contact.frame)
-    place = at @ _frame(np.eye(3), contact.offset)
+    """Add the geometry of a contact, and the pair that collides.
+
+    Args:
+        spec: The engine's model that is made.
+        bodies: What `_add_bodies` returns.
+        made: The model that is asked for.
+        i: Number of the contact.
+        contact: The contact.
+
+    Raises:
+        InputError: The engine has no such surface.
+    """
+    radius = contact.radius or POINT_RADIUS
+    shift = 0.0 if contact.radius else POINT_RADIUS
+    body, at = _find_carrier(made.robot, bodies, contact.frame)
+    place = at @ _make_pose(np.eye(3), contact.offset)
     kinds, apart = load_mujoco().mjtGeom, {"contype": 0, "conaffinity": 0, "mass": 0.0}
     body.add_geom(
         name=f"point {i}", type=kinds.mjGEOM_SPHERE, size=[radius, 0, 0], pos=place[:3, 3], **apart
     )
-    body, at = _carrier(made.robot, bodies, contact.body)
+    body, at = _find_carrier(made.robot, bodies, contact.body)
     surface = contact.surface
     if isinstance(surface, Plane):
         normal = surface.unit_normal
         face = surface.point - shift * normal
         flat = contact.body == WORLD or body is spec.worldbody
-        depth = 0.0 if flat else _SLAB[2]
-        pose = at @ _frame(_towards(normal), face - depth * normal)
-        kind, size = (kinds.mjGEOM_PLANE, (0.0, 0.0, 1.0)) if flat else (kinds.mjGEOM_BOX, _SLAB)
-        body.add_geom(name=f"surface {i}", type=kind, size=size, **_pose(pose), **apart)
+        depth = 0.0 if flat else SLAB_HALF_SIDES[2]
+        pose = at @ _make_pose(_rotate_to_normal(normal), face - depth * normal)
+        kind, size = (
+            (kinds.mjGEOM_PLANE, (0.0, 0.0, 1.0)) if flat else (kinds.mjGEOM_BOX, SLAB_HALF_SIDES)
+        )
+        body.add_geom(name=f"surface {i}", type=kind, size=size, **_write_pose(pose), **apart)
     elif isinstance(surface, Sphere) and not surface.inside:
-        pose = at @ _frame(np.eye(3), surface.center)
+        pose = at @ _make_pose(np.eye(3), surface.center)
         size = (surface.radius - shift, 0.0, 0.0)
         kind = kinds.mjGEOM_SPHERE
         body.add_geom(name=f"surface {i}", type=kind, size=size, pos=pose[:3, 3], **apart)
@@ -378,47 +477,47 @@ def _pair(
             f"surface of contact {contact.name!r} must be a Plane, or a Sphere from outside, "
             f"for MuJoCo, got {surface!r}"
         )
-    give = made.compliance
+    compliance = made.compliance
     spec.add_pair(
         name=contact.name,
         geomname1=f"point {i}",
         geomname2=f"surface {i}",
         condim=3 if contact.rough else 1,
         friction=[contact.friction, contact.friction, 0.0, 0.0, 0.0],
-        solref=[give.time_constant, give.damping_ratio],
-        solimp=list(_IMPEDANCE),
+        solref=[compliance.time_constant, compliance.damping_ratio],
+        solimp=list(IMPEDANCE),
     )
 
 
-def _carrier(robot: Robot, bodies: list[tuple[Any, Array]], name: str) -> tuple[Any, Array]:
+def _find_carrier(robot: Robot, bodies: list[tuple[Any, Array]], name: str) -> tuple[Any, Array]:
     """Return the engine's body of a frame, and the frame's pose (4, 4) in it."""
     frame = robot.frame(name)
     body, at = bodies[frame.joint]
-    return body, at @ _frame(frame.rotation, frame.position)
+    return body, at @ _make_pose(frame.rotation, frame.position)
 
 
-def _frame(rotation: Array, position: ArrayLike) -> Array:
+def _make_pose(rotation: Array, position: ArrayLike) -> Array:
     """Return the pose (4, 4) of a rotation and a position."""
     pose = np.eye(4)
     pose[:3, :3], pose[:3, 3] = rotation, position
     return pose
 
 
-def _pose(pose: Array) -> dict[str, Array]:
+def _write_pose(pose: Array) -> dict[str, Array]:
     """Return a pose as the engine takes it, with its quaternion w, x, y, z."""
     quaternion = np.zeros(4)
     load_mujoco().mju_mat2Quat(quaternion, np.ascontiguousarray(pose[:3, :3]).ravel())
     return {"pos": pose[:3, 3], "quat": quaternion}
 
 
-def _turn(quaternion: Array) -> Array:
+def _make_rotation(quaternion: Array) -> Array:
     """Return the rotation (3, 3) of a quaternion w, x, y, z."""
     matrix = np.zeros(9)
     load_mujoco().mju_quat2Mat(matrix, quaternion)
     return matrix.reshape(3, 3)
 
 
-def _towards(normal: Array) -> Array:
+def _rotate_to_normal(normal: Array) -> Array:
     """Return a rotation (3, 3) whose third axis is the normal."""
     least = np.eye(3)[int(np.abs(normal).argmin())]
     first = np.cross(least, normal)
