@@ -100,7 +100,7 @@ def test_relaxed_derivatives_tend_to_those_of_the_sliding_mode():
         again = hc.simulate(relaxed, "plus", x0, (0.0, 2.0), rtol=1e-9, atol=1e-9)
         matrix = hc.linearize(relaxed, again).state_transition
         strip = relaxed.get_strip("plus", "down")
-        reading = strip.matrix(2.0, again.final_state, np.zeros(0))[0]
+        reading = strip.differentiate_map_to_target(2.0, again.final_state, np.zeros(0)).state
         errors.append(np.abs(reading @ matrix - wanted).max())
     assert order(errors, sizes) == pytest.approx(1.0, abs=0.1)
 
