@@ -105,11 +105,11 @@ def simulation_table(effort: dict[str, float]) -> Table:
 
     event = simulate(plant, OPEN, x0, (0.0, 1.1), policy).events[-1]
     reset = plant.outgoing(event.mode_before).edge(event.guards).reset
-    select = plant.mode(event.mode_after).select
+    mode = plant.mode(event.mode_after)
 
     def handle():
         jump = reset(event.time, event.state_before, event.input_before)
-        select(event.time, jump.state, event.input_after)
+        _ = mode.calc(event.time, jump.state, event.input_after).selected_mode
 
     rows = [
         row(f"accepted step ({fields:.1f} fields)", step, needed),
