@@ -215,7 +215,12 @@ def group_arcs(trajectory: HybridTrajectory) -> list[list[Arc]]:
 
 
 def list_firing_orders(system: HybridSystem, event: Event) -> list[FiringOrder]:
-    """Return all orders in which guards of a nominal event can fire, one or more of them."""
+    """Return all orders in which one or more guards of a nominal event can fire.
+
+    Args:
+        system: The hybrid system.
+        event: An event of a nominal trajectory, of one guard or of several at once.
+    """
     at = event.time, event.state_before, event.input_before
     orders = fire_in_all_orders(system, event.mode_before, event.guards, *at)
     return [one for one in orders if one.order]

@@ -143,13 +143,23 @@ def list_missing_guards(
 
 
 def get_due_time(reference: Reference, position: Position) -> float:
-    """Return the nominal time of the next event, s; infinite after the last."""
+    """Return the nominal time of the next event, s; infinite after the last.
+
+    Args:
+        reference: The reference.
+        position: How many of its events are complete, and what has fired of the next.
+    """
     planned = reference.events
     return planned[position.macro].time if position.macro < len(planned) else math.inf
 
 
 def get_followed_arc(reference: Reference, position: Position) -> Arc:
-    """Return the extended or phantom arc of a position."""
+    """Return the arc that is tracked: a phantom arc while a simultaneous event is incomplete.
+
+    Args:
+        reference: The reference.
+        position: How many of its events are complete, and what has fired of the next.
+    """
     if position.fired:
         return reference.phantoms[position.macro, position.fired].arc
     return reference.arcs[position.macro]

@@ -33,7 +33,11 @@ class TrackingError:
     arcs: Array
 
     def since(self, arc: int) -> TrackingError:
-        """Return the samples on the arc of this index and on later ones."""
+        """Return the samples on one arc and on those after it.
+
+        Args:
+            arc: Index of the arc in its trajectory.
+        """
         later = self.arcs >= arc
         return TrackingError(self.kind, self.times[later], self.errors[later], self.arcs[later])
 

@@ -228,12 +228,22 @@ class TrackingLaw(LinearFeedback):
 
 
 def clip_input(u: Array, limits: Array | None) -> Array:
-    """Return the inputs (..., nu) nearest to u within limits (2, nu), or u without limits."""
+    """Return the inputs (..., nu) nearest to u within the limits.
+
+    Args:
+        u: Inputs (..., nu).
+        limits: Least and greatest input (2, nu), or None for none.
+    """
     return u if limits is None else np.minimum(np.maximum(u, limits[0]), limits[1])
 
 
 def find_next_input_jump(arc: Arc, time: float) -> float:
-    """Return the time in s when the input of an arc jumps next; infinite where it does not."""
+    """Return when the input of an arc jumps next, s; infinite where it does not.
+
+    Args:
+        arc: The arc.
+        time: Time, s; only later jumps count.
+    """
     k = bisect_right(arc.changes, time)
     return arc.changes[k] if k < len(arc.changes) else math.inf
 
