@@ -14,8 +14,9 @@ import pytest
 from rich.console import Console
 
 import hybridctl
-from hybridctl.app import cli, report
+from hybridctl.app import cli, plugins, report
 from hybridctl.app.report import progress
+from hybridctl.base.errors import InputError
 
 
 def ended(monkeypatch, capsys, *arguments):
@@ -217,3 +218,17 @@ def test_workers_are_refused_where_there_is_nothing_to_share(monkeypatch, capsys
         cli.main()
     settings = json.loads(capsys.readouterr().out)
     assert (settings["workers"], settings["dask"]) == (2, "tcp://here")
+
+
+def test_a_checkout_whose_experiments_are_not_installed_is_named(monkeypatch):
+    """`python -m hybridctl` in a checkout imports a package that lacks what stands beside it."""
+
+    class Announced:
+        value = "hybridctl.experiments.contacts.slope"
+
+        def load(self):
+            raise ModuleNotFoundError("No module named 'x'", name="hybridctl.experiments")
+
+    monkeypatch.setattr(plugins, "_announced", lambda group: {"slope": Announced()})
+    with pytest.raises(InputError, match=r"'slope'.*checkout.*pip install -e \."):
+        plugins.load("experiments", "slope")

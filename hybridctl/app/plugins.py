@@ -40,9 +40,17 @@ def load(group: str, name: str) -> Any:
     try:
         return point.load()
     except (ImportError, AttributeError) as error:
+        reason = str(error)
+        if getattr(error, "name", None) == "hybridctl.experiments":
+            # `python` in a checkout imports the package of the checkout, where the experiments
+            # stand beside it: only an editable installation joins the two.
+            reason += (
+                f"; hybridctl was imported from the checkout {Path(__file__).parents[2]}: run "
+                "outside of it, or install it there by `pip install -e .`"
+            )
         raise InputError(
             f"{group.removesuffix('s')} {name!r} is announced as {point.value!r}, which cannot be "
-            f"imported: {error}"
+            f"imported: {reason}"
         ) from error
 
 
