@@ -14,6 +14,8 @@ COMMANDS = {
     "tune": "tune rrr-door --quick --workers 2 --set members=4 --set training=2 --set validation=2",
 }
 RECORDS = {"simulate": "runs.jsonl", "sweep": "sweep.jsonl", "tune": "runs.jsonl"}
+HERE = Path(__file__).parent
+"""Where commands run: the root of the checkout has a package without experiments."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 
 
@@ -23,7 +25,12 @@ def begin(name, out, *more):
     code += "from hybridctl.app.cli import main; main()"
     call = [sys.executable, "-c", code, *COMMANDS[name].split(), "--out", str(out), *more]
     return subprocess.Popen(
-        call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        call,
+        cwd=HERE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
 
 
