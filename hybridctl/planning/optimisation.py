@@ -21,7 +21,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.base.checks import Array, check_callable, check_count, check_instance, check_number
+from hybridctl.base.checks import (
+    Array,
+    check_callable,
+    check_count,
+    check_instance,
+    check_number,
+    format_count,
+)
 from hybridctl.base.errors import InfeasibleReferenceError, InputError, RedundantConditionWarning
 from hybridctl.base.progress import report_share
 from hybridctl.control.extension import Extension, extend_by_rule
@@ -78,6 +85,15 @@ class OptimalTrajectory:
     cost: float
     iterations: int
     seconds: float
+
+    def __repr__(self) -> str:
+        how = "closes" if self.closing.closes else "does not close"
+        under = "open loop" if self.tracked is None else "under feedback"
+        return (
+            f"OptimalTrajectory({self.plan.start:.6g} to {self.plan.end:.6g} s, "
+            f"{format_count(len(self.plan.arcs), 'phase')}, cost {self.cost:.4g}, "
+            f"{how} {under}: mismatch {self.mismatch:.2g})"
+        )
 
     @property
     def closing(self) -> Closing:
