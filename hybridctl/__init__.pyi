@@ -2,6 +2,7 @@ from . import control as control
 from . import errors as errors
 from . import estimation as estimation
 from . import hybrid as hybrid
+from . import legged as legged
 from . import logs as logs
 from . import mechanics as mechanics
 from . import orbits as orbits
