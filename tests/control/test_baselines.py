@@ -301,6 +301,26 @@ def test_references_may_change_their_feedforward_in_between():
     assert hc.control.feasibility.feasibility(system, reference).failures == ()
 
 
+def test_the_clock_changes_where_a_held_feedforward_jumps_within_an_arc():
+    """Held inputs of a sampled law are one nominal arc: its changes are no events."""
+    system = ball_on_two_floors()
+
+    def push(t, x):
+        return np.array([1.0 if 0.15 <= t < 0.35 else -1.0])
+
+    sampled = hc.SampledPolicy(push, 0.1)
+    nominal = hc.simulate(system, "00", [1.0, 0.0], (0.0, 0.8), sampled)
+    changes = [t for arc in nominal.arcs for t in arc.changes]
+    assert changes == pytest.approx([0.2, 0.4], abs=1e-12)
+    reference = hc.extend(system, nominal, before=0.1, after=0.1)
+    policy = ClockTracking(reference, [GAIN, GAIN])
+    ends = [*changes, reference.events[0].time]
+    for before, end in zip([0.0, *changes], ends, strict=True):
+        assert policy.next_change(hc.hybrid.History("00", before, nominal(before))) == end
+    done = hc.simulate(system, "00", [1.0, 0.0], (0.0, 0.8), policy)
+    np.testing.assert_allclose(done.final_state, nominal.final_state, atol=1e-9)
+
+
 def test_a_held_input_that_goes_on_beyond_an_event_does_not_jump_there():
     """What is held beyond the end of an arc differs from its input by rounding, which is no jump.
 
