@@ -592,7 +592,8 @@ def _shapes(m: Any, places: list[_Place]) -> Iterator[CollisionShape]:
     """Yield the spheres, boxes, capsules and planes that collide, each in the frame of its joint.
 
     Other shapes are left out, as `CollisionShape` has no kind for a mesh, a cylinder or an
-    ellipsoid. So are planes on bodies that move; no reason is known, and no test has such a plane.
+    ellipsoid. A plane is always fixed to the world: MuJoCo compiles none on a body that moves
+    (test_a_plane_on_a_body_that_moves_is_not_compiled).
 
     Args:
         m: The `mujoco.MjModel`.
@@ -612,7 +613,7 @@ def _shapes(m: Any, places: list[_Place]) -> Iterator[CollisionShape]:
             size = tuple(m.geom_size[g].tolist())
             shape = _SHAPE_KINDS[kind]
             yield CollisionShape(link, place.joint, shape, size, rotation, position)
-        elif kind == "PLANE" and place.joint == 0:
+        elif kind == "PLANE":
             yield CollisionShape(link, 0, "plane", (), rotation, position)
 
 
