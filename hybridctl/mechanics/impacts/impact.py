@@ -365,7 +365,8 @@ def linearise_impact(phase: ContactPhase, result: ImpactResult) -> LinearisedImp
     turning = phase.turning(directions, rates, impulses)
     select = np.eye(len(rows))[phase.constrained]
     for slide in phase.spatial:
-        # At xi_t = 0, K would be infinite: it holds the velocity across s at zero.
+        # At xi_t = 0, K would be infinite. In the limit the velocity across s is held at zero: one
+        # more row of C, and in E one more multiplier, the impulse across s.
         if np.linalg.norm(rates[slide.rows]) <= STANDSTILL:
             s = directions[slide.contact]
             across = np.zeros(len(rates))
