@@ -115,8 +115,8 @@ def predict_hypotheses(
         begins_sample: Whether the hypotheses are those after a value, of which a new sample begins.
 
     Returns:
-        The likeliest, first the likeliest of all, four times as many as the bound at most, with
-        weights that sum to one. With a bound of one the only hypothesis, its weight as it was.
+        At most four times as many as the bound, the likeliest first, with weights that sum to one.
+        With a bound of one the only hypothesis, with its weight as it was.
     """
     model, bound, first = rules.model, rules.bound, None
     if len(hypotheses) == 1 and not hypotheses[0].pending:

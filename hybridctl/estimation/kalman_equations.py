@@ -194,8 +194,8 @@ def predict_in_one_step(
     ahead = StepRequest(e.time, e.mean, end - e.time, model.rtol, model.atol)
     noise = model.diffusion(mode, ahead, u)
     if noise is None:
-        # The noise is not constant, so the compiled step cannot integrate it: the mean alone takes
-        # the step, and the covariance is collocated.
+        # The compiled step does not integrate noise here (see `NoisySystem.diffusion`): the mean
+        # alone takes it, and the covariance is collocated.
         taken = steps.step(ahead, law)  # after a sliding contact stops, its bound is below zero
         if taken is None or not taken.error < 1.0 or not (taken.bounds > 0.0).all():
             return None
