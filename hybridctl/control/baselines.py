@@ -239,13 +239,15 @@ class ImpactInvariantTracking:
             removed = np.eye(arc.space.ndx) - self.projectors[event]
             ends = self._windows.starts[event], self._windows.ends[event]
             gain = ProjectedGain(self.gains.arcs[macro], removed, *ends, self.blend)
-        return TrackingLaw(arc, gain, self.limits).differentiable()
+        # The law acts up to the next jump of the feedforward, where `next_change` ends it.
+        return TrackingLaw(arc.piece(history.time), gain, self.limits).differentiable()
 
     def next_change(self, history: History) -> float:
         """Return when the reference has an event, its feedforward jumps, or a window ends, s."""
         arc, _ = get_nominal_arc(self.reference, history.time)
         end = math.inf if arc is self.reference.nominal.arcs[-1] else arc.end
-        return min(end, self._windows.find_next_border(history.time))
+        jump = find_next_input_jump(arc, history.time)
+        return min(end, jump, self._windows.find_next_border(history.time))
 
 
 def _project_velocities(impact: Impact | None, velocities: Sequence[int], ndx: int) -> Array:

@@ -46,7 +46,8 @@ class Position:
 
     Attributes:
         macro: Number of the reference's events that are complete.
-        micro: Number of events since then.
+        micro: Number of events of guards since then, planned or not. After the reference's last
+            event nothing is counted.
         fired: Guards of the next event of the reference that have fired already.
     """
 
@@ -56,6 +57,7 @@ class Position:
 
 
 START = Position(0, 0, frozenset())
+"""The position before all events."""
 
 
 def locate(reference: Reference, events: Sequence[Event]) -> Position:
@@ -85,7 +87,8 @@ class PositionTracker:
 
     def __init__(self, reference: Reference) -> None:
         self._reference = reference
-        # Number of events that are counted, the last of them, and the position after it.
+        # Number of events that are counted, the last of them, and the position after it. The same
+        # event at the same place means that the list has only grown: then counting goes on there.
         self._counted: tuple[int, Event | None, Position] = 0, None, START
 
     def locate(self, events: Sequence[Event]) -> Position:
@@ -105,15 +108,17 @@ class PositionTracker:
 def advance(reference: Reference, position: Position, guards: Collection[str]) -> Position:
     """Return the position after guards have fired.
 
+    Guards that are not among those of the reference's next event only raise `micro`.
+
     Args:
         reference: The reference.
         position: Position before.
         guards: Names of the guards that fire.
     """
-    if not guards:
+    if not guards:  # a change of a policy's law is no event of the motion
         return position
     macro, planned = position.macro, reference.events
-    if macro == len(planned):
+    if macro == len(planned):  # no arc follows that could be counted to
         return position
     fired = position.fired | (set(planned[macro].guards) & set(guards))
     # No phantom arc after these guards: none is left that could fire, and the event is complete.
@@ -168,12 +173,14 @@ def get_followed_arc(reference: Reference, position: Position) -> Arc:
 class ReferenceSpreading:
     """Tracking of the extended arc with the same event count as the state, [RS] 3.1.2, 4.1.2.
 
-    The policy knows of events at once. `DetectedPolicy` lets it know late, or not at all. On a
+    The event count has each event at once. `DetectedPolicy` passes it on late, or not at all. On a
     phantom arc without a gain the feedback is off, so that only the feedforward acts until the
     simultaneous event is complete.
 
-    A state that leaves an arc before or after the interval on which it is extended raises
-    `ReferenceRangeError` at its next event. Until then the end of the arc is held.
+    Until its next event the state follows its arc; beyond the interval on which the arc is extended
+    the end of the arc is held. `law` raises `ReferenceRangeError` where an event enters an arc at a
+    time outside of the interval of that arc. So an event may come long after the end of the arc
+    before it, if the arc after it covers its time.
 
     Args:
         reference: The reference.
@@ -185,7 +192,8 @@ class ReferenceSpreading:
             take time and for touches that are known late. By default an impact is over with
             its last touch.
         patience: Time in s for which an event that is due is waited for. Then the reference
-            goes on with the next arc. By default as long as the arc is extended.
+            goes on with the next arc, as if the event had come. By default infinite: the end of
+            the arc is held until the event comes.
 
     Raises:
         InputError: An argument does not fit the reference.
@@ -225,7 +233,11 @@ class ReferenceSpreading:
         )
 
     def gain(self, position: Position) -> GainCurve:
-        """Return the gain K(t) at a position; zero where the feedback is off."""
+        """Return the gain K(t), with values (nu, ndx), that is applied at a position.
+
+        On a phantom arc it is the schedule's gain for this arc. If the schedule has none, it is
+        zero, so that only the feedforward acts.
+        """
         if not position.fired:
             return self.gains.arcs[position.macro]
         off = GainCurve.constant(np.zeros(self.gains.arcs[position.macro].values.shape[1:]))
@@ -240,13 +252,16 @@ class ReferenceSpreading:
             history: The history.
 
         Raises:
-            ReferenceRangeError: The arc is not extended to the time of the last event.
+            ReferenceRangeError: The arc that the last event has entered, or that a change has
+                begun, is not extended over the time of the history.
         """
         position, moment = self._find_place(history)
         if moment.event is not None:
             return self._make_interim_law(moment.event, moment, history.time)
         whole = get_followed_arc(self.reference, position)
         arc = whole.piece(history.time)
+        # Before the first event the arc begins with the run, and no event has entered it. A run may
+        # start anywhere: outside of the arc its end is held.
         if history.events and not whole.start <= history.time <= whole.end:
             raise ReferenceRangeError(
                 f"event at t = {history.time:.6g} s enters mode {history.mode!r}, whose reference "
@@ -268,8 +283,16 @@ class ReferenceSpreading:
         return min(find_next_input_jump(arc, history.time), moment.until)
 
     def _find_place(self, history: History) -> tuple[Position, WindowMoment]:
-        """Return the position, and the place of the time in the window of an impact."""
+        """Return the position that is followed, and the place of the time in an impact's window.
+
+        Returns:
+            The position by the events, or the next one if an event is overdue by `patience`. The
+            moment has no event outside of windows. Its `until` is the time in s at which this
+            result changes without an event: where a window begins or ends, or where the event gets
+            overdue; infinite if it is overdue already or if there is no such time.
+        """
         reference, interim, time = self.reference, self.interim, history.time
+        # Times of the first touch of the next event, and of the last event that is complete.
         position, touched, done = START, math.inf, -math.inf
         for event in history.events:
             following = advance(reference, position, event.guards)
@@ -284,7 +307,7 @@ class ReferenceSpreading:
             if moment is not None:
                 return position, moment
         overdue = get_due_time(reference, position) + self.patience
-        if time >= overdue:
+        if time >= overdue:  # the reference goes on; no window opens for an event that is given up
             return Position(k + 1, 0, frozenset()), WindowMoment(None, False, math.inf)
         if k == len(reference.events) or self._residuals[k] is None:
             return position, WindowMoment(None, False, overdue)
@@ -304,8 +327,9 @@ class ReferenceSpreading:
 class ClockTracking:
     """Tracking of the nominal trajectory at the same time, whatever the events of the state.
 
-    This is the conventional error. It peaks while reference and state are on different sides of an
-    event. The gains change when the reference has its event.
+    The error to the nominal state at the same time is the conventional one. It peaks while
+    reference and state are on different sides of an event. The gains change when the reference has
+    its event.
 
     Args:
         reference: The reference; its extensions are not used.
@@ -331,25 +355,35 @@ class ClockTracking:
         self.reference = reference
         self.gains = make_schedule(reference, gains)
         self.limits = resolve_limits(reference, limits)
-        curves = [
-            self.gains.arcs[count_events_before(reference, arc)] for arc in reference.nominal.arcs
-        ]
+        # One law for each piece of the nominal arcs between jumps of the feedforward.
         self._laws = [
-            TrackingLaw(arc, gain, self.limits, is_tabulated=True)
-            for arc, gain in zip(reference.nominal.arcs, curves, strict=True)
+            TrackingLaw(
+                piece,
+                self.gains.arcs[count_events_before(reference, arc)],
+                self.limits,
+                is_tabulated=True,
+            )
+            for arc in reference.nominal.arcs
+            for piece in arc.pieces
         ]
+        self._ends = [law.arc.end for law in self._laws[:-1]]
 
     def law(self, history: History) -> InputLaw:
-        """Return the law of the nominal arc at this time and of those that follow it."""
-        first, _ = get_nominal_arc(self.reference, history.time)
-        laws = self._laws[first.index :]
-        sequence = _LawSequence(laws, [law.arc.end for law in laws[:-1]], self.limits)
+        """Return the law of the nominal arc at this time and of those that follow it.
+
+        Those that follow make it right also for callers that do not ask `next_change`.
+        """
+        k = bisect_right(self._ends, history.time)
+        sequence = _LawSequence(self._laws[k:], self._ends[k:], self.limits)
         return DifferentiableLaw(sequence, sequence.jacobian, sequence.rate)
 
     def next_change(self, history: History) -> float:
-        """Return when the reference has its next event, or its feedforward jumps, s."""
-        arc, _ = get_nominal_arc(self.reference, history.time)
-        return arc.end if arc is not self.reference.nominal.arcs[-1] else math.inf
+        """Return when the reference has its next event, or its feedforward jumps, s.
+
+        It is infinite on the last piece of the nominal trajectory.
+        """
+        k = bisect_right(self._ends, history.time)
+        return self._ends[k] if k < len(self._ends) else math.inf
 
 
 @dataclass(frozen=True, eq=False)

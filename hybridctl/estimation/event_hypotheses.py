@@ -17,18 +17,21 @@ The probability of each comes from the guard's value g and its variance,
 difference of their times. Below `MIN_LOG_PROBABILITY` nothing splits. Weights sum to one before
 each value, and are multiplied by the density of the value under each hypothesis, so that the
 likelihood of a value integrates to one over the value. In the weights, a value that the gate
-rejects counts as one at the gate's limit.
+rejects counts as one at the gate's limit. A hypothesis in whose mode the value contains nothing
+keeps its probability.
 
 Of hypotheses that agree, in mode and within half a standard deviation in every coordinate, the
-likelier is kept with both weights; of all, the likeliest `bound`. With a bound of one only the
-order of the mean is followed, and notes say where another has more than 1 %.
+likelier is kept with both weights; of all, the likeliest `bound`.
+
+With a bound of one only the order of the mean is followed. At each of its events notes say where
+the event may lie on the other side of a sample, or behind the event of another guard, with more
+than 1 %. The weight of the only hypothesis matters to nothing and is not normalized.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -53,6 +56,7 @@ from hybridctl.estimation.guard_probabilities import (
     log_complement,
     log_probability_positive,
     note_ambiguous_event,
+    note_overtaking_guards,
 )
 from hybridctl.estimation.kalman_equations import (
     Innovation,
@@ -75,13 +79,19 @@ _EARLY_PER_BOUND = 2
 """Hypotheses with a guard fired early that are tried at a value, for each that is kept beside the
 first. A choice."""
 _MIN_LOG_SIDE = -1e4
-"""Least logarithm of `Hypothesis.side`. There weight - side + side is rounded by 1e-12."""
+"""Least `Hypothesis.side`: logarithm of the probability of being before the pending guards.
+
+A hypothesis stores log_weight = weight - side, and its weight is read as log_weight + side. A far
+lower side would take the digits of the weight; at this one they are rounded by some 1e-12."""
 _MIN_LOG_WEIGHT = -14.0
-"""Logarithm of the weight, relative to the likeliest, below which a hypothesis is dropped."""
+"""Logarithm of the weight, relative to the likeliest, below which a hypothesis is dropped: some one
+in a million. A choice."""
 _AGREEMENT = 0.5
-"""Difference of the means, in standard deviations of each coordinate, up to which they agree."""
+"""Difference of two means, in standard deviations of each coordinate of the likelier, up to which
+hypotheses agree. A choice."""
 _EXACT_AGREEMENT = 1e-9
-"""The same for a coordinate without variance, relative to the largest coordinate plus one."""
+"""Difference up to which they agree in a coordinate without variance, relative to the largest
+coordinate plus one: rounding."""
 
 
 # Prediction
@@ -103,13 +113,17 @@ def predict_hypotheses(
         end: Time, s.
         law: Input law.
         begins_sample: Whether the hypotheses are those after a value, of which a new sample begins.
+
+    Returns:
+        At most four times as many as the bound, the likeliest first, with weights that sum to one.
+        With a bound of one the only hypothesis, with its weight as it was.
     """
     model, bound, first = rules.model, rules.bound, None
     if len(hypotheses) == 1 and not hypotheses[0].pending:
         (h,) = hypotheses
         first = rules.moments.predict(model, h.estimate, end, law)
         if begins_sample and not first.pre_event and (bound == 1 or h.log_weight == 0.0):
-            # The usual case: one hypothesis and no event. What follows returns the same.
+            # The usual case, for speed: one hypothesis and no event. What follows returns the same.
             return (_begin_and_continue(h, first),)
     if begins_sample:
         hypotheses = begin_sample(hypotheses)
@@ -118,9 +132,13 @@ def predict_hypotheses(
         if h.pending:
             start = StatePrediction(h.estimate, transition=identity_map(len(h.estimate.covariance)))
             extended = extend_past_guards(model, start, end, law)
+            # Past its pending guards the flow may end, as inside a wall: then they have fired, and
+            # this hypothesis ends.
             if not extended.mode_frozen:
                 found += _wait_for_guards(model, h, extended, law)
             continue
+        # Less likely hypotheses may have few events: where they rattle they end. The likeliest is
+        # always predicted, and so is the last one if none is left before it.
         only = not found and h is hypotheses[-1]
         limited = model if only or h is hypotheses[0] else model.with_few_events
         main = first or rules.moments.predict(limited, h.estimate, end, law)
@@ -133,7 +151,8 @@ def predict_hypotheses(
         else:
             found += _split_at_events(rules, h, main, end, law)
     if not found:
-        # All were past their pending guards, where the simulation does not go on: they fire.
+        # All have ended past their pending guards: these fire. The probability of having been
+        # before them stays part of the weight.
         freed = [h._replace(log_weight=h.weight, pending=(), side=0.0) for h in hypotheses]
         return predict_hypotheses(rules, freed, end, law, begins_sample=False)
     if bound == 1:
@@ -143,7 +162,10 @@ def predict_hypotheses(
 
 
 def _continue(h: Hypothesis, way: StatePrediction) -> Hypothesis:
-    """Return a hypothesis at the end of a prediction that starts at its estimate."""
+    """Return a hypothesis at the end of a prediction that starts at its estimate.
+
+    Its map, events and notes are those since the last value, before and on the way.
+    """
     whole = way.transition
     if h.transition is None:
         whole = None
@@ -182,12 +204,12 @@ def _continue_with_notes(
     model: NoisySystem, h: Hypothesis, main: StatePrediction, end: float, law: InputLaw
 ) -> Hypothesis:
     """Return a hypothesis after events, with notes on the orders that are not followed."""
-    samples, pairs = (h.estimate.time, end), zip(main.pre_event, main.events, strict=False)
-    notes = [
-        note_ambiguous_event(model, before.estimate, event, samples, law) for before, event in pairs
-    ]
+    samples, notes = (h.estimate.time, end), list[str]()
+    for before, event in main.pair_events():
+        notes += note_ambiguous_event(model, before.estimate, event, samples, law)
+        notes += note_overtaking_guards(model, before.estimate, event, law)
     after = _continue(h, main)
-    return after._replace(notes=(*chain(*notes), *after.notes))
+    return after._replace(notes=(*notes, *after.notes))
 
 
 def _split_at_events(
@@ -195,8 +217,10 @@ def _split_at_events(
 ) -> list[Hypothesis]:
     """Return a prediction with events, and what else may have happened at each of them.
 
-    Only the likeliest orders are followed, as many as hypotheses are kept beside the first. The
-    weight of the prediction is reduced by their weights.
+    At each event the belief splits into a hypothesis in which its guards are still pending, and
+    into orders in which another guard fires first. Of these orders the likeliest are followed, as
+    many as hypotheses are kept beside the first. The weight of the prediction is reduced by the
+    weights of all that split off.
 
     Args:
         rules: The rules of the filter.
@@ -204,14 +228,17 @@ def _split_at_events(
         main: The prediction.
         end: Its time, s.
         law: Input law.
+
+    Returns:
+        The hypothesis after the prediction, then those that split off.
     """
     model, others, parts = rules.model, list[Hypothesis](), list[float]()
     orders = list[tuple[float, int, str]]()
-    for k, (before, event) in enumerate(zip(main.pre_event, main.events, strict=False)):
+    for k, (before, event) in enumerate(main.pair_events()):
         if not can_split_belief(model.evaluate_at(before.estimate, law), event):
             continue
         unfired = extend_past_guards(model, before, end, law)
-        if unfired.mode_frozen:
+        if unfired.mode_frozen:  # the flow ends past the guards: they cannot be pending there
             continue
         log_p = log_probability_positive(model, unfired.estimate, event.guards, law)
         if h.weight + log_p > MIN_LOG_PROBABILITY:
@@ -236,8 +263,8 @@ def _wait_for_guards(
 ) -> list[Hypothesis]:
     """Return a hypothesis whose guards are still pending, and one past them, if that is likely.
 
-    Another hypothesis, in which they had fired at the last value, does not stand for the latter: a
-    value may have spoken against that one.
+    The second one is that of the guards firing since the last value. A hypothesis in which they had
+    fired before cannot replace it: a value may have made that one unlikely.
 
     Args:
         model: The system and its noise.
@@ -245,6 +272,7 @@ def _wait_for_guards(
         extended: The prediction without the event of the pending guards.
         law: Input law.
     """
+    # Guards that have fired stay fired, so the probability that they have not can only fall.
     side = min(log_probability_positive(model, extended.estimate, h.pending, law), h.side)
     waiting = _continue(h, extended)._replace(side=side)
     weight = h.weight + log_complement(side - h.side)
@@ -270,7 +298,8 @@ def _predict_overtaken(
         law: Input law.
 
     Returns:
-        The prediction, None if there is none.
+        The prediction. None if the guard has no event within `rewind` s, or if the mode after it
+        cannot be simulated to the end with few events.
     """
     first = pass_guard_early(rules.model, before, name, law)
     if first is None:
@@ -293,12 +322,24 @@ def correct_hypotheses(
     whose gate rejects the value have no part in this sum, as theirs is the density of an outlier;
     with the gate's other values it integrates to less than one.
 
+    A value that contains nothing about the mode of the likeliest hypothesis, and one that is
+    missing, leaves all hypotheses as they are: it has no innovation that stands for all.
+
     Args:
         rules: The rules of the filter.
         hypotheses: Hypotheses before the value.
         channel: Name of the measurement.
         value: The value (m,).
         law: The input.
+
+    Returns:
+        The hypotheses, at most as many as the bound, with weights that sum to one. The innovation
+        of the first has the log-likelihood of the value by all of them. With a bound of one the
+        weight is the sum of its log-densities.
+
+    Raises:
+        SimulationError: The covariance of the likeliest one's innovation is not positive definite.
+            Other hypotheses of which that is true are dropped.
     """
     measurement, best = rules.measurements[channel], hypotheses[0].estimate
     mode = rules.model.system.mode(best.mode)
@@ -310,10 +351,10 @@ def correct_hypotheses(
         after, innovation = correct(measurement, mode, best, first)
         weight = h.weight + _log_density_with_gate(innovation)
         if not (h.pending or mode.guard_names):
-            # The usual case of a legged robot's base: no event that the value could reveal. What
-            # follows returns the same.
+            # The usual case of a legged robot's base, for speed: no event that the value could
+            # reveal. What follows returns the same.
             return (_correct_without_guards(h, after, innovation, weight),)
-        one = _CorrectedHypothesis(h, (), first, after, innovation)
+        one = _CorrectedHypothesis(h, (), after, first, innovation)
         return (_end_correction(rules, one, law, weight),)
     updated = list[_CorrectedHypothesis]()
     for k, (h, passed) in enumerate(zip(*_split_before_value(rules, hypotheses, law), strict=True)):
@@ -322,11 +363,8 @@ def correct_hypotheses(
             updated.append(own)
     if len(updated) == 1:
         return (_end_correction(rules, updated[0], law, 0.0),)  # its probability is one
-    total = float(logsumexp([one.prior.weight for one in updated]))
-    weights = [one.prior.weight - total + _log_density(rules, one, law) for one in updated]
-    accepted = [w for one, w in zip(updated, weights, strict=True) if one.innovation.accepted]
+    weights, log_likelihood = _weigh_by_value(rules, updated, law)
     found = [_end_correction(rules, one, law, w) for one, w in zip(updated, weights, strict=True)]
-    log_likelihood = float(logsumexp(accepted)) if accepted else -np.inf
     return _merge_and_prune(rules.model, rules.bound, found, log_likelihood)
 
 
@@ -354,16 +392,17 @@ class _CorrectedHypothesis(NamedTuple):
         prior: The hypothesis before the value.
         passed: Guards that are positive in this hypothesis, and that have fired in others that
             have split off from it.
-        residual: Residual of the value, linearised.
         estimate: Estimate after the value.
-        innovation: Innovation of the value.
+        residual: Residual of the value, linearised. None if the value contains nothing about the
+            mode of this hypothesis.
+        innovation: Innovation of the value; None with the residual.
     """
 
     prior: Hypothesis
     passed: tuple[str, ...]
-    residual: LinearizedResidual
     estimate: Estimate
-    innovation: Innovation
+    residual: LinearizedResidual | None
+    innovation: Innovation | None
 
 
 def _correct_one(
@@ -375,7 +414,10 @@ def _correct_one(
     law: InputLaw,
     residual: LinearizedResidual | None,
 ) -> _CorrectedHypothesis | None:
-    """Return a hypothesis after a value; None if its numbers overflow, which ends it alone.
+    """Return a hypothesis after a value; None for an unlikely one whose correction fails.
+
+    None drops the hypothesis. An implicit measurement may contain nothing about its mode; then the
+    estimate stays as it is.
 
     Args:
         rules: The rules of the filter.
@@ -389,38 +431,91 @@ def _correct_one(
     """
     if residual is not None:
         after, innovation = rules.correct_by_residual(h.estimate, channel, residual)
-        return _CorrectedHypothesis(h, passed, residual, after, innovation)
+        return _CorrectedHypothesis(h, passed, after, residual, innovation)
     with suppress(SimulationError):
         found = rules.linearize_residual(h.estimate, channel, value, law)
-        if found is not None:
-            after, innovation = rules.correct_by_residual(h.estimate, channel, found)
-            return _CorrectedHypothesis(h, passed, found, after, innovation)
+        if found is None:
+            return _CorrectedHypothesis(h, passed, h.estimate, None, None)
+        after, innovation = rules.correct_by_residual(h.estimate, channel, found)
+        return _CorrectedHypothesis(h, passed, after, found, innovation)
     return None
 
 
-def _log_density(rules: FilterRules, one: _CorrectedHypothesis, law: InputLaw) -> float:
+def _weigh_by_value(
+    rules: FilterRules, updated: Sequence[_CorrectedHypothesis], law: InputLaw
+) -> tuple[list[float], float]:
+    """Return the log-weight of each hypothesis after a value, and the value's log-likelihood.
+
+    A hypothesis about whose mode the value contains nothing has no density of it. Its probability
+    stays what it was, and the others share the rest by their densities. That is as if its density
+    were their mean, whatever the unit of the value.
+
+    Args:
+        rules: The rules of the filter.
+        updated: The hypotheses after the value, of which the first has an innovation.
+        law: The input.
+
+    Returns:
+        Weights (k,), whose sum is the likelihood of the value except for what the gate rejects. The
+        log-likelihood is by the hypotheses that accept the value, minus infinity without any.
+    """
+    total = float(logsumexp([one.prior.weight for one in updated]))
+    priors = [one.prior.weight - total for one in updated]
+    joint, accepted = dict[int, float](), list[float]()
+    for k, one in enumerate(updated):
+        if one.residual is not None and one.innovation is not None:
+            density = _log_density(rules, one, one.residual, one.innovation, law)
+            joint[k] = priors[k] + density
+            if one.innovation.accepted:
+                accepted.append(joint[k])
+    share = 0.0  # log-probability of the hypotheses with a density
+    if len(joint) < len(updated):
+        share = float(logsumexp([priors[k] for k in joint]))
+    mean_density = float(logsumexp(list(joint.values()))) - share
+    weights = [joint.get(k, prior + mean_density) for k, prior in enumerate(priors)]
+    return weights, float(logsumexp(accepted)) - share if accepted else -np.inf
+
+
+def _log_density(
+    rules: FilterRules,
+    one: _CorrectedHypothesis,
+    residual: LinearizedResidual,
+    innovation: Innovation,
+    law: InputLaw,
+) -> float:
     """Return the log-density of a value given a hypothesis, for its weight.
 
     A hypothesis before its pending guards is truncated at these. Another is truncated at the guards
     by which others have split off from it, and at those of its last event.
+
+    Args:
+        rules: The rules of the filter.
+        one: The hypothesis.
+        residual: Residual of the value.
+        innovation: Innovation of the value.
+        law: The input.
     """
-    found, h = _log_density_with_gate(one.innovation), one.prior
-    if not one.innovation.accepted:
+    found, h = _log_density_with_gate(innovation), one.prior
+    if not innovation.accepted:
         return found  # the value has not changed what is known of the guards
     unfired, fired = (h.pending, ()) if h.pending else (one.passed, h.fired)
     truncation = find_truncation(rules.model, h.estimate, unfired, fired, law)
     if truncation is not None:
-        found += truncation.log_evidence(h.estimate.covariance, one.residual, one.innovation)
+        found += truncation.log_evidence(h.estimate.covariance, residual, innovation)
     return found
 
 
 def _log_density_with_gate(i: Innovation) -> float:
-    """Return the log-likelihood of a value, at the limit of the gate if the value is beyond it."""
+    """Return the log-likelihood of a value; for one that the gate rejects, that at its limit.
+
+    The NIS is replaced by the gate's limit: the size of an outlier says nothing about the order of
+    events, and must not decide between hypotheses.
+    """
     return i.log_likelihood if i.accepted else i.log_likelihood + 0.5 * (i.nis - i.limit)
 
 
 class _EarlyEvent(NamedTuple):
-    """A guard that may have fired before the mean reaches it.
+    """A guard that may have fired although the mean has not reached it yet.
 
     Attributes:
         weight: Log-weight of the hypothesis in which it has fired.
@@ -438,8 +533,10 @@ def _split_before_value(
 ) -> tuple[list[Hypothesis], list[tuple[str, ...]]]:
     """Return hypotheses before a value, and those in which guards have fired before the mean.
 
-    The likeliest are tried first, twice as many as are kept. A guard that has fired implies that
-    those before it have, so its own probability counts.
+    The likeliest are tried first, until 2 (bound - 1) of them are found. The hypothesis in which a
+    guard has fired is a parent of further ones, in which another guard has fired after it. Of such
+    a sequence the last guard has fired only if those before have, so its probability is multiplied
+    by theirs.
 
     Args:
         rules: The rules of the filter.
@@ -475,7 +572,8 @@ def _split_before_value(
             add_guards_within_reach(len(found) - 1, best.weight)
     for k, names in enumerate(passed):
         if names:
-            # The others have the probability that these guards have fired: the rest remains.
+            # What has split off has the probability that these guards have fired. This one keeps
+            # the rest.
             h = found[k]
             left = log_probability_positive(model, h.estimate, names, law)
             found[k] = h._replace(log_weight=h.log_weight + left)
@@ -494,6 +592,8 @@ def _end_correction(
         weight: Logarithm of its weight after the value, that of its side of guards included.
     """
     model, h, after = rules.model, one.prior, one.estimate
+    # Guards by which others have split off are pending from here on, if the value takes the mean
+    # past them. If the mean is still before them, nothing is pending.
     side, pending, passed = 0.0, h.pending or one.passed, one.passed
     if pending and are_positive_at_mean(model, after, pending, law):
         pending, passed = (), pending
@@ -505,7 +605,8 @@ def _end_correction(
         reconciliation = Reconciliation(after.mean, after.covariance, way.transition)
         if rules.bound == 1:
             notes += note_ambiguous_event(model, after, way.events[0], (after.time,), law)
-        if pending and way.estimate.mode != after.mode:  # by another guard
+        # Another guard has taken it out of the mode that has the pending ones.
+        if pending and way.estimate.mode != after.mode:
             side, pending = 0.0, ()
     return Hypothesis(
         way.estimate,
@@ -528,6 +629,10 @@ def apply_contact_signal(
     rules: FilterRules, hypotheses: Sequence[Hypothesis], channel: str, value: Array, law: InputLaw
 ) -> tuple[Hypothesis, ...]:
     """Return the hypotheses after a value of a contact signal that are kept.
+
+    In each, the signal decides the mode: nothing is pending any more, and the probability of its
+    side of guards becomes part of its weight. The value has no density, so weights change only as
+    hypotheses merge or are dropped.
 
     Args:
         rules: The rules of the filter.
@@ -578,6 +683,10 @@ def _merge_and_prune(
         bound: Largest number of hypotheses that are kept.
         found: Hypotheses after a value, or after a signal; sorted in place.
         log_likelihood: Log-likelihood of the value by all of them; None after a signal.
+
+    Returns:
+        The likeliest first. The first has `log_likelihood` in its innovation, if that was accepted;
+        without an innovation of its own the log-likelihood is not reported.
     """
     found.sort(key=_sort_key)
     kept = list[Hypothesis]()

@@ -101,7 +101,8 @@ class Hypothesis(NamedTuple):
         events: Events since the last value.
         notes: Notes since the last value on what was replaced by something less exact.
         reconciliation: Events that the value has revealed; None without any.
-        innovation: Innovation of the value; None without a value.
+        innovation: Innovation of the value. None without a value, and if the value contains nothing
+            about the mode of this hypothesis.
         undone: Time in s from which on events of the past did not happen in this hypothesis; None
             if all did.
         passed: Guards that have not fired in this hypothesis, but in others that have split off
@@ -110,7 +111,7 @@ class Hypothesis(NamedTuple):
         merged: Hypotheses that agreed with it after this value. Their weights are part of its own;
             a smoother goes back along each.
         dropped: Probability, after this value, of hypotheses that were dropped because others were
-            likelier.
+            likelier. One whose correction failed is not counted, as it has no density of the value.
         sides: Guards at which the estimate is truncated in a mixture, because other hypotheses are
             on their other side. Empty where there is one hypothesis.
     """

@@ -33,6 +33,7 @@ MIN_NOTED_PROBABILITY = 0.01
 """Probability of an order of events from which on a note says that it is not followed. A choice."""
 AMBIGUOUS_SAMPLE = "may lie on another side of a sample than"
 """Part of the note of an event that may lie beyond a sample. `FilterResult` counts these."""
+_MIN_NOTED_LOG_PROBABILITY = float(np.log(MIN_NOTED_PROBABILITY))
 _NOTED_DEVIATIONS_SQUARED = float(ndtri(MIN_NOTED_PROBABILITY)) ** 2
 """Square of the standard deviations beyond which there is less than that probability."""
 _REACHABLE_DEVIATIONS_SQUARED = float(ndtri(1e-4)) ** 2
@@ -205,6 +206,27 @@ def note_ambiguous_event(
         return ()
     return (
         f"{event.guards} {AMBIGUOUS_SAMPLE} at {event.time:.6g} s: one order alone is followed",
+    )
+
+
+def note_overtaking_guards(
+    model: NoisySystem, e: Estimate, event: Event, law: InputLaw
+) -> tuple[str, ...]:
+    """Return a note for each guard that may, with more than 1 %, have fired before an event.
+
+    Args:
+        model: The system and its noise.
+        e: The estimate just before the event.
+        event: The event.
+        law: Input law.
+    """
+    if not can_split_belief(model.evaluate_at(e, law), event):
+        return ()
+    return tuple(
+        f"{name!r} may have fired before {event.guards} at {event.time:.6g} s with a probability "
+        f"of {np.exp(log_p):.2g}: that order is not followed"
+        for name, log_p in find_overtaking_guards(model, e, event.guards, law)
+        if log_p > _MIN_NOTED_LOG_PROBABILITY
     )
 
 

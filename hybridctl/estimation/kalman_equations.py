@@ -74,18 +74,25 @@ from hybridctl.sensitivity.propagation import (
 )
 
 _POINT_FRACTIONS: list[float] = SHORT_FORMULA.points.tolist()
+"""Collocation points of a step, as fractions of its length."""
 _NODES_TO_POINTS: Array = basis(2.0 * SHORT_FORMULA.points - 1.0) @ TO_SERIES
+"""Matrix that takes states at the nodes of `hybrid.series` to those at the collocation points."""
 _SHORTEST_ARC = 1e-300
 """Length in s of an arc up to which it counts as no time; longer ones have an inverse."""
 _FIRST_STEP_LIMIT = 50.0
-"""Error of one collocation step, in tolerances, up to which a step of more points will do."""
+"""Error of one short collocation step, in tolerances, up to which the integration that replaces it
+begins with one step over the same length: its formula has more points. Beyond, its first step is
+shorter (`choose_step_length`). A choice."""
 _LOG_TWO_PI = math.log(2.0 * math.pi)
 _ALL_COMPONENTS = slice(None)
 
 
 @lru_cache
 def identity_map(n: int) -> Array:
-    """Return the identity (n, n), read-only and always the same object: the map of no time.
+    """Return the identity (n, n), read-only and cached: the map of no time.
+
+    Users recognise it by `is`, to spare a product with it. The cache holds 128 sizes. For more of
+    them it returns an equal matrix that is not recognised, which costs that product only.
 
     Args:
         n: Dimension of the tangent space.
@@ -104,9 +111,11 @@ class StatePrediction(NamedTuple):
         transition: First-order map (ndx+, ndx) from the earlier perturbation to this one. None if
             an event was piecewise linear, or if no map is asked for.
         notes: What was replaced by something less exact.
-        mode_frozen: Whether a mode was continued past its guards because the simulation could not
-            go on.
-        pre_event: The prediction just before each of the events.
+        mode_frozen: Whether the mean was stopped on the way, in a mode that it may have left,
+            because simulation or flow could not go on there or no time was left.
+        pre_event: The prediction just before each of the events of a simulation, with an empty
+            `pre_event`. Events that are fired without a simulation have none, so this may be
+            shorter than `events`: see `pair_events`.
     """
 
     estimate: Estimate
@@ -115,6 +124,11 @@ class StatePrediction(NamedTuple):
     notes: tuple[str, ...] = ()
     mode_frozen: bool = False
     pre_event: tuple[StatePrediction, ...] = ()
+
+    def pair_events(self) -> list[tuple[StatePrediction, Event]]:
+        """Return the events of simulations, each behind the prediction just before it."""
+        # A prediction contains all events before its own.
+        return [(before, self.events[len(before.events)]) for before in self.pre_event]
 
     def continue_by(self, estimate: Estimate, matrix: Array | None) -> StatePrediction:
         """Return the prediction with another estimate at its end, and the map to that.
@@ -125,19 +139,32 @@ class StatePrediction(NamedTuple):
         """
         whole = None
         if matrix is not None and self.transition is not None:
+            # The usual prediction starts here: the product with the identity is spared.
             start = self.transition is identity_map(len(self.transition))
             whole = matrix if start else matrix @ self.transition
         return self._replace(estimate=estimate, transition=whole)
 
     def append(self, later: StatePrediction) -> StatePrediction:
-        """Return this prediction and a later one, which starts at its end.
+        """Return this prediction and a later one, which starts at its end, as one prediction.
+
+        Events, notes and predictions before events are those of both in order. The mode counts as
+        frozen if it was in either. Maps are from the start of this prediction.
 
         Args:
             later: The later prediction.
         """
-        events, notes = (*self.events, *later.events), (*self.notes, *later.notes)
-        whole = self.continue_by(later.estimate, later.transition)
-        return whole._replace(events=events, notes=notes)
+        before = (*self.pre_event, *map(self._append_without_pre_event, later.pre_event))
+        return self._append_without_pre_event(later)._replace(pre_event=before)
+
+    def _append_without_pre_event(self, later: StatePrediction) -> StatePrediction:
+        """Return this prediction and a later one, without the predictions before their events."""
+        return StatePrediction(
+            later.estimate,
+            (*self.events, *later.events),
+            self.continue_by(later.estimate, later.transition).transition,
+            (*self.notes, *later.notes),
+            self.mode_frozen or later.mode_frozen,
+        )
 
 
 # Flow
@@ -157,7 +184,8 @@ def predict_in_one_step(
 
     Returns:
         The prediction. None if the input is not held, if the mode has no compiled step, if the step
-        is not accurate, or if a guard is not certain to stay positive.
+        is not accurate, or if a guard is not certain to stay positive. Then `prediction.predict`
+        simulates.
     """
     steps = mode.compiled_steps
     if steps is None or not isinstance(law, HeldInput):
@@ -166,6 +194,8 @@ def predict_in_one_step(
     ahead = StepRequest(e.time, e.mean, end - e.time, model.rtol, model.atol)
     noise = model.diffusion(mode, ahead, u)
     if noise is None:
+        # The compiled step does not integrate noise here (see `NoisySystem.diffusion`): the mean
+        # alone takes it, and the covariance is collocated.
         taken = steps.step(ahead, law)  # after a sliding contact stops, its bound is below zero
         if taken is None or not taken.error < 1.0 or not (taken.bounds > 0.0).all():
             return None
@@ -195,7 +225,9 @@ def extend_in_one_step(
         law: Input law.
 
     Returns:
-        The prediction, None if there is no compiled step that is accurate.
+        The prediction. None if there is nothing to extend (`end` is the time of the estimate), if
+        the input is not held, if the mode has no compiled step, if the step is longer than the mode
+        allows, or if mean or covariance are not accurate after one step.
     """
     mode = model.system.mode(e.mode)
     steps = mode.compiled_steps
@@ -213,7 +245,9 @@ def extend_in_one_step(
 def _end_compiled_step(
     model: NoisySystem, mode: ModeModel, e: Estimate, end: float, taken: CompiledStep, u: Array
 ) -> StatePrediction | None:
-    """Return the prediction at the end of a compiled step of the mean.
+    """Return the prediction at the end of a compiled step of the mean, with its covariance.
+
+    The step has integrated the mean only. The covariance follows by one collocation step along it.
 
     Args:
         model: The system and its noise.
@@ -224,7 +258,8 @@ def _end_compiled_step(
         u: The held input (nu,).
 
     Returns:
-        The prediction, None if its covariance needs several steps.
+        The prediction, with the mean on the constraints of the mode. None if one collocation step
+        is not accurate: the covariance needs several, which the caller's other way takes.
     """
     p = e.covariance
     flow = propagate_over_step(model, mode, e.time, end - e.time, taken.states, u, p)
@@ -281,7 +316,7 @@ def propagate_along_arc(model: NoisySystem, mode: ModeModel, arc: Arc, p: Array)
 def propagate_over_step(
     model: NoisySystem, mode: ModeModel, t: float, h: float, states: Array, u: Array, p: Array
 ) -> Propagation | None:
-    """Return transition matrix and noise of a step by collocation.
+    """Return the transition matrix and the integrated noise of a compiled step, by collocation.
 
     Args:
         model: The system and its noise.
@@ -293,7 +328,7 @@ def propagate_over_step(
         p: Covariance (ndx, ndx) at the start.
 
     Returns:
-        The propagation, None if one step is not accurate.
+        The propagation, None if the error of one step is more than its tolerance.
     """
     normalize = mode.space.normalize
     points = [(normalize(x), u) for x in _NODES_TO_POINTS @ states]
@@ -304,7 +339,10 @@ def propagate_over_step(
 def _collocate_piece(
     model: NoisySystem, mode: ModeModel, arc: Arc, total: Propagation, p: Array
 ) -> Propagation:
-    """Return the propagation before an arc of one input law and along it.
+    """Return the propagation to the end of an arc of one input law.
+
+    One short collocation step is tried. If its error is more than its tolerance, steps of a formula
+    with more points follow the arc.
 
     Args:
         model: The system and its noise.
@@ -346,7 +384,7 @@ def _collocate_step(
         t: Time of the start, s.
         h: Length of the step, s.
         points: State (nx,) and input (nu,) at the collocation points.
-        p: Covariance (ndx, ndx) at the start.
+        p: Covariance (ndx, ndx) at the start, whose largest entry tolerances are relative to.
     """
     n = len(p)
     matrices, densities = np.empty((2, len(points), n, n))
@@ -359,7 +397,7 @@ def _collocate_step(
 def _covariance_rates(
     model: NoisySystem, mode: ModeModel, t: float, x: Array, u: Array
 ) -> tuple[Array, Array]:
-    """Return A and the density Q, both (ndx, ndx)."""
+    """Return A = D_x f and the density Q of the process noise at a point, both (ndx, ndx)."""
     point, noise = mode.calc(t, x, u), model.process_noise
     c = linearize_field_at(point)
     return c.state, np.zeros_like(c.state) if noise is None else noise.matrix(point, c.input)
@@ -453,16 +491,17 @@ def linearize_residual(
         measurement: The measurement.
         mode: Mode of the estimate.
         estimate: Estimate before the value.
-        value: The value (m,). Components that are NaN are missing. A point of a manifold with a
-            component that is NaN is missing as a whole.
+        value: The value (m,). Components that are not finite, such as NaN, are missing. A point of
+            a manifold with such a component is missing as a whole.
         u: Input (nu,).
 
     Returns:
-        The residual of the components that are there. None without any, or if an implicit
-        measurement tells nothing about this mode.
+        The residual of the components that are there. None without any, or if the function of an
+        implicit measurement returns None: the value contains nothing about this mode.
 
     Raises:
-        InputError: The value, the Jacobian or the covariance has a wrong size.
+        InputError: The value, the residual or the Jacobian has a wrong size, the predicted value is
+            no array of numbers, or the Jacobian no array of finite numbers.
     """
     if isinstance(measurement, ImplicitMeasurement):
         return measurement.compare(mode, estimate.time, estimate.mean, u, value)
@@ -549,11 +588,12 @@ def select_measured(
 
     Args:
         measurement: The measurement.
-        value: The value (m,), NaN where a component is missing.
+        value: The value (m,). Components that are not finite, such as NaN, are missing.
 
     Returns:
         Flags (k,), or a slice of all, and the covariance of these. None without any component, and
-        for a point of a manifold that is not complete.
+        for a point of a manifold that is not complete: its coordinates are not one for each
+        component of the residual.
     """
     if is_finite(value):
         return _ALL_COMPONENTS, measurement.covariance
@@ -622,21 +662,36 @@ def _solve_by_factor(factor: Array, b: Array) -> Array:
 
 @lru_cache
 def _gate_limit(gate: float, dimension: int) -> float:
-    """Return the quantile of chi squared; importing `scipy.stats` costs as much as all else."""
+    """Return the NIS that a value exceeds with probability 1 - gate: a quantile of chi squared.
+
+    It is by `gammaincinv`, because importing `scipy.stats` takes some 2 s.
+
+    Args:
+        gate: Probability with which a right value is accepted, in (0, 1).
+        dimension: Number k of components of the residual.
+    """
     return 2.0 * float(gammaincinv(0.5 * dimension, gate))
 
 
 def _evaluate_jacobian(
     measurement: Measurement, mode: ModeModel, estimate: Estimate, u: Array
 ) -> Array:
-    """Return the Jacobian H (k, ndx) of a measurement at an estimate, with its shape checked.
+    """Return the Jacobian H (k, ndx) of a measurement at an estimate, checked.
+
+    Args:
+        measurement: The measurement.
+        mode: Mode of the estimate.
+        estimate: Estimate before the value.
+        u: Input (nu,).
 
     Raises:
         InputError: The Jacobian has another shape, or is no array of finite numbers.
     """
     h = measurement.jacobian(mode, estimate.time, estimate.mean, u)
     k = len(measurement.covariance)
-    if type(h) is not np.ndarray or h.flags.writeable:
+    is_kept = type(h) is np.ndarray and h.dtype == np.float64 and not h.flags.writeable
+    # A read-only array of finite floats, such as a constant Jacobian, is not copied.
+    if not (is_kept and is_finite(h)):
         h = check_array(f"Jacobian of {measurement.name!r}", h)
     if h.shape != (k, mode.space.ndx):
         raise InputError(

@@ -83,9 +83,10 @@ from hybridctl.legged.wiring_signals import WiringFault
 from hybridctl.mechanics.multibody.robot import Robot
 
 _TILT_TIME = 0.5
-"""Time in s of walking over which the mean force points up."""
+"""Time in s over which the mean force of a robot that walks is taken to point up. A choice."""
 _THRESHOLD_SHARES = 2.0 / 3.0, 1.0 / 3.0
-"""Touch and lift force, relative to the weight that each of all feet would bear."""
+"""Touch and lift force, relative to the weight that each foot would bear if all stood. If only one
+of the two is set, their ratio gives the other. A choice."""
 
 
 @dataclass(frozen=True)
@@ -114,11 +115,13 @@ class BaseSettings(Settings):
             finds it in a log (see `time_offset`) and compensates what is significant. Live, where
             it would take a whole log, "auto" is 0.
         standing: Time from the start for which the robot stands still. Over it the bias of the
-            gyroscope and the tilt are medians, and the force is compared with gravity. 0 for one
-            that walks already: its tilt is by the mean of half a second, its biases are zero. None
-            for what its joints say (see `stood`).
+            gyroscope and the tilt are medians, and the force is compared with gravity, which gives
+            the accelerometer's bias along it. 0 for a robot that walks already: its tilt is by the
+            mean force of half a second, and its biases are zero. None finds the time by the joint
+            angles (see `readings.stood`).
         opening: Time from the start from which `standing`, the noise of sensors, the usual period
-            and the first contacts are found. A live filter collects it before it begins.
+            and the first contacts are found; at least 0.5 s, and at least `standing`. A live filter
+            collects it before it begins.
         gate: Probability with which right angles are accepted; None accepts all.
         noise: Noise of sensors and feet.
         start: Deviations at the start. None for `StartDeviations()`, and for `WALKING` where the
@@ -154,7 +157,10 @@ class BaseSettings(Settings):
             raise InputError(f"gravity must point down along z, got {self.gravity}")
 
     def contact(self, weight: float) -> Hysteresis:
-        """Return the force thresholds of contact.
+        """Return the force thresholds of contact, N: touch and lift force.
+
+        Without both it is two thirds and one third of the weight that each foot would bear. With
+        one of them the other is half of it, or twice as much.
 
         Args:
             weight: Weight in N that counts where the settings have none.
@@ -185,7 +191,8 @@ class BaseEstimator:
         self.base = LeggedBase(kinematics, gravity, settings.noise)
         self._robot = robot
         self.weight = robot.mass * float(np.linalg.norm(gravity))
-        self._last_offset: tuple[Readings, TimeOffset] | None = None  # of the last log asked for
+        # The last log of which the offset was asked for, and its offset, see `time_offset`.
+        self._last_offset: tuple[Readings, TimeOffset] | None = None
         self.contact = settings.contact(self.weight)
         self.system = base_system(self.base)
         measurements = [angles_measurement(self.base, settings.gate), rest_measurement(self.base)]
@@ -218,16 +225,16 @@ class BaseEstimator:
     def readings(self, given: Readings) -> Readings:
         """Return readings with the clock of the settings, aligned, and with contacts that count.
 
-        A foot whose forces are all missing has none.
+        A foot whose forces are all missing counts as one without forces.
 
         Args:
             given: Readings as recorded.
         """
         settings = self.settings
         even = given.uniform() if settings.uniform_clock else given
-        known = {foot: load for foot, load in even.loads.items() if np.isfinite(load.values).any()}
         late = self.time_offset(given).compensated
-        whole = align_inertial(replace(even, loads=known), late).filled(settings.weight)
+        measured = replace(even, loads=_select_measured(even.loads))
+        whole = align_inertial(measured, late).filled(settings.weight)
         return whole.settled(self.contact, settings.settle) if settings.settle else whole
 
     def time_offset(self, given: Readings) -> TimeOffset:
@@ -239,7 +246,8 @@ class BaseEstimator:
         told = self.settings.time_offset
         if told != "auto":
             return TimeOffset(None, None, told, told=True)
-        # Start, record and flags of one log ask for it one after the other.
+        # Start, record and flags of one log ask for it one after the other, and finding it takes
+        # the whole log. The log is the same if the readings are the same object.
         if self._last_offset is None or self._last_offset[0] is not given:
             self._last_offset = given, find_time_offset(self.base.kinematics, given)
         return self._last_offset[1]
@@ -247,15 +255,17 @@ class BaseEstimator:
     def add_leg_forces(self, given: Readings, torques: Series) -> Readings:
         """Return readings with forces by joint torques for all feet that measure none.
 
-        They are then forces as all others.
+        A foot measures none if it has no series or no finite value. The filter uses the forces that
+        are added as it uses measured ones. If all feet measure forces the readings are returned as
+        they are.
 
         Args:
             given: Readings.
             torques: Torques (n, m) in N m of the motors along the joints, in the order of `joints`.
 
         Raises:
-            InputError: Torques have another number of columns, or were never measured along with
-                joint angles.
+            InputError: Torques have another number of columns. Or a foot measures no force, and
+                torques were never measured along with joint angles and inertial samples.
         """
         check_instance("torques", torques, Series)
         if torques.values.shape[1] != len(self.joints):
@@ -263,8 +273,8 @@ class BaseEstimator:
                 f"torques must have {len(self.joints)} columns, those of the joints "
                 f"{self.joints}, got {torques.values.shape[1]}"
             )
-        missing = [foot for foot in self.base.feet if foot not in given.loads]
-        if not missing:
+        measured = _select_measured(given.loads)
+        if all(foot in measured for foot in self.base.feet):
             return given
         dynamics = LegDynamics(self._robot, self.base.kinematics)
         even = given.uniform() if self.settings.uniform_clock else given
@@ -277,11 +287,14 @@ class BaseEstimator:
         forces = estimate_leg_forces(
             dynamics, even.inertial, even.angles, motors, self.settings.observer_gain
         )
-        loads = {foot: given.loads.get(foot, forces[foot]) for foot in self.base.feet}
+        loads = {foot: measured.get(foot, forces[foot]) for foot in self.base.feet}
         return replace(given, loads=loads)
 
     def record(self, given: Readings) -> Record:
-        """Return the record of readings; for hypotheses with all forces of feet.
+        """Return the record of readings: what the filter takes, in channels.
+
+        For thresholds the force of a foot is in it where its contact changes. For hypotheses all
+        forces of feet are, if they count as evidence, and otherwise none.
 
         Args:
             given: Readings as recorded.
@@ -399,15 +412,16 @@ class BaseEstimator:
         """Return the estimate at the first sample of a robot that stands still, or walks already.
 
         Of one that stands, the bias of the gyroscope is the median rate. Tilt is by the median
-        force, whose size says the accelerometer's bias along gravity (see `rest_bias`). Of one that
-        walks, see `BaseSettings`.
+        force, whose size gives the accelerometer's bias along gravity (see `rest_bias`). Of one
+        that walks, see `BaseSettings.standing`.
 
         Args:
             given: Readings as recorded.
             heading: Yaw of the root, rad.
             position: Position (3,) of the root, m.
             orientation: Quaternion (x, y, z, w) of the root, instead of tilt and heading.
-            standing: Feet in contact, by default those whose forces say so.
+            standing: Feet in contact. By default those whose forces are above the threshold, and
+                those that have no forces.
 
         Raises:
             UnknownNameError: The robot does not have a foot.
@@ -421,9 +435,9 @@ class BaseEstimator:
         force, s = u[still, 3:6].mean(axis=0), self.deviations(record)
         gyroscope, rate = s.gyroscope, np.zeros(3)
         if standstill:
-            # A jump turns the base at 1 rad/s, and pushes it at 100 m/s^2, before its joints have
-            # moved so far that they do not stand any more: a median does not see these samples.
-            # Walking, the mean force alone points up.
+            # A robot that jumps off turns at 1 rad/s and pushes at 100 m/s^2 before its joints have
+            # moved so far that it does not count as standing any more. A mean would contain these
+            # samples, a median does not. Of a robot that walks only the mean force points up.
             median = np.median(readings.inertial.complete_rows.values[still], axis=0)
             rate, force = median[:3], median[3:]
             noise = self.raise_noise(record, self.foot_motion(record)).settings.noise
@@ -440,7 +454,8 @@ class BaseEstimator:
         key = (OPEN,) * len(self.base.feet)
         spread = [s.tilt, s.tilt, s.heading, *np.repeat([s.position, s.velocity], 3)]
         spread += np.repeat([gyroscope, s.accelerometer], 3).tolist()
-        own = np.eye(15)  # from turn about axes of the world, and position and velocity there
+        # From deviations along axes of the world (turn, position, velocity) to tangent coordinates.
+        own = np.eye(15)
         own[:9, :9] = np.kron(np.eye(3), matrix(x[:4]).T)
         p = (own * np.square(spread)) @ own.T
         if standstill:
@@ -448,12 +463,15 @@ class BaseEstimator:
             found = rest_bias(force, gravity, standstill, noise.accelerometer, s)
             x[13:16] = found.bias
             p[12:15, 12:15] = found.covariance
-            if orientation is None:  # the tilt is that of a force with this bias
+            # The tilt was found from a force that contains this bias, so their errors are
+            # correlated. An orientation that is given does not come from the force.
+            if orientation is None:
                 p[:3, :3] += found.by_bias @ found.covariance @ found.by_bias.T
                 p[:3, 12:15] = found.by_bias @ found.covariance
                 p[12:15, :3] = p[:3, 12:15].T
         estimate = Estimate(key, float(times[0]), x, nearest_semidefinite(p))
         if standing is None:
+            # Nothing says that a foot without forces swings, and hypotheses weigh it later.
             known = readings.standing(self.contact, self.opening)
             standing = [foot for foot in self.base.feet if known.get(foot, True)]
         for foot in standing:
@@ -503,6 +521,8 @@ class BaseEstimator:
             return CreepFilter(own.base, own.filter, motion).run(record, initial)
         u = record.input(initial.time)
         assert u is not None
+        # Hypotheses run in the mode in which all feet are in the state. Which of them stand is in
+        # the weights of the hypotheses, so a foot that swings has to be in the state, too.
         for foot in self.base.feet:
             if foot not in self.base.standing(initial.mode):
                 initial = own.touched(initial, foot, u)
@@ -525,8 +545,9 @@ class BaseEstimator:
         settings, other = self.settings, copy(self)
         if settings.evidence is not None:
             raise InputError("live, contacts are those of thresholds: leave out evidence")
-        # A straight line through all stamps needs all of them, as an offset does that is not told;
-        # one that is told is taken off sample by sample.
+        # Both an even clock (a straight line through all stamps) and an offset that is to be found
+        # need the whole log. So live there is neither. An offset that the settings give is taken
+        # off sample by sample, by `late`.
         other.settings = replace(settings, uniform_clock=False, time_offset=0.0)
         late = 0.0 if settings.time_offset == "auto" else settings.time_offset
 
@@ -552,7 +573,7 @@ class BaseEstimator:
         return count_contact_changes(self.base, result)
 
     def contacts(self, belief: Mixture) -> Array:
-        """Return how probable it is that each foot stands, (k,)."""
+        """Return the probability (k,) that each foot stands: the sum of those of its modes."""
         modes = belief.probabilities.items()
         return np.array(
             [
@@ -599,10 +620,11 @@ class BaseEstimator:
         if len(gaps):
             longest = 1e3 * float(np.diff(gaps, axis=1).max())
             found.append(f"{len(gaps)} gaps of up to {longest:.0f} ms")
-        blind = [foot for foot in self.base.feet if foot not in given.loads]
+        measured = _select_measured(given.loads)
+        blind = [foot for foot in self.base.feet if foot not in measured]
         if blind:
             found.append(f"no forces of {', '.join(map(repr, blind))}: contacts by motion")
-        for foot, load in given.loads.items():
+        for foot, load in measured.items():
             missing = float(np.isnan(load.values).mean())
             if missing:
                 found.append(f"{100.0 * missing:.0f} % of the forces of {foot!r} missing")
@@ -630,8 +652,9 @@ class BaseEstimator:
 
         Args:
             estimate: Estimate of the inertial frame.
-            rate: Measured angular velocity (3,), rad/s, on which the root's velocity depends; None
-                for zero.
+            rate: Measured angular velocity (3,), rad/s. Less the bias of the estimate it is the
+                rate at which the sensor turns, and with it the root at a distance. If None, the
+                sensor is taken not to turn: the measured rate is the bias.
         """
         x = estimate.mean[:BASE]
         measured = x[10:13] if rate is None else check_array("rate", rate, (3,))
@@ -639,3 +662,8 @@ class BaseEstimator:
         p = estimate.covariance[:BASE_TANGENT, :BASE_TANGENT]
         position, orientation, velocity = (values.copy() for values in pose)
         return RootPose(estimate.time, position, orientation, velocity, by.dot(p).dot(by.T))
+
+
+def _select_measured(loads: Mapping[str, Series]) -> dict[str, Series]:
+    """Return the forces of the feet that have a finite value; a column may be there but empty."""
+    return {foot: load for foot, load in loads.items() if np.isfinite(load.values).any()}

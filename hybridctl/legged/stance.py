@@ -32,23 +32,28 @@ from hybridctl.legged.readings import stretches
 GRID = 0.01
 """Spacing of the times at which feet are computed, s: 40 in a step of a quick trot."""
 WINDOW = 4
-"""Grid steps over which means are taken, 40 ms. A change of position by encoder noise of 1 mrad,
-some 0.5 mm, is then 15 mm/s; the rates of a body that trots, up to 5 Hz, are still resolved."""
+"""Grid steps of a window, over which means are taken: 40 ms. A change of position by encoder noise
+of 1 mrad, some 0.5 mm, is then 15 mm/s; the rates of a body that trots, up to 5 Hz, are still
+resolved."""
 EARLY, LATE = 3, 2
-"""Grid steps that are left out after a foot has come down and before it lifts off: there the ground
-gives way, and a force threshold is off by 10 to 20 ms."""
+"""Grid steps that are left out after a foot has come down (30 ms) and before it lifts off (20 ms):
+there the ground gives way, and a force threshold is off by 10 to 20 ms."""
 MOST_ROWS = 1_000
-"""Times at which feet are computed at most, 20 s: some 0.2 s of computation."""
+"""Times of the grid at most, 10 s, so that feet are computed in some 0.2 s."""
 _GAP_PERIODS = 3.0
 """Time between two samples, in median periods, up to which values between them are interpolated."""
 _GAP_TIME = 0.02
 """The same in s, for quick samples: half of the shortest window, in which feet move by straight
 lines."""
 _LOW, _HIGH = 0.25, 0.4
-"""Hysteresis of contact, as shares of the range of a foot's own force. A biped that stands half of
-a log has half of its largest force then, so that the middle of the range is no threshold."""
+"""Thresholds of contact, as shares of the range of a foot's own force: a foot is loaded from 0.4 on
+and unloaded down to 0.25, and stays as it was between them. A biped that stands on both feet has
+half of the largest force on each, so that the middle of the range is no threshold. A choice."""
 _RANGE = 2.0, 98.0
-"""Percentiles between which the range of a force is taken, because single samples may be wrong."""
+"""Percentiles of a force at which its range begins and ends: least and largest value would be those
+of single samples that are wrong."""
+_LEAST_RANGE = 0.5
+"""Least range of the force of a foot that lifts, relative to the largest force. A choice."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +73,12 @@ class FootPaths:
     flat: NDArray[np.bool_]
 
     def replace_feet(self, feet: NDArray[np.bool_], other: FootPaths) -> FootPaths:
-        """Return these paths with some feet (k,) from other paths at the same times."""
+        """Return these paths with some feet from other paths at the same times.
+
+        Args:
+            feet: Whether each foot (k,) is replaced.
+            other: Paths of the same feet.
+        """
         mask = feet[None, :, None]
         return FootPaths(
             self.times,
@@ -79,7 +89,7 @@ class FootPaths:
 
 
 def choose_times(angles: Series, begin: float, inertial: Series) -> Array:
-    """Return the grid (n,) in s on which feet are computed.
+    """Return the grid (n,) in s on which feet are computed: 10 s every 0.01 s, or less.
 
     Args:
         angles: Joint angles, in order.
@@ -142,13 +152,22 @@ def is_sampled(times: Array, first: Array, last: Array) -> NDArray[np.bool_]:
 def find_contacts(force: Array) -> NDArray[np.bool_] | None:
     """Return whether a foot is loaded at each of its forces (n,), by the range of these.
 
-    The unit of the force does not matter. None where the foot never lifts: then the force says
-    nothing about when it stands.
+    The thresholds are shares of the range, so the unit of the force does not matter. Where a force
+    is NaN or between the thresholds, the contact stays as it was. Before the first force that
+    decides, the foot is loaded if its force is above the lower threshold; NaN is not.
+
+    Args:
+        force: Forces (n,), in any unit.
+
+    Returns:
+        Whether the foot is loaded (n,). None if the range is at most half of the largest force: the
+        foot never lifts, and the force says nothing about when it stands.
     """
     low, high = np.nanpercentile(force, _RANGE)
-    if not high - low > 0.5 * abs(high):
+    if not high - low > _LEAST_RANGE * abs(high):
         return None
     share = (force - low) / (high - low)
+    # 1 loaded, 0 unloaded, -1 undecided; then the last row that decided, for each row.
     said = np.where(share >= _HIGH, 1, np.where(share <= _LOW, 0, -1))
     rows = np.where(said >= 0, np.arange(len(said)), -1)
     last = np.maximum.accumulate(rows)
@@ -159,11 +178,15 @@ def find_contacts(force: Array) -> NDArray[np.bool_] | None:
 class StanceRows:
     """Rows r = A w + b of feet that stand, each a mean over a window of time.
 
+    The residual r is the velocity in m/s, in the axes of the inertial frame, by which feet that are
+    taken to stand move against each other; w is the rate of that frame in rad/s. It is zero if the
+    feet stand and gyroscope and joint angles are right.
+
     Attributes:
         A: Matrices (n, 3, 3), m.
         b: Velocities (n, 3), m/s.
-        begin: Grid row (n,) at which the window begins.
-        feet: Feet (n, 2) of each row; the same twice for a flat one.
+        begin: Index (n,) of the grid time at which the window begins.
+        feet: Indices (n, 2) of the two feet of each row; the same twice for a flat foot alone.
     """
 
     A: Array
@@ -172,12 +195,17 @@ class StanceRows:
     feet: NDArray[np.intp]
 
     def residuals(self, rate: Array) -> Array:
-        """Return the residuals (n, 3) in m/s by mean rates (m, 3) in rad/s of all windows."""
+        """Return the residuals (n, 3) in m/s.
+
+        Args:
+            rate: Mean rate (m, 3) of the inertial frame over the window from each of the m grid
+                times on, rad/s, see `average_rates`.
+        """
         return np.asarray(np.einsum("nij,nj->ni", self.A, rate[self.begin]) + self.b)
 
 
 def stack_rows(paths: FootPaths, standing: NDArray[np.bool_], *, whole: bool = False) -> StanceRows:
-    """Return the rows of all feet, and pairs of feet, that stand through a window.
+    """Return the rows of all pairs of feet, and of flat feet, that stand through a window.
 
     Args:
         paths: Paths of k feet at n times.
@@ -188,6 +216,8 @@ def stack_rows(paths: FootPaths, standing: NDArray[np.bool_], *, whole: bool = F
     settled = np.column_stack([_find_windows(column, *margins) for column in standing.T])
     p, c = paths.positions, paths.rotations
     span = WINDOW * GRID
+    # A flat foot's row is an angular velocity: times the mean distance of feet, 1 m for a single
+    # foot, it is a speed of the size of the other rows.
     spread = [np.linalg.norm(p[:, i] - p[:, j], axis=1).mean() for i, j in _pairs(p)]
     arm = float(np.mean(spread)) if spread else 1.0
     parts = []
@@ -213,7 +243,11 @@ def stack_rows(paths: FootPaths, standing: NDArray[np.bool_], *, whole: bool = F
 
 
 def measure_speed(paths: FootPaths) -> float:
-    """Return the root mean square speed in m/s of feet against each other, standing or not."""
+    """Return the root mean square speed in m/s of feet against each other, standing or not.
+
+    Of a single foot it is that against the inertial frame. It is zero for paths shorter than a
+    window.
+    """
     p = paths.positions
     if len(p) <= WINDOW:
         return 0.0
@@ -228,10 +262,13 @@ def measure_speed(paths: FootPaths) -> float:
 def average_rates(inertial: Series, times: Array, late: float = 0.0) -> Array:
     """Return the mean rate (n, 3) in rad/s over the window from each time of the grid on.
 
+    The integral of the rate, by trapezoids, is interpolated at both ends of the window.
+
     Args:
-        inertial: Inertial samples, in order.
+        inertial: Inertial samples, in order; the first three columns are rates in rad/s.
         times: The grid (n,), s.
-        late: Time in s by which stamps of the inertial samples are taken to be too late.
+        late: Time in s by which stamps of the inertial samples are taken to be too late: the mean
+            at t is that of samples with stamps from t + late on.
     """
     t, w = inertial.times, inertial.values[:, :3]
     steps = np.diff(t)[:, None] * 0.5 * (w[1:] + w[:-1])
@@ -241,11 +278,16 @@ def average_rates(inertial: Series, times: Array, late: float = 0.0) -> Array:
 
 
 def _pairs(positions: Array) -> Sequence[tuple[int, int]]:
+    """Return the indices of all pairs of feet, by positions (n, k, 3) of k feet."""
     return list(combinations(range(positions.shape[1]), 2))
 
 
 def _window_means(values: Array) -> Array:
-    """Return the mean (n, 3) over the window from each row on; rows near the end are NaN."""
+    """Return the mean (n, 3) by trapezoids over the window that begins at each row.
+
+    The last `WINDOW` rows are NaN, as their window ends after the grid; `_find_windows` selects
+    none of them.
+    """
     total = np.cumsum(np.vstack([np.zeros(values.shape[1]), values]), axis=0)
     found = np.full(values.shape, np.nan)
     ends = 0.5 * (values[:-WINDOW] + values[WINDOW:])
@@ -263,6 +305,7 @@ def _find_windows(standing: NDArray[np.bool_], early: int, late: int) -> NDArray
     """
     found = np.zeros(len(standing), dtype=bool)
     for first, last in stretches(standing):
+        # A contact that lasts at the first or last row has not come down, or lifted, there.
         begin = first + early if first else first
         end = last - late if last < len(standing) - 1 else last
         found[begin : max(end - WINDOW + 1, begin)] = True

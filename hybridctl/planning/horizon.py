@@ -35,11 +35,11 @@ from hybridctl.planning.task_checks import find_implied_guards
 from hybridctl.sensitivity.symmetry import map_mode
 
 _SHORTEST_INTERVAL = 0.25
-"""Length of what is left of an interval, relative to the interval, below which it is merged with
-the next one. A choice."""
+"""Least length of the first interval of a cut section, relative to an interval of the mesh. A
+shorter rest of an interval is merged with the next one. A choice."""
 _LAST_FEEDFORWARD = 1.2
-"""Fraction of a phase after which the feedforward stays as it is there: its polynomial grows fast
-outside the phase. A choice."""
+"""Fraction of a phase that ends with an event up to which an overdue event has the feedforward's
+polynomial; later the input stays as it is there, as the polynomial grows fast. A choice."""
 _LATEST_ENTRY = 0.9
 """Largest fraction of a phase at which the motion is entered without a plan: something of the phase
 has to be left. A choice."""
@@ -72,20 +72,21 @@ class Horizon:
         delay: Time between the state from which a plan is made and its first input, s; at most the
             sample. The state is predicted over it.
         iterations: Most iterations of sequential quadratic programming at a sample.
-        settled: Change of a state, weighted by the square root of its cost per s, up to which no
-            further iteration is made.
+        settled: Change of a state in an iteration, weighted by the square root of its cost per s,
+            up to which no further iteration is made.
         memory: Time constant with which the estimate of a disturbance forgets, s.
-        patience: Time for which an event is waited for that does not come where it should, s; then
-            the fixed law acts. It may be infinite.
+        patience: Time after the planned one for which an overdue event is waited for, s; then the
+            fixed law acts. It may be infinite.
         duration: Weight of durations that differ from the motion's, 1/s^2.
         change: Largest change of a duration in an iteration, s.
-        longest: Greatest duration of the rest of the present phase, relative to the motion's.
+        longest: Greatest duration of the rest of the present phase that ends with an event,
+            relative to the motion's. 0.03 s are added, so that a rest of almost no time can grow.
         early: Height by which the surface that contacts meet may be higher than known, m. From this
             height on, limits of the next impact hold as far as the motion itself would keep them.
         stay: Least time ahead that is planned where the last phase ends with no event, s.
 
     Raises:
-        InputError: A number is out of range.
+        InputError: A number is out of range, such as a delay above `sample`.
     """
 
     intervals: tuple[int, int] = (16, 8)
@@ -137,10 +138,10 @@ class PlanPlace(NamedTuple):
 
     Attributes:
         section: Index of the section.
-        fraction: Fraction of its phase.
-        interval: Index of the interval in the section.
-        interval_rest: Time to the end of the interval, s.
-        rest: Time to the end of the section, s.
+        fraction: Fraction of its phase; above 1 where the event of the phase is overdue.
+        interval: Index of the interval in the section, -1 before its start.
+        interval_rest: Time to the end of the interval, s; negative where the event is overdue.
+        rest: Time to the end of the section, s; negative where the event is overdue.
     """
 
     section: int
@@ -169,7 +170,8 @@ class HorizonPlan:
     def find_place(self, time: float, events: int, last_event: float) -> PlanPlace:
         """Return the place of a time in the plan.
 
-        Later sections begin when the event before them has come, whenever that was planned.
+        The first section begins at the time of the plan. Later ones begin at `last_event`, when the
+        event before them has come, whenever that was planned.
 
         Args:
             time: The time, s.
@@ -279,7 +281,9 @@ class ReferenceMotion:
         return count, last
 
     def has_mode(self, mode: ModeKey, events: int) -> bool:
-        """Return whether the motion is in a mode after so many events.
+        """Return whether a mode is that of the motion after so many phases.
+
+        In every second cycle the symmetry exchanges the contacts of the modes.
 
         Args:
             mode: Key of the mode of the system.
@@ -293,6 +297,8 @@ class ReferenceMotion:
 
     def map_state_to_phase(self, x: Array, events: int) -> Array:
         """Return a state (nx,) of the system in the coordinates of the phase after these events.
+
+        The symmetry maps it once for each cycle that is complete.
 
         Args:
             x: State (nx,).
@@ -323,6 +329,9 @@ class ReferenceMotion:
 
     def evaluate_inputs(self, phase: int, fractions: Array) -> Array:
         """Return inputs (m, nu) of the motion, which go on beyond the end of a phase.
+
+        Past a phase that ends with an event the polynomial goes on to fraction 1.2, and its value
+        there is held. Past a last phase without an event the input holds the final state.
 
         Args:
             phase: Index of the phase.
@@ -433,8 +442,10 @@ class ReferenceMotion:
     def predict(self, plan: HorizonPlan, at: Moment, delay: float, disturbance: float) -> Moment:
         """Return the moment after a delay under a plan.
 
-        The prediction goes through an event where the guard falls to zero, at the zero of its
-        secant over a step, if the plan has a section after it.
+        The prediction goes through an event where the guard falls from above zero to zero or below
+        in a step. The step is made again up to the zero of the guard's secant. Then the state jumps
+        and gets the coordinates of the next phase. The last section of a plan goes on past its end,
+        as there is no input after its event.
 
         Args:
             plan: The plan.
@@ -472,8 +483,9 @@ class ReferenceMotion:
     ) -> LinearizedSteps:
         """Return one step from a moment on, under the input of the plan.
 
-        The error that the same step makes on the motion itself is subtracted, but past the end of
-        the phase.
+        The error that the same step makes on the motion itself is subtracted: so one step is as
+        exact as the motion where the plan is the motion. Past the end of the phase there is no
+        motion to compare with.
 
         Args:
             plan: The plan.
@@ -560,6 +572,11 @@ class ReferenceMotion:
     ) -> SectionTarget:
         """Return the reference of a section, and the bounds within which it may differ.
 
+        The duration of the rest of the present phase may be from almost zero to `Horizon.longest`,
+        that of a later phase from 0.4 to 1.8, relative to the motion's; 0.03 s are added to the
+        upper bounds. A phase without an event has the task's bounds, times the share of the phase
+        that the section covers.
+
         Args:
             s: The section.
             is_later: Whether it is a whole phase after the present one.
@@ -573,7 +590,8 @@ class ReferenceMotion:
         if not self.ends_with_event(s.phase):
             shortest, longest = (d / duration for d in self.task.phases[s.phase].duration)
             extra = 0.0
-        # Zero is always allowed, and a duration stays positive.
+        # A duration stays positive. It may be outside of its range already, where an event is late:
+        # then no change is forced, so that the programme stays solvable.
         decrease = min(0.0, max(shortest * nominal, 0.01 * _SHORTEST_REST) - s.duration)
         increase = max(0.0, longest * nominal + extra - s.duration)
         rate = self._final_input_rates[s.phase] * duration * s.rate
@@ -672,12 +690,18 @@ class ReferenceMotion:
     def _find_early_end(self, s: Section) -> tuple[int, Array]:
         """Return the first node where a section that lands may end, and lower limits (n + 1, r).
 
-        That is the node after the highest one, and after all nodes that are higher than
-        `Horizon.early`. Before the last node, limits ask for no more than the motion keeps at that
-        height.
+        The section may end on a surface that is higher than known by up to `Horizon.early`: after
+        the last node that is higher than that, and not before the highest node, as contacts rise
+        before it. If all nodes are lower than `early` it is the highest node itself.
+
+        Before the last node, limits ask for no more than the motion itself keeps where it has the
+        height of the node.
 
         Args:
             s: The section.
+
+        Returns:
+            The index of the node, and the limits in the units of the end values.
         """
         n, lower = self._get_end_bounds(s)
         heights = self.evaluate_heights(s.phase, s.states)
@@ -694,10 +718,11 @@ class ReferenceMotion:
 
 
 def _cut_nodes(fractions: Array, first: float) -> Array:
-    """Return the nodes from a fraction on, without a node very near to it.
+    """Return the nodes from a fraction on, without one less than a quarter of an interval after it.
 
     Args:
-        fractions: Fractions (n + 1,) of all nodes. The last one is kept in any case.
+        fractions: Fractions (n + 1,) of all nodes. The last one is kept in any case; the last
+            interval is the unit of a quarter.
         first: Fraction that becomes the first node.
     """
     kept = fractions > first + _SHORTEST_INTERVAL * (fractions[-1] - fractions[-2])

@@ -68,9 +68,11 @@ from hybridctl.planning.transition_cost import (
 
 _HOLDING_PRECISION = 1e-6
 """Singular values of the effect of motors on accelerations below which they count as zero, relative
-to the largest one. A choice: a motor that all but does nothing gets no input."""
+to the largest one. A choice: a motor that does nearly nothing gets no input, instead of a huge
+one."""
 _GAP_SLOPE = 1e-9
-"""Change of a gap along a free direction of unit length, above which it is no rounding error."""
+"""Change of a gap along a free direction of unit length, m per unit, above which the gap depends on
+the direction; below it is rounding. A choice."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,10 +120,10 @@ class Transcription:
         return ca.Function("jacobian", [self.column, ca.MX(0, 1)], [g, slopes])
 
     def hessian(self) -> Any:
-        """Return the function (w, no parameters, s, l) -> Hessian of s J + l' g.
+        """Return the function (w, no parameters, s, l) -> Hessian (n, n) of s J + l' g by w.
 
-        The scalar s weighs the cost, l (m, 1) are multipliers. The result is the upper triangle of
-        the Hessian, as `nlpsol` takes it.
+        The scalar s weighs the cost, l (m, 1) are the multipliers of the constraints. The result is
+        the upper triangle of the Hessian, as `nlpsol` takes it.
         """
         g, weight = self.constraints, ca.MX.sym("weight")
         multipliers = ca.MX.sym("multipliers", g.shape[0])
@@ -139,7 +141,8 @@ class Transcription:
     def compute_variable_bounds(self) -> tuple[Array, Array]:
         """Return the lower and upper bounds (n,) of the variables.
 
-        Only durations and the common margin are bounded.
+        Only durations, in s, and the common margin are bounded. The margin is at least zero, and
+        zero if the task does not widen it.
         """
         low, high = [], []
         for phase, v in zip(self.task.phases, self.variables, strict=True):
@@ -152,13 +155,15 @@ class Transcription:
         return np.concatenate(low), np.concatenate(high)
 
     def compute_start(self, guess: Guess, inputs: Sequence[tuple[Array, float]] = ()) -> Array:
-        """Return the variables (n,) at which a search begins, without perturbations.
+        """Return the variables at which a search begins: all (n,) but the perturbations.
+
+        Those are added by `add_perturbations`. The common margin is zero.
 
         Args:
             guess: States (nx,) by phase and fraction of the phase.
             inputs: Chebyshev coefficients (p + 1, nu) and duration, s, of each phase. If empty, the
-                input is constant and holds the state in the middle of the phase best, and the
-                duration is the mean of its bounds.
+                input is constant and about holds the state in the middle of the phase (see
+                `_compute_holding_input`), and the duration is the mean of its bounds.
         """
         parts = []
         for k, (phase, f) in enumerate(zip(self.task.phases, self.functions, strict=True)):
@@ -292,8 +297,9 @@ def _build_path_blocks(
 ) -> tuple[list[ConstraintBlock], list[MappedFunction]]:
     """Return the limits at collocation points and knots, and the functions in them.
 
-    Gaps are limited at the points alone, and where a motion ends at a time at its end: at knots
-    where contacts close or open they are zero by other equations.
+    Gaps of open contacts are limited at the points alone: at a knot where a contact closes or opens
+    its gap is zero by another equation. Where a motion ends at a time, without an event, the last
+    knot has no such equation, and the gaps are limited there too.
 
     Args:
         task: The task.
@@ -314,7 +320,9 @@ def _build_path_blocks(
         gaps = MappedFunction.map_over(f.gaps, v.points, ca.DM(points).T)
         mapped.append(gaps)
         lower = compute_least_gaps(task, k, f.open_contacts, points).T
-        lower[:, points == 1.0] = -np.inf  # the last Radau point, a knot
+        # The last Radau point is the last knot. Where its gap is zero by an equation, a bound would
+        # leave the inequality no interior, which IPOPT needs.
+        lower[:, points == 1.0] = -np.inf
         limits = tuple(Limit(f"gap of {name!r}", "m", 0.0) for name in f.open_contacts)
         blocks.append(ConstraintBlock(gaps.values, limits, k, points, lower))
         if k == len(task.phases) - 1 and not phase.ends:
@@ -348,7 +356,8 @@ def _build_path_limits(
     u = v.inputs @ ca.DM(compute_input_basis(fractions, task.degree))
     mapped = MappedFunction.map_over(f.function, states, u)
     lower = np.array([limit.compute_lower_bounds(fractions) for limit in f.limits])
-    # An equation makes these values zero at the end: a bound there would have no interior.
+    # Values that fade, such as forces of contacts that open, are zero at the end by an equation: a
+    # bound there would leave the inequality no interior.
     lower[np.ix_([limit.fades for limit in f.limits], fractions == 1.0)] = -np.inf
     return mapped, ConstraintBlock(mapped.values, f.limits, k, fractions, lower)
 
@@ -364,7 +373,7 @@ def _build_event_order_blocks(
         variables: Variables of all phases.
         margin: Common margin m; the limits of orders are multiplied by 1 + m.
     """
-    if not task.phases[k].ends:
+    if not task.phases[k].ends:  # it ends at a time: there are no events that could change order
         return []
     spread, v, blocks = task.get_event_spread(k), variables[k], list[ConstraintBlock]()
 
@@ -377,6 +386,7 @@ def _build_event_order_blocks(
     arcs = [ContinuedArc(k, modes, x, build_input_before, spread, "late", opening)]
     for order in build_event_orders(task, k, x, build_input_before(0.0), rate):
         if order.limits:
+            # values - least m >= least: the margin m raises each limit to least (1 + m).
             least = np.array([[limit.lower] for limit in order.limits])
             values = order.values - ca.DM(least) * margin
             blocks.append(ConstraintBlock(values, order.limits, k, np.ones(1)))
@@ -397,6 +407,7 @@ def _build_event_order_blocks(
 
         start = w.knots[:, 0]
         arcs.append(ContinuedArc(k + 1, modes, start, build_input_after, -spread, "early"))
+    # Without a spread of event times no event is early or late, and arcs are not continued.
     for arc in arcs if spread else ():
         values, limits = arc.build_limits(task)
         if limits:
@@ -432,8 +443,9 @@ def build_boundary_blocks(task: Task, first: Expression, last: Expression) -> li
 def _build_closure(task: Task, first: Expression, last: Expression) -> list[ConstraintBlock]:
     """Return S last = first across the free directions, and a fixed place along them.
 
-    The projection across m free directions has rank nx - m. So m of its rows are left out, one for
-    each direction: the row of its largest entry.
+    The projection across m free directions has rank nx - m: all its rows would be dependent
+    equations, which IPOPT does not take. So m rows are left out, one for each direction: the row of
+    its largest entry, which the others imply best.
 
     Args:
         task: A task with a symmetry S.
@@ -475,7 +487,7 @@ def _build_origin(task: Task, name: str, direction: Array, first: Expression) ->
         x = ca.SX.sym("x", len(direction))
         gap = build_gaps(task, 0, x, list(closed[:1]))
         f = ca.Function("gap", [x], [gap, ca.jtimes(gap, x, ca.DM(direction))])
-        # At a state without zeros, at which a slope would vanish by chance.
+        # Evaluated at a state without zeros: at zero coordinates a slope may vanish by chance.
         if abs(float(f(np.linspace(0.1, 1.0, len(direction)))[1])) > _GAP_SLOPE:
             return ConstraintBlock(f(first)[0], limits, is_hard=True)
     return ConstraintBlock(ca.DM(direction).T @ first, limits, is_hard=True)
@@ -500,12 +512,15 @@ def _get_state_limits(task: Task) -> tuple[Limit, ...]:
 
 
 def _compute_holding_input(task: Task, field: Any, x: Array) -> Array:
-    """Return the input (nu,), inside its limits, of least acceleration of a state put to rest.
+    """Return the input (nu,) of least acceleration of a state put to rest, cut to its limits.
+
+    It is by least squares without limits. Where one is cut, others do not make up for it: this is
+    only where a search begins.
 
     Args:
         task: The task.
         field: CasADi function (x, u) -> dx/dt, affine in u.
-        x: State (nx,), whose velocities are set to zero.
+        x: State (nx,), of which the configuration counts; velocities are set to zero.
     """
     robot = task.system.robot
     rest, u = np.append(x[: robot.nq], np.zeros(robot.nv)), ca.SX.sym("u", robot.nu)

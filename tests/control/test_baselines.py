@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from control.pushed_ball import scene
 from control.samples import G, Levels, ball_on_two_floors, bouncing_ball, landing_ball
 from hybridctl.experiments.rrr_door import tracking as rrr_door
 from hybridctl.experiments.rrr_door.reference import OPEN, Design, build
@@ -299,6 +300,28 @@ def test_references_may_change_their_feedforward_in_between():
     )
     assert tracking_error(reference, late, "spread").peak < 0.1
     assert hc.control.feasibility.feasibility(system, reference).failures == ()
+
+
+def test_the_clock_changes_where_a_held_feedforward_jumps_within_an_arc():
+    """Held inputs of a sampled law are one nominal arc: its changes are no events."""
+    system, _ = scene()
+
+    def push(t, x):
+        return np.array([1.0 if 0.08 <= t < 0.18 else -1.0])
+
+    nominal = hc.simulate(system, "air", [0.5, 0.0], (0.0, 0.6), hc.SampledPolicy(push, 0.05))
+    changes = nominal.arcs[0].changes
+    assert changes == pytest.approx([0.1, 0.2], abs=1e-12)
+    reference = hc.extend(system, nominal, before=0.1, after=0.1)
+    policy = ClockTracking(reference, [GAIN, GAIN])
+    ends = [*changes, reference.events[0].time]
+    for before, end in zip([0.0, *changes], ends, strict=True):
+        assert policy.next_change(hc.hybrid.History("air", before, nominal(before))) == end
+    invariant = ImpactInvariantTracking(system, reference, [GAIN, GAIN], window=0.05)
+    assert invariant.next_change(hc.hybrid.History("air", 0.0, nominal(0.0))) == changes[0]
+    for follower in (policy, invariant):
+        done = hc.simulate(system, "air", [0.5, 0.0], (0.0, 0.6), follower)
+        np.testing.assert_allclose(done.final_state, nominal.final_state, atol=1e-9)
 
 
 def test_a_held_input_that_goes_on_beyond_an_event_does_not_jump_there():

@@ -6,16 +6,23 @@ import casadi as ca
 import numpy as np
 import pytest
 from hybridctl.robots import block
-from scipy.stats import norm
+from scipy.stats import multivariate_normal, norm
 
 import hybridctl as hc
 from hybridctl import symbolic
 from hybridctl.app.models import find_model
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.initial_estimate import build_kalman_filter, first_estimate
-from hybridctl.estimation.measurement import coordinates, linear
+from hybridctl.estimation.measurement import (
+    ImplicitMeasurement,
+    LinearizedResidual,
+    coordinates,
+    linear,
+)
+from hybridctl.estimation.prediction import predict
 from hybridctl.estimation.salted_kalman_filter import SaltedKalmanFilter
 from hybridctl.estimation.synthetic import simulate_record
+from hybridctl.hybrid.laws import HeldInput
 from hybridctl.sampling.unscented import UnscentedFilter
 
 OPEN = ("open", "open")
@@ -97,26 +104,104 @@ def test_kicks_and_noise_of_sensors_are_drawn_apart():
     np.testing.assert_allclose(unchanged, noise, atol=1e-15)
 
 
-@pytest.mark.parametrize("noise", [None, {"a": 4e-6, "b": 9e-6}])
-def test_another_order_is_as_probable_as_the_times_say(noise):
-    """A flow x' = (-1, -3) to two lines, first met 4 ms apart: the difference of the times is
-    normal, of variance sum (P_ii + sigma_i^2) / rate_i^2 less the covariance of both."""
+RATES = np.array([-1.0, -3.0])  # m/s
+TIMES = np.array([0.1, 0.104])  # s, of the mean at the lines a and b
+SPREAD = np.array([[9e-6, 3e-6], [3e-6, 1e-5]])
+
+
+def two_lines():
+    """Return a flow x' = (-1, -3) m/s to two lines; the mode has the names of those it has met."""
     x = ca.SX.sym("x", 2)
-    keys = ["", "a", "b", "ab"]
-    modes = [symbolic.SymbolicMode(key, state=x, field=[-1.0, -3.0]) for key in keys]
+    modes = [
+        symbolic.SymbolicMode(key, state=x, field=RATES.tolist()) for key in ("", "a", "b", "ab")
+    ]
     ways = [("", "a", "a"), ("", "b", "b"), ("a", "b", "ab"), ("b", "a", "ab")]
-    system = symbolic.hybrid_system(
+    return symbolic.hybrid_system(
         modes,
         [symbolic.SymbolicTransition(k, name, x["ab".index(name)], to) for k, name, to in ways],
     )
-    rates, p = np.array([-1.0, -3.0]), np.array([[9e-6, 3e-6], [3e-6, 1e-5]])
-    times = np.array([0.1, 0.104])
+
+
+def meet_two_lines(hypotheses, measurement=None, noise=None):
+    """Return the filter of two lines, and its state after both; they are met 4 ms apart."""
+    measured = linear("x", np.eye(2), np.eye(2)) if measurement is None else measurement
     kf = SaltedKalmanFilter(
-        system, np.zeros((2, 2)), linear("x", np.eye(2), np.eye(2)), None, noise, hypotheses=4
+        two_lines(), np.zeros((2, 2)), measured, None, noise, hypotheses=hypotheses
     )
-    state = kf.predict(Estimate("", 0.0, -rates * times, p), 0.2)
-    spread = p + (np.zeros((2, 2)) if noise is None else np.diag([noise["a"], noise["b"]]))
-    row = np.array([1.0, -1.0]) / rates
+    return kf, kf.predict(Estimate("", 0.0, -RATES * TIMES, SPREAD), 0.2)
+
+
+@pytest.mark.parametrize("noise", [None, {"a": 4e-6, "b": 9e-6}])
+def test_another_order_is_as_probable_as_the_times_say(noise):
+    """A flow to two lines, first met 4 ms apart: the difference of the times is
+    normal, of variance sum (P_ii + sigma_i^2) / rate_i^2 less the covariance of both."""
+    _, state = meet_two_lines(4, noise=noise)
+    spread = SPREAD + (np.zeros((2, 2)) if noise is None else np.diag([noise["a"], noise["b"]]))
+    row = np.array([1.0, -1.0]) / RATES
     chance = norm.cdf(-0.004 / np.sqrt(row @ spread @ row))
     orders = {tuple(g for e in h.events for g in e.guards): h.weight for h in state.hypotheses}
     assert np.exp(orders["b", "a"]) == pytest.approx(chance, rel=1e-6)
+
+
+def test_alone_a_note_says_that_another_guard_may_have_fired_first():
+    """No sample is near; the order b, a has 8 % and is not followed."""
+    _, state = meet_two_lines(1)
+    (note,) = state.hypotheses[0].notes
+    assert note.startswith("'b' may have fired before ('a',) at 0.1 s with a probability of 0.08")
+    assert meet_two_lines(4)[1].hypotheses[0].notes == ()
+
+
+def test_predictions_one_after_the_other_are_the_prediction_of_both():
+    kf, _ = meet_two_lines(1)
+    start, law = Estimate("", 0.0, -RATES * TIMES, SPREAD), HeldInput(np.zeros(0))
+    first = predict(kf.model, start, 0.102, law)
+    both = first.append(predict(kf.model, first.estimate, 0.2, law))
+    whole = predict(kf.model, start, 0.2, law)
+    assert [event.guards for _, event in both.pair_events()] == [("a",), ("b",)]
+    for (one, _), (other, _) in zip(both.pair_events(), whole.pair_events(), strict=True):
+        assert [event.guards for event in one.events] == [event.guards for event in other.events]
+        assert one.pre_event == ()
+        np.testing.assert_allclose(one.transition, other.transition, atol=1e-12)
+        np.testing.assert_allclose(one.estimate.mean, other.estimate.mean, atol=1e-12)
+    frozen = first._replace(mode_frozen=True)
+    assert frozen.append(first).mode_frozen
+    assert first.append(frozen).mode_frozen
+    assert not both.mode_frozen
+
+
+def silent_in(key, gate=None):
+    """Return an implicit measurement of x that says nothing in one mode."""
+
+    def compare(mode, t, x, u, z):
+        if mode.key == key:
+            return None
+        return LinearizedResidual(z - x, np.eye(2), 1e-4 * np.eye(2))
+
+    return ImplicitMeasurement("x", compare, gate)
+
+
+def weights_by_mode(state):
+    return {h.estimate.mode: np.exp(h.weight) for h in state.hypotheses}
+
+
+def test_a_value_that_says_nothing_in_a_mode_leaves_the_probability_of_its_hypothesis():
+    """Whatever unit the density of the value has under the others, which share the rest."""
+    start = Estimate("a", 0.1, np.array([0.1, 0.1]), SPREAD)
+    other = replace(start, mode="b")
+    kf = SaltedKalmanFilter(two_lines(), np.zeros((2, 2)), silent_in("b"), hypotheses=3)
+    state = kf.start(start)
+    state = state._replace(
+        hypotheses=(
+            state.hypotheses[0]._replace(log_weight=np.log(0.7)),
+            state.hypotheses[0]._replace(estimate=other, log_weight=np.log(0.3)),
+        )
+    )
+    after = kf.update(state, "x", np.array([0.6, 0.1]))
+    weights = weights_by_mode(after)
+    assert weights["b"] == pytest.approx(0.3, rel=1e-12)
+    assert weights["a"] == pytest.approx(0.7, rel=1e-12)
+    np.testing.assert_array_equal(after.hypotheses[1].estimate.mean, other.mean)
+    assert after.hypotheses[1].innovation is None
+    s = SPREAD + 1e-4 * np.eye(2)
+    alone = multivariate_normal(np.zeros(2), s).logpdf(np.array([0.5, 0.0]))
+    assert after.innovation.log_likelihood == pytest.approx(alone, rel=1e-9)

@@ -33,6 +33,16 @@ def kalman(**options):
     return SaltedKalmanFilter(affine(A, C), Q, linear("z", H, R, gate=None), options=tight)
 
 
+@pytest.mark.parametrize("writeable", [True, False])
+def test_a_jacobian_that_is_not_finite_is_refused(writeable):
+    h = np.where(H == 0.3, np.nan, H)
+    h.flags.writeable = writeable
+    measured = Measurement("z", lambda m, t, x, u: H @ x, lambda m, t, x, u: h, R)
+    kf = SaltedKalmanFilter(affine(A, C), Q, measured)
+    with pytest.raises(InputError, match="Jacobian of 'z' must be finite"):
+        kf.update(start(), "z", np.zeros(2))
+
+
 def discrete(h):
     """Phi, the offset of the mean, and the gathered noise over h, by matrix exponentials."""
     n = len(A)

@@ -207,7 +207,23 @@ def test_without_forces_contacts_are_by_motion_and_that_is_flagged():
     readings = standing(feet=1)
     result = estimator.run(readings)
     assert result.modes[-1] == ("stick", "stick")
-    assert estimator.flags(readings, result) == ("no forces of 'right sole': contacts by motion",)
+    flags = ("no forces of 'right sole': contacts by motion",)
+    assert estimator.flags(readings, result) == flags
+    empty = Series(readings.angles.times, np.full(len(readings.angles.times), np.nan))
+    with_empty = replace(readings, loads={**readings.loads, "right sole": empty})
+    assert estimator.flags(with_empty, estimator.run(with_empty)) == flags
+
+
+def test_a_foot_without_a_single_force_gets_those_of_joint_torques():
+    estimator, readings = SETTINGS.build(ROBOT), standing()
+    times = readings.angles.times
+    empty = Series(times, np.full(len(times), np.nan))
+    given = replace(readings, loads={**readings.loads, "right sole": empty})
+    torques = Series(times, np.zeros((len(times), len(estimator.joints))))
+    found = estimator.add_leg_forces(given, torques)
+    assert np.isfinite(found.loads["right sole"].values).any()
+    assert found.loads["left sole"] is given.loads["left sole"]
+    assert estimator.add_leg_forces(readings, torques) is readings
 
 
 def test_thresholds_are_shares_of_the_weight_unless_told():

@@ -4,13 +4,14 @@ from itertools import chain, combinations
 
 import numpy as np
 import pytest
+from hybridctl.robots import block
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hybridctl.base.errors import NoContactSolutionError
 from hybridctl.mechanics import Contact, ContactDynamics, Plane, Robot, contact_system
 from hybridctl.mechanics.contact_law import CoulombProblem, solve
-from hybridctl.mechanics.impacts.impact import impact
+from hybridctl.mechanics.impacts.impact import impact, solve_accumulated_impacts
 from hybridctl.mechanics.modes.selection import select_modes
 from mechanics.models import SLOPE, door, pair, random_state
 
@@ -109,6 +110,24 @@ def test_the_reported_energy_loss_is_the_difference_of_kinetic_energies():
     result = impact(dynamics, q, v, (0,))
     loss = dynamics.robot.energy(q, v)[0] - dynamics.robot.energy(q, result.velocity_after)[0]
     assert abs(result.energy_loss - loss) <= 1e-12 * max(loss, 1.0)
+
+
+def test_impulses_that_close_a_contact_which_would_part_count_in_the_energy():
+    """A block turns about one of its corners, while the other one is at zero gap as well."""
+    dynamics = block.system().dynamics
+    q = np.zeros(dynamics.robot.nq)
+    q[1] -= dynamics.gaps(q)[0]
+    assert np.abs(dynamics.gaps(q)).max() < 1e-12
+    rates = dynamics.gap_jacobian(q)
+    turn = np.linalg.lstsq(rates, np.array([1.0, -0.5]))[0]  # one parts, the other one hits
+    result = solve_accumulated_impacts(dynamics, turn, (0, 1), dynamics.kept_values(q, turn))
+    after = result.velocity_after
+    np.testing.assert_allclose(dynamics.gap_rates(q, after), 0.0, atol=1e-12)
+    assert result.impulses.min() < -1e-3
+    assert "open" not in result.states
+    assert "open" not in result.modes
+    loss = dynamics.robot.energy(q, turn)[0] - dynamics.robot.energy(q, after)[0]
+    assert result.energy_loss == pytest.approx(loss, rel=1e-12)
 
 
 def test_redundant_contacts_have_a_unique_velocity_and_impulses_of_least_norm():

@@ -268,6 +268,14 @@ def test_warnings_of_mujoco_are_logged_and_write_no_file(tmp_path, monkeypatch, 
     assert mujoco.get_mju_user_warning() is None
 
 
+def test_a_plane_on_a_body_that_moves_is_not_compiled():
+    """So all planes that are read are fixed to the world."""
+    plane = '<geom type="plane" size="1 1 1"/>'
+    body = f'<body><freejoint/><geom size="0.1"/>{plane}</body>'
+    with pytest.raises(FileFormatError, match="plane"):
+        Robot.from_mjcf(f"<mujoco><worldbody>{body}</worldbody></mujoco>")
+
+
 def test_a_urdf_is_named_as_such():
     with pytest.raises(FileFormatError, match=r"got <robot>; use Robot\.from_urdf"):
         Robot.from_mjcf('<robot name="r"><link name="a"/></robot>')

@@ -31,19 +31,23 @@ from hybridctl.sensitivity.linearization import Linearization
 _FORMULA = radau(4)
 """Implicit Runge-Kutta formula between the nodes of a panel, where a closed loop may be stiff."""
 _NEXT_TO_LAST_WEIGHT = 0.1
-"""Weight of the last coefficient but one in the estimate of what a series leaves out."""
+"""Weight of the last coefficient but one in the estimate of what a series leaves out: the last one
+alone may vanish by chance. A choice."""
 _VALUE_ROUNDING = 1e-14
-"""Error of V by rounding, relative to its largest entry."""
+"""Error of V by rounding, relative to its largest entry. It is no sign of an unresolved panel."""
 _SHORTEST_ARC = 1e-11
-"""Duration of an arc, relative to its time, below which its value is that of its end."""
+"""Duration of an arc, relative to its time, up to which rounding of times is not small beside it.
+Its value is that of its end."""
 _SHORTEST_PANEL = 1e-9
-"""Duration of a panel, relative to the arc, below which it is not halved: a weight jumps there."""
+"""Duration of a panel, relative to that of its arc, up to which it is accepted as it is. If it is
+not resolved, a weight jumps in it, and halving does not resolve a jump."""
 _CUBIC_COUNTS = (1, 2, 4, 8, 16, 32, 64)
 """Numbers of cubics that are tried for the gain on one panel."""
 _MOST_PANELS = 2_000
-"""Panels between two breaks of an arc, beyond which the feedback is too fast."""
+"""Panels between two breaks of an arc, beyond which the feedback is too fast. A choice."""
 _GAIN_TOLERANCE = 1e-8
-"""Error of a gain curve, relative to the largest entry on its arc."""
+"""Error of a gain, relative to the largest entry: of its polynomial to the largest on the panel, of
+the cubics in its place to the largest on the arc. A choice."""
 
 PropagateBetween = Callable[[Array], Propagation]
 """Propagations (m, ...) of V between times (m + 1,) in s."""
@@ -93,6 +97,8 @@ class ValueCurve:
 class EndGain:
     """A gain for the end of an arc, into which the arc's own gain is blended.
 
+    The gain that is applied is (1 - s) K + s K_end, with s by `share`.
+
     Attributes:
         gain: Gain K (nu, ndx).
         since: Time at which the blending begins, s.
@@ -104,7 +110,10 @@ class EndGain:
     end: float
 
     def share(self, t: float) -> float:
-        """Return the weight of this gain at time t in s, from 0 at `since` to 1 at `end`."""
+        """Return the weight s of this gain at time t in s: 0 up to `since`, 1 from `end` on.
+
+        Between them it is the smooth step 3 s^2 - 2 s^3, which is 1/2 in the middle.
+        """
         s = min(max((t - self.since) / (self.end - self.since), 0.0), 1.0)
         return s**2 * (3.0 - 2.0 * s)
 
@@ -127,7 +136,8 @@ class _Panel(NamedTuple):
 class RiccatiEquation:
     """The Riccati equation on the arcs of a linearization.
 
-    Propagations are cached, so that solutions for other final values cost little.
+    Propagations do not depend on the final value. Those between the nodes of a panel are cached, if
+    no end gain acts, so that solutions for other final values cost little.
 
     Attributes:
         lin: First-order map of the trajectory.
@@ -166,13 +176,17 @@ class RiccatiEquation:
     ) -> tuple[ValueCurve, GainCurve]:
         """Return value and gain on an arc.
 
+        The gain is the one that is applied: K = R^-1 B' V, blended into the end gain. On an arc of
+        almost no duration it is constant, and the value has one knot.
+
         Args:
             k: Index of the arc.
             end: Value V (ndx, ndx) at its end.
             end_gain: Gain into which that of the arc is blended at its end, or None.
 
         Raises:
-            InputError: The feedback acts too fast to be followed along the arc.
+            InputError: The feedback acts too fast to be followed along the arc: it takes too many
+                panels, or numbers overflow.
         """
         arc, between = self.lin.trajectory.arcs[k], partial(self._propagate, k, end_gain)
         if arc.end - arc.start <= _SHORTEST_ARC * max(abs(arc.start), abs(arc.end)):
@@ -249,7 +263,7 @@ class RiccatiEquation:
     def _solve_panel(
         self, k: int, end_gain: EndGain | None, a: float, b: float, value: Array
     ) -> _Panel:
-        """Return one panel from a to b.
+        """Return one panel from a to b, whether or not it is resolved.
 
         Args:
             k: Index of the arc.
@@ -260,6 +274,7 @@ class RiccatiEquation:
         """
         times = a + (b - a) * FRACTIONS
         times[-1] = b
+        # With an end gain the propagations depend on it as well, and the key has no gain.
         key = (k, a, b)
         between = None if end_gain is not None else self._cache.get(key)
         if between is None:
@@ -278,7 +293,11 @@ class RiccatiEquation:
         return _Panel(times, at_nodes, gains)
 
     def _is_resolved(self, panel: _Panel) -> bool:
-        """Return whether polynomials through V and K on a panel are as accurate as asked for."""
+        """Return whether polynomials through V and K on a panel are as accurate as asked for.
+
+        The error of V is compared with `atol` and `rtol`, entry by entry. That of K is compared
+        with 1e-8 of the largest gain on the panel.
+        """
         error, size = _estimate_truncation(panel.values), np.abs(panel.values).max(axis=0)
         allowed = self.atol + self.rtol * size + _VALUE_ROUNDING * size.max(initial=0.0)
         largest = float(np.abs(panel.gains).max(initial=0.0))
@@ -289,6 +308,9 @@ class RiccatiEquation:
 
     def _propagate(self, k: int, end_gain: EndGain | None, times: Array) -> Propagation:
         """Return the propagations (m, ...) of V on an arc, under the gain that is applied.
+
+        With an end gain of weight s, A, Q and B R^-1 B' are those of the blended feedback, see the
+        top of this file; `share` is s^2.
 
         Args:
             k: Index of the arc.
@@ -319,7 +341,7 @@ class RiccatiEquation:
 
 
 def _estimate_truncation(values: Array) -> Array:
-    """Return the error (...) of a series through values (8, ...), by its last coefficients."""
+    """Return the error (...) of a series through values (8, ...): |c_7| + 0.1 |c_6|."""
     last, next_to_last = np.abs(np.tensordot(TO_SERIES[[-1, -2]], values, axes=1))
     return np.asarray(last + _NEXT_TO_LAST_WEIGHT * next_to_last)
 
@@ -327,8 +349,9 @@ def _estimate_truncation(values: Array) -> Array:
 def _fit_cubics(times: Array, at_nodes: Array, allowed: float) -> GainCurve:
     """Return the polynomial through the nodes of a panel as piecewise cubics.
 
-    The cubics are compared with it at quarters of the way from knot to knot. With the most cubics
-    that are tried, a larger error is accepted.
+    The least number of `_CUBIC_COUNTS` is taken with which the cubics, at quarters of the way from
+    knot to knot, differ from the polynomial by at most the error. With the most cubics a larger
+    error is accepted.
 
     Args:
         times: Times (8,) of the nodes, s.
@@ -343,6 +366,7 @@ def _fit_cubics(times: Array, at_nodes: Array, allowed: float) -> GainCurve:
         cubics = CubicHermiteSpline(s, values, slopes)(fine)
         if np.abs(cubics - _evaluate_series(series, fine)).max(initial=0.0) <= allowed:
             break
+    # The series is in s from -1 to 1: `half` s of time are one unit of s.
     half = 0.5 * (times[-1] - times[0])
     knots = times[0] + half * (s + 1.0)
     knots[-1] = times[-1]

@@ -60,16 +60,22 @@ from hybridctl.mechanics.contact_law.cone_programme import (
 from hybridctl.mechanics.contact_law.law import SLIPS, CoulombProblem, Modes, scale_problem
 from hybridctl.mechanics.contact_law.linear_equations import LeastNormEquations, solve_least_norm
 
+# "Relative to the multipliers" is relative to `AffineSet.size`. Slacks and multipliers are forces,
+# in N or N s, divided by `ForceCones.units`.
 _INSIDE_TOLERANCE = 1e-12
-"""Slack, relative to the multipliers, by which the solution without cones may miss them."""
+"""Negative slack, relative to the multipliers, at which a point still counts as inside the cones:
+rounding."""
 _BOUNDARY_TOLERANCE = 1e-9
-"""Slack, relative to the multipliers, that counts as zero. It equals `law.CERTIFIED`."""
+"""Slack, relative to the multipliers, that counts as zero. It equals `law.CERTIFIED`, to which the
+law itself is checked."""
 _NEAR_BOUNDARY = 1e-5
-"""Slack, relative to the multipliers, of boundaries that a programme's solution makes active.
+"""Slack, relative to the multipliers, up to which a boundary is guessed to be active.
 
-An interior point leaves products of slack and multiplier of 1e-11, so that both may be 3e-6."""
+The guess is made at the solution of a cone programme. Its interior-point method leaves products of
+slack and multiplier kappa of 1e-11, so that both may be 3e-6."""
 _THICKNESS = 1e-9
-"""Widening of the cones, relative to the multipliers, where they are asked for any point at all."""
+"""Slack, relative to the multipliers, that is added to all cones to ask whether any point is in
+them: cones that allow a single point have no interior to search."""
 _STEP_CONVERGED = 1e-13
 """Expected next Newton step, relative to the iterate, at which the iteration ends."""
 _STEP_STAGNATED = 1e-8
@@ -83,9 +89,11 @@ _MAX_LINE_STEPS = 40
 _LINE_CONVERGED = 1e-14
 """Newton step on a line, relative to the iterate, at which it ends: rounding."""
 _MIN_RESIDUAL = 1e-6
-"""Residual of the least-distance problem, of one, below which there is no point.
+"""Residual r of the least-distance problem up to which no point is taken to exist.
 
-Any point is then at least a million units of force away."""
+It is 1 where the least z is zero, and about 1 / |z| where it is long, with z in units of max h /
+max |G|. So a point that exists is given up if it is a million of these units away, however small
+the unit is. A choice, above the rounding of the residual."""
 
 INSIDE, SIDE, APEX = range(3)
 """Active boundary of a cone: none, its side (one equation), its apex (one for each force)."""
@@ -94,7 +102,10 @@ ActiveSet = list[int]
 
 
 class AffineSet(NamedTuple):
-    """The multipliers m_0 + N z that the equations allow, in units in which the norm is |z|.
+    """The multipliers m_0 + N z that the equations A m = c allow, for any z (d,).
+
+    The columns of N are such that the weighted norm of m is least where |z| is: m_0 is the solution
+    of least norm. Multipliers are divided by `ForceCones.units`.
 
     Attributes:
         particular: m_0 (n,).
@@ -106,7 +117,7 @@ class AffineSet(NamedTuple):
 
     @property
     def size(self) -> float:
-        """The largest multiplier of m_0, or one unit if that is larger."""
+        """The largest multiplier of m_0, at least 1: the scale of all tolerances."""
         return max(1.0, float(np.abs(self.particular).max(initial=0.0)))
 
 
@@ -114,9 +125,10 @@ class LeastPoint(NamedTuple):
     """The multipliers of least |z| in the cones.
 
     Attributes:
-        multipliers: m (n,).
-        active: Active boundary of each cone.
-        kappa: Multipliers kappa of the equations of the active boundaries, cone by cone.
+        multipliers: m (n,), in the units of the affine set.
+        active: Active boundary of each cone: INSIDE, SIDE or APEX.
+        kappa: Multipliers kappa of the equations g_j = 0 of the active boundaries, cone by cone.
+            Empty where all cones are INSIDE.
     """
 
     multipliers: Array
@@ -210,15 +222,19 @@ def distribute_forces(
 ) -> ForceDistribution:
     """Return the forces of least sum of f_i^2 / weights_i that obey the law in given states.
 
-    The constraints are w_n = 0 of closed contacts and w_t = 0 of sticking ones.
+    The constraints are w_n = 0 of closed contacts, w_t = 0 of sticking ones, and forces in the
+    friction cones. With `rates`, w_t of sticking and of sliding contacts is constrained to the
+    rates instead, so that the sliding directions stay those of w_t.
 
     Args:
         problem: The problem, in any units.
         modes: State of each contact.
         directions: Direction of each sliding contact, None for the others.
         weights: Weights (r,), positive; infinite for rows that do not count.
-        rates: Rates (r,). If given, w_t of sliding contacts is constrained to these, too: then the
-            sliding directions stay those of w_t.
+        rates: Rates (r,) in the problem's units, of which normal ones do not count; or None.
+
+    Returns:
+        The distribution, with forces in the problem's units (N, or N s of an impact).
 
     Raises:
         NoContactSolutionError: If no forces in the cones give these rates, so that the contacts
@@ -231,7 +247,7 @@ def distribute_forces(
         sliding = [rows for i, rows, *_ in problem.contacts if modes[i] in SLIPS]
         constrained = [*own, *(row for rows in sliding for row in rows)]
         target = rates[constrained]
-        target[: len(cones)] = 0.0
+        target[: len(cones)] = 0.0  # the normals come first, and stay closed
     equations = LeastNormEquations(
         problem.delassus[constrained] @ mix, 1.0 / ((mix**2).T @ (1.0 / weights))
     )
@@ -273,18 +289,24 @@ def distribute_in_cones(
 def find_least_in_cones(cones: Sequence[Cone], allowed: AffineSet) -> LeastPoint | None:
     """Return the multipliers m_0 + N z of least |z| in the cones, None if there are none.
 
+    The quick methods that fit are tried first. Where they leave the point open, the cone programme
+    decides.
+
     Args:
         cones: The friction cones of the multipliers.
         allowed: m_0 and N.
     """
     slacks = _cone_slacks(cones, allowed.particular)
+    # z = 0 is the least of all. If it lies in the cones it is the answer, with no active boundary.
     if slacks.min(initial=0.0) >= -_INSIDE_TOLERANCE * allowed.size:
         return LeastPoint(allowed.particular, [INSIDE] * len(cones), np.zeros(0))
+    # Without a free direction m_0 is the only solution, and it is outside.
     found, possible = None, bool(allowed.null.size)
     if allowed.null.shape[1] == 1:
         found, possible = _solve_on_line(cones, allowed)
     elif possible:
-        with suppress(RuntimeError):  # scipy's nonnegative least squares did not converge
+        # If scipy's nonnegative least squares does not converge, the programme decides.
+        with suppress(RuntimeError):
             found, possible = _solve_pushing_contacts(cones, allowed)
     return _solve_by_programme(cones, allowed) if possible and found is None else found
 
@@ -349,15 +371,27 @@ def _count_equations(cone: Cone, kind: int) -> int:
 
 
 def _solve_by_programme(cones: Sequence[Cone], allowed: AffineSet) -> LeastPoint | None:
-    """Return the least point by the active-set method, from the solution of a cone programme."""
+    """Return the least point by the active-set method, from the solution of a cone programme.
+
+    Args:
+        cones: The friction cones.
+        allowed: m_0 and N.
+
+    Returns:
+        The minimum. Where the active sets find none, the point in the cones that they found if it
+        is as short as the programme's, or the programme's own. None if the programme proves that no
+        point is in the widened cones, or if neither finds one.
+    """
     (particular, null), size = allowed, allowed.size
     count = null.shape[1]
     rows, kinds = build_cone_rows(cones, [], len(particular))
     offset = rows @ particular
+    # A little wider, so that the cones have an interior where they allow a single point only.
     offset += _THICKNESS * size * rows[:, [cone.normal for cone in cones]].any(axis=1)
     start = ConeProgramme(np.eye(count), np.zeros(count), rows @ null, offset, kinds).solve()
     if start.infeasible:
         return None
+    # A programme that did not converge gives no start: then the active sets start from m_0.
     z = start.point if start.solved else np.zeros(count)
     found, is_minimum = _search_active_set(cones, allowed, z, size)
     if is_minimum or not start.solved:
@@ -377,19 +411,22 @@ def _solve_pushing_contacts(
 ) -> tuple[LeastPoint | None, bool]:
     """Return the least point with f_n >= 0 if it is the least in the cones, too.
 
-    It is, if its friction is inside the cones and no contact with friction is at its apex.
+    Leaving friction out makes a simpler problem with a lower minimum. Its solution solves the whole
+    one if its friction is inside the cones. A contact with friction that is at f_n = 0 would have
+    to lose its friction as well, which the simpler problem does not ask for.
 
     Args:
         cones: The friction cones.
         allowed: m_0 and N.
 
     Returns:
-        The point, or None, and whether the cones may contain others. They do not if no point has
-        f_n >= 0, to 1e-9.
+        The point and True if it is the answer. None and True if this method does not decide. None
+        and False if there is no answer: `_solve_least_distance` finds no point with f_n >= 0, not
+        even with the cones widened by 1e-9.
     """
     normals = [cone.normal for cone in cones]
     rows, pulls = allowed.null[normals], -allowed.particular[normals]
-    if pulls.max() <= 0.0:
+    if pulls.max() <= 0.0:  # no normal force of m_0 pulls: what leaves the cones is friction
         return None, True
     kappa = _solve_least_distance(rows, pulls)
     if kappa is None:
@@ -398,7 +435,7 @@ def _solve_pushing_contacts(
     active = [APEX if load > 0.0 else INSIDE for load in kappa.tolist()]
     if any(cone.tangents for cone, kind in zip(cones, active, strict=True) if kind == APEX):
         return None, True
-    m = allowed.particular + allowed.null @ (kappa @ rows)
+    m = allowed.particular + allowed.null @ (kappa @ rows)  # z = G' kappa
     slacks, unloaded = _cone_slacks(cones, m), kappa > 0.0
     inside = slacks.min() >= -_INSIDE_TOLERANCE * allowed.size
     touches = slacks[unloaded].max(initial=0.0) <= _BOUNDARY_TOLERANCE * allowed.size
@@ -408,15 +445,17 @@ def _solve_pushing_contacts(
 def _solve_least_distance(rows: Array, least: Array) -> Array | None:
     r"""Return multipliers kappa of the least z = G' kappa with G z >= h, or None without any z.
 
-    By :math:`r = \min_{u \ge 0} |(G, h)^T u - (0, 1)|`, Lawson and Hanson (1974), 23.4. No z is
-    shorter than 1 / r - 1.
+    By :math:`r = \min_{u \ge 0} |(G, h)^T u - (0, 1)|`, Lawson and Hanson (1974), 23.4, with h in
+    units of max h / max |G|. The residual r is zero if and only if no z exists. If one does, kappa
+    is the unit times u / r^2, and in these units :math:`r^2 = 1 / (1 + |z|^2)`.
 
     Args:
         rows: G (k, d).
         least: h (k,), of which some entries are positive.
 
     Returns:
-        kappa (k,), not negative.
+        kappa (k,), not negative. None if all rows are zero, so that no z changes anything, or if r
+        is at most `_MIN_RESIDUAL`.
     """
     if not rows.any():
         return None
@@ -428,10 +467,10 @@ def _solve_least_distance(rows: Array, least: Array) -> Array | None:
 
 
 class _IntervalEnd(NamedTuple):
-    """An end z of the interval of m_0 + N z in the cones.
+    """An end of the interval of a line m_0 + N z that is in the cones.
 
     Attributes:
-        z: The coordinate.
+        z: The coordinate z of the end.
         cone: Index of the cone whose boundary is there.
         slope: Derivative of its slack by z.
     """
@@ -444,12 +483,17 @@ class _IntervalEnd(NamedTuple):
 def _solve_on_line(cones: Sequence[Cone], allowed: AffineSet) -> tuple[LeastPoint | None, bool]:
     """Return the near end of the interval of a line in the cones, and whether there is one.
 
-    The end is None, and the programme has to find it, at the apex of a cone with friction, where
-    several boundaries are active, and where the interval is nearly a single point.
+    The cones are convex, so the line is in them on an interval, and its end next to z = 0 is the
+    least point. One cone is active there; if several boundaries meet at the end it is one of them.
 
     Args:
         cones: The friction cones.
         allowed: m_0 and N, with one column.
+
+    Returns:
+        The end and True. None and True if the programme has to find it: at the apex of a cone with
+        friction, which has several equations, and where the interval is so short that only widened
+        cones have one. None and False if no point of the line is in the widened cones.
     """
     size = allowed.size
     thick = _find_interval_end(cones, allowed, 0.0, _THICKNESS * size)
@@ -479,6 +523,9 @@ def _find_interval_end(
         allowed: m_0 and N, with one column.
         z: Coordinate of the start.
         widening: What is added to all slacks.
+
+    Returns:
+        The end. None if the line does not meet the cones, or if `_MAX_LINE_STEPS` are not enough.
     """
     point, along = allowed.particular.tolist(), allowed.null[:, 0].tolist()
     first_slope = 0.0
@@ -489,6 +536,7 @@ def _find_interval_end(
         value += widening
         if value >= 0.0:
             return _IntervalEnd(z, j, slope)
+        # Past the top of the least slack without having met zero: it is negative everywhere.
         if first_slope * slope < 0.0 or slope == 0.0:
             return None
         first_slope, step = slope, -value / slope
@@ -541,12 +589,13 @@ def _clip_to_cones(cones: Sequence[Cone], allowed: AffineSet, z: Array, size: fl
         if length > limit:
             m[tangents] *= limit / length
     active = _guess_active_set(cones, m, size)
+    # kappa by least squares of the optimality condition z = N' sum_j kappa_j D g_j.
     gradients, _ = _differentiate_boundaries(cones, active, m, np.zeros(0))
     return LeastPoint(m, active, np.linalg.lstsq((gradients @ allowed.null).T, z)[0])
 
 
 def _guess_active_set(cones: Sequence[Cone], m: Array, size: float) -> ActiveSet:
-    """Return the boundaries from which multipliers are at most 1e-5 away."""
+    """Return the active boundary of each cone: one that is at most `_NEAR_BOUNDARY` away."""
     slacks, near = _cone_slacks(cones, m).tolist(), _NEAR_BOUNDARY * size
     return [
         APEX if m[cone.normal] <= near else SIDE if slack <= near else INSIDE

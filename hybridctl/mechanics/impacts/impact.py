@@ -53,9 +53,11 @@ SEPARATION_SPEED = 1e-9
 
 Impulses count as zero by the same number, relative to the largest or to 1 N s."""
 _SAME_VELOCITY = 1e-8
-"""Change of momentum by undetermined impulses that leaves the velocity determined.
+"""Change of momentum J^T E m, for multipliers m of size 1 that no equation determines, up to which
+the velocity counts as determined.
 
-Relative to the largest entry of J^T E: what impulses do to momentum. A choice, above rounding."""
+Relative to the largest entry of J^T E, which takes multipliers to momentum. Above it a continuum of
+velocities obeys the law. A choice, above rounding."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +69,10 @@ class ImpactResult:
         impulses: Normal impulses (c,) of all contacts in N s, zero where they take no part.
         friction_impulses: Tangential impulses (c, 2) in N s along the tangents of each surface.
         states: State of each contact during the impact; "open" without an impulse.
-        modes: Mode of each contact after the impact, by its velocity.
+        modes: Mode of each contact after the impact, by its velocity. A contact that sticks or
+            slips during the impact is open afterwards if it bounces.
         border: Contacts on the boundary of another state, where the derivative is piecewise linear.
-        energy_loss: Kinetic energy lost, J; negative if it is gained.
+        energy_loss: Kinetic energy lost from v- to v+, J; negative if it is gained.
         uniqueness: Whether it is proven or disproven that no other velocity obeys the law, or not
             established. Up to 64 sets of contact states it is one of the first two. Impulses of
             redundant contacts need not be unique for that.
@@ -106,7 +109,7 @@ class ImpactResult:
 def impact(
     dynamics: ContactDynamics, q: Array, v: Array, at: tuple[int, ...], *, plastic: bool = False
 ) -> ImpactResult:
-    """Return the impact of contacts whose gap is zero.
+    """Return the impact of contacts whose gap is zero: velocity after it, impulses and modes.
 
     Which of them act, and whether they stick or slip, is part of the result.
 
@@ -143,7 +146,8 @@ def solve_impact(
         v: Velocity (nv,) before the impact.
         at: Contacts that take part; those with a constant force are left out.
         terms: Terms at (q, v), in arrays that no later call overwrites.
-        plastic: Whether contacts do not rebound, or which of them.
+        plastic: True if no contact rebounds, or the indices of the contacts that do not. Their
+            restitution counts as zero.
         on_several: What becomes of several solutions; None for the setting of the dynamics.
 
     Raises:
@@ -170,10 +174,12 @@ def solve_impact(
     rates, bounces = (rows @ after).tolist(), rebound.tolist()
     for j, (i, state) in enumerate(zip(closed, solution.modes, strict=True)):
         states[i] = state
-        # Where the law determines a rate, its exact value decides, free of rounding.
+        # Where the law determines a rate it is the rebound -e v-: the normal rate of a contact that
+        # is not open, and the slip of one that sticks. This value decides, as the computed J v+ has
+        # rounding. The law leaves the other rates free: J v+ decides.
         slip = [(bounces if state == STICK else rates)[r] for r in phase.tangents[j].tolist()]
         modes[i] = mode_by_velocity(rates[j] if state == OPEN else bounces[j], slip)
-    for i in dynamics.pressed:
+    for i in dynamics.pressed:  # they stay closed, and slip as the impulses of others make them
         slip = (terms.jacobian[dynamics.all.tangents[i]] @ after).tolist()
         modes[i] = mode_by_velocity(0.0, slip)
     result = ImpactResult(
@@ -188,6 +194,9 @@ def solve_impact(
         restitution,
         terms,
     )
+    # With many contacts the solver does not establish uniqueness. Redundant contacts that slide may
+    # leave a continuum of velocities, which the equations in these states show. On a boundary other
+    # states hold as well, which these equations leave out.
     unsettled = solution.uniqueness == "not established" and not solution.border
     if unsettled and set(SLIPS).intersection(states) and _has_open_velocity(dynamics, result):
         return replace(result, uniqueness="disproven")
@@ -195,7 +204,10 @@ def solve_impact(
 
 
 def _touching_states(dynamics: ContactDynamics, at: tuple[int, ...]) -> Modes:
-    """Return states in which just the contacts `at` are closed, with all their rows."""
+    """Return states that select all rows of just the contacts `at` for the law of impact.
+
+    A rough contact never slips, so it sticks; the others are closed, and the law decides.
+    """
     each = enumerate(dynamics.contacts)
     return tuple(OPEN if i not in at else STICK if c.rough else CLOSED for i, c in each)
 
@@ -205,8 +217,12 @@ def _choose_solution(
 ) -> CoulombSolution:
     """Return the solution of the law; of several the expected one, or that of most energy loss.
 
+    A solution that a plan expects comes first, whatever `on_several` is: a planned motion is to be
+    simulated as it was planned.
+
     Args:
-        on_several: What becomes of several solutions of which none is expected.
+        on_several: What becomes of several solutions of which none is expected: "raise", or
+            "dissipation" for that of the greatest energy loss.
         problem: The law of the impact.
         before: Rates J v- (r,).
         expected: States of the contacts of the problem that a plan expects.
@@ -225,6 +241,7 @@ def _choose_solution(
             raise
 
         def energy_loss(solution: CoulombSolution) -> float:
+            """Return -f.(J v- + G f / 2), the kinetic energy lost by impulses f, J."""
             f = solution.forces
             return float(-f @ (before + 0.5 * problem.delassus @ f))
 
@@ -237,15 +254,20 @@ def solve_accumulated_impacts(
 ) -> ImpactResult:
     """Return the limit of impacts that accumulate (Zeno): all these contacts stay closed.
 
-    It is a plastic impact with friction. Then normal velocities that are left, and sliding
-    velocities of contacts that stick, are removed by further impulses. They are as small as the
-    bounces that are left out.
+    It is a plastic impact with friction. A contact that would part after it is closed by further
+    impulses, and one that sticks after it keeps no sliding velocity. Where the impacts accumulate,
+    these impulses are as small as the bounces that are left out. Elsewhere they may be large, and
+    pull (test_impulses_that_close_a_contact_which_would_part_count_in_the_energy).
 
     Args:
         dynamics: Dynamics of the robot with its contacts.
         v: Velocity (nv,) before the impact.
         at: Contacts that take part.
         terms: Terms at (q, v), in arrays that no later call overwrites.
+
+    Returns:
+        The result with all impulses. Contacts on the boundary and uniqueness are those of the
+        plastic impact.
 
     Raises:
         NoContactSolutionError: If no velocity obeys the law; the error has the data.
@@ -258,9 +280,11 @@ def solve_accumulated_impacts(
         if i not in dynamics.pressed:
             states[i] = STICK if first.modes[i] == STICK else CLOSED
     phase = dynamics.phase(tuple(states))
-    held = rows[phase.all_rows[phase.constrained]]
-    after, rest = KKT(mass, held).solve(mass @ first.velocity_after, np.zeros(len(held)))
-    normal, tangential = phase.spread(phase.along_rows(rest))
+    constrained = rows[phase.all_rows[phase.constrained]]
+    after, further = KKT(mass, constrained).solve(
+        mass @ first.velocity_after, np.zeros(len(constrained))
+    )
+    normal, tangential = phase.spread(phase.along_rows(further))
     impulses, friction = first.impulses.copy(), first.friction_impulses.copy()
     impulses[phase.places] += normal
     friction[phase.places] += tangential
@@ -270,12 +294,19 @@ def solve_accumulated_impacts(
         else OPEN
         for i in range(len(impulses))
     ]
+    least = SEPARATION_SPEED * max(1.0, float(np.abs(impulses).max(initial=0.0)))
     return replace(
         first,
         velocity_after=after,
         impulses=impulses,
         friction_impulses=friction,
+        # A contact that only a further impulse closes has no state of the plastic impact.
+        states=tuple(
+            mode if state == OPEN and abs(impulse) > least else state
+            for state, mode, impulse in zip(first.states, modes, impulses.tolist(), strict=True)
+        ),
         modes=tuple(modes),
+        energy_loss=float(-0.5 * (after - v) @ mass @ (after + v)),
     )
 
 
@@ -303,7 +334,7 @@ class LinearisedImpact(NamedTuple):
         directions: Sliding direction of each contact that slides in a surface, by its place among
             the closed ones.
         mix: E (r, k), which makes impulses along all rows of multipliers.
-        turning: K (r, r), how friction turns with the sliding velocity, kg.
+        turning: K (r, r), by which friction turns with the sliding velocity, kg.
         select: C (k, r): normals of the closed contacts, then tangents of sticking ones, then
             directions across s of contacts that begin to slide.
         system: The factorised equations, with mass M + J^T K J.
@@ -334,7 +365,8 @@ def linearise_impact(phase: ContactPhase, result: ImpactResult) -> LinearisedImp
     turning = phase.turning(directions, rates, impulses)
     select = np.eye(len(rows))[phase.constrained]
     for slide in phase.spatial:
-        # At xi_t = 0, K would be infinite: it holds the velocity across s at zero.
+        # At xi_t = 0, K would be infinite. In the limit the velocity across s is held at zero: one
+        # more row of C, and in E one more multiplier, the impulse across s.
         if np.linalg.norm(rates[slide.rows]) <= STANDSTILL:
             s = directions[slide.contact]
             across = np.zeros(len(rates))
@@ -347,7 +379,10 @@ def linearise_impact(phase: ContactPhase, result: ImpactResult) -> LinearisedImp
 
 
 def _sliding_directions(phase: ContactPhase, rates: Array, impulses: Array) -> dict[int, Array]:
-    """Return sliding directions in surfaces: of the velocity or, at rest, against friction.
+    """Return the sliding direction (2,) of each contact that slides in a surface, by its place.
+
+    It is that of the velocity. Where a contact begins to slide from rest, friction, which opposes
+    the slip to come, tells the direction.
 
     Args:
         phase: The states of the contacts.
@@ -373,7 +408,11 @@ def _sliding_directions(phase: ContactPhase, rates: Array, impulses: Array) -> d
 
 
 def _has_open_velocity(dynamics: ContactDynamics, result: ImpactResult) -> bool:
-    """Return whether impulses of redundant contacts that slide can change with the velocity."""
+    """Return whether a continuum of velocities obeys the equations in the states of a result.
+
+    Sliding redundant contacts leave combinations of impulses that no rate determines. In most cases
+    these do not change the momentum J^T E m. Where they do, the velocity is open.
+    """
     phase = dynamics.phase(result.states)
     equations = linearise_impact(phase, result)
     if not equations.system.redundant:

@@ -32,11 +32,14 @@ from hybridctl.mechanics.modes.selection import consistent
 from hybridctl.sensitivity.piecewise import find_interior_point
 
 _PROBE_SPEED = 1e-6
-"""Size of the perturbation of the velocity for which a brief slip is tested, m/s.
+"""Sliding speed in m/s with which modes of a brief slip are tested for consistency.
 
-It is well above `STANDSTILL` (2e-8), and small enough to be of first order. A choice."""
+The velocity after the impact is perturbed by the change that leaves this speed. It is well above
+`STANDSTILL` (2e-8), below which a contact does not slide, and small enough to be of first order. A
+choice."""
 _AT_LIMIT = 1e-8
-"""Distance from the friction limit at which a contact only just sticks, of the limit or of 1 N."""
+"""Distance of friction from its limit up to which a contact only just sticks, relative to the limit
+or to 1 N. A choice, above rounding."""
 _SAME_PIECE = 1e-8
 """Difference of matrices that counts as none, relative to their size or to 1. A choice."""
 _MIN_DECELERATION = 1e-9
@@ -56,6 +59,12 @@ def find_stick_slip_boundary(
         modes: Modes after it.
         u: Input (nu,) after it.
 
+    Returns:
+        Derivatives of the reset (q, v-) -> (q, v+) on both sides: `positive` where the contacts on
+        the boundary slip, `negative` where they stick. The distance is the sliding speed, m/s, that
+        a perturbation leaves; it is zero on the boundary. None if no contact is on the boundary, or
+        if the derivative of the reset's own `calc_diff` holds on both sides.
+
     Raises:
         InputError: On a boundary of another kind, with the names of the contacts: where a contact
             only just touches, where several contacts slip independently, where others do not go on
@@ -65,18 +74,21 @@ def find_stick_slip_boundary(
     if not result.border:
         return None
     every = find_linear_pieces(dynamics, q, v, result)
-    # Pieces that hold on a thin wedge only are left out: contacts that redundancy holds together
-    # cannot slip apart.
+    # A piece whose conditions have no common interior holds for no perturbation but exceptional
+    # ones. Such thin wedges arise where contacts are redundant and cannot slip apart.
     pieces = [p for p in every if not len(p.slack) or find_interior_point(p.slack) is not None]
     groups = _group_by_velocity(pieces)
-    if len(groups) == 1:
+    if len(groups) == 1:  # all pieces have the same derivative
         return None
     names = ", ".join(repr(dynamics.contacts[i].name) for i in result.border)
     sticking = _derivative_if_all_stick(dynamics, q, result, modes, u, pieces)
+    # All stick in the end, so one derivative holds on both sides: that in which they stick.
+    # `calc_diff` differentiates the impact in the states that it reports.
     if sticking is not None and all(result.states[i] == STICK for i in result.border):
         return None
     if sticking is not None:
-        # The impact reports a sliding state, so that `calc_diff` would not be this derivative.
+        # The impact reports a sliding state, so that `calc_diff` would not be this derivative. A
+        # boundary whose distance never changes has it on both sides.
         nowhere = GuardJacobian(np.zeros(()), np.zeros(2 * len(v)), np.zeros(len(u)))
         reset = _reset_jacobian(sticking, u)
         return ResetBorder(f"{names} slips", nowhere, reset, reset)
@@ -91,6 +103,8 @@ def find_stick_slip_boundary(
     rest = np.abs(change - np.outer(push, distance)).max()
     if independent or rest > _SAME_PIECE * np.abs(change).max():
         raise InputError(_independent_message(names))
+    # `stopping` contacts stay closed and have no sliding speed after the impact: they slip only if
+    # perturbed, and briefly. `brief` are the modes while they do.
     states = slip.derivatives.states
     rates = result.terms.jacobian @ result.velocity_after
     stopping = [
@@ -102,6 +116,7 @@ def find_stick_slip_boundary(
     if brief != modes:
         push = _change_after_slip(dynamics, q, result, u, brief, modes, push)
     elif SLIP in (modes[i] for i in stopping):
+        # In a surface it goes on to slide after the impact, from rest: its slip does not stop.
         raise InputError(_unstopped_message(names))
     slack = GuardJacobian(np.zeros(()), distance, np.zeros(len(u)))
     slipped = held + np.outer(push, distance)
@@ -150,7 +165,8 @@ def _derivative_if_all_stick(
 ) -> Array | None:
     """Return the derivative of velocities if all contacts on the boundary stick in the end.
 
-    If no other contact has parted, it does not matter which of them slip briefly and for how long.
+    If no other contact has parted, it does not matter which of them slip briefly and for how long:
+    nothing is left of the slip, and the derivative is that of the piece in which all stick.
 
     Args:
         dynamics: Dynamics of the robot with its contacts.
@@ -161,7 +177,8 @@ def _derivative_if_all_stick(
         pieces: Linear pieces of its derivative.
 
     Returns:
-        The derivative (nv, 2 nv), None if a contact goes on otherwise or has parted.
+        The derivative (nv, 2 nv) of v+ by (q, v-). None if a contact of the boundary does not stick
+        after the impact, if one only just takes part, or if another contact of the impact bounces.
 
     Raises:
         InputError: If others do not go on as after the event while these slip.
@@ -176,6 +193,7 @@ def _derivative_if_all_stick(
     for states, piece in found.items():
         z = find_interior_point(piece.slack)
         assert z is not None
+        # Along z, well inside the piece, by how much the velocity changes per unit of slack.
         change = _velocity_derivative(piece) - _velocity_derivative(stick)
         push = change @ z / float((piece.slack @ z).max())
         slipping = dict(zip(border, states, strict=True))
@@ -243,6 +261,9 @@ def _change_after_slip(
 ) -> Array:
     """Return what is left of a change of velocity when the brief slip has stopped.
 
+    The change is sigma D v+ + tau (a_slip - a_after), see the top of this file, after the time tau
+    in which friction stops the slip. All is per unit of distance sigma from the boundary.
+
     Args:
         dynamics: Dynamics of the robot with its contacts.
         q: Configuration (nq,).
@@ -275,6 +296,8 @@ def _change_after_slip(
     size = np.abs(jacobian) @ np.abs(acceleration) + np.abs(target)
     if not slip_rate @ slip < -_MIN_DECELERATION * np.abs(slip) @ size:
         raise InputError(_unstopped_message(names))
+    # The slip rate opposes the slip, as just checked, so this time is positive, in s per m/s. For
+    # several contacts it is that of least squares, and all have to stop at it.
     duration = -float(slip @ slip) / float(slip_rate @ slip)
     if np.abs(slip + duration * slip_rate).max() > _SAME_PIECE * np.abs(slip).max():
         raise InputError(_independent_message(names))
@@ -282,6 +305,7 @@ def _change_after_slip(
 
 
 def _velocity_derivative(piece: ImpactPiece) -> Array:
+    """Return the derivative (nv, 2 nv) of v+ by (q, v-)."""
     return piece.derivatives.velocity_z
 
 

@@ -108,6 +108,8 @@ def read_mjcf(mjcf: str | os.PathLike[str], ignore: Collection[str] = ()) -> Com
     Args:
         mjcf: Path of the file, or its text; a text cannot include other files.
         ignore: What of the file may be left out, by kind ("tendon") or by the name of an element.
+            The kinds are those of `_Loss`, and the message of each refusal names them. The name of
+            a joint leaves out all that would be lost of it, and its dry friction too.
 
     Returns:
         The robot. Without contacts it moves as MuJoCo's compiled model does, except for what is
@@ -116,7 +118,7 @@ def read_mjcf(mjcf: str | os.PathLike[str], ignore: Collection[str] = ()) -> Com
     Raises:
         FileFormatError: The file cannot be read, or is no MJCF that MuJoCo compiles.
         InputError: The file has something that would be lost and is not in `ignore`, it has no
-            joint, or MuJoCo is not installed.
+            joint that moves, `mjcf` is neither a path nor a text, or MuJoCo is not installed.
     """
     compiled = _compile(mjcf)
     if compiled.nv == 0:
@@ -279,9 +281,10 @@ def _equality_name(m: Any, i: int) -> str:
 def _joint_equalities(m: Any) -> dict[int, tuple[str, Mimic]]:
     """Return the equality constraints that make a joint mimic another, by index, with the joint.
 
-    MuJoCo has q1 - q1(qpos0) = a0 + a1 (q2 - q2(qpos0)) + ..., as a soft constraint. Constraints
-    are left out, and so refused, if they are of a higher degree or of one joint, if the joint that
-    would follow has an actuator, or if a joint would follow two others, or itself.
+    MuJoCo has q1 - q1(qpos0) = a0 + a1 (q2 - q2(qpos0)) + ..., as a soft constraint. An active
+    constraint is left out, and so refused as a loss, if it is not of joints, if it is of a higher
+    degree or of one joint, if the joint that would follow has an actuator, or if a joint would
+    follow two others, or itself. An inactive one is left out and is no loss.
 
     Args:
         m: The `mujoco.MjModel` of the file.
@@ -296,6 +299,8 @@ def _joint_equalities(m: Any) -> dict[int, tuple[str, Mimic]]:
         linear = m.eq_type[i] == load_mujoco().mjtEq.mjEQ_JOINT and not m.eq_data[i, 2:5].any()
         if not m.eq_active0[i] or not linear or driver < 0 or k in driven or k in follows:
             continue
+        # The joint at the end of the chain of joints that the driver follows. If it is the joint k,
+        # that would follow itself.
         end = driver
         while end in follows:
             end = follows[end]
@@ -368,9 +373,10 @@ def _drives_joint(m: Any, i: int) -> bool:
 
 
 def _gravity_share(m: Any) -> float | None:
-    """Return the share of gravity that acts on the bodies, None if `gravcomp` differs among them.
+    """Return the share 1 - `gravcomp` of gravity that acts, None if it differs among the bodies.
 
-    Bodies without mass, and bodies that are fixed to the world, do not count.
+    Bodies without mass, and bodies that are fixed to the world, do not count: gravity does not move
+    them. Without any other body the share is 1.
     """
     heavy = [b for b in range(1, m.nbody) if m.body_mass[b] > 0.0 and m.body_weldid[b] > 0]
     shares = {1.0 - float(m.body_gravcomp[b]) for b in heavy}
@@ -400,7 +406,7 @@ def _tree(m: Any) -> tuple[Any, list[_Place]]:
         The model, and where each MuJoCo body is fixed, by index; body 0 is the world.
     """
     model = pin.Model()
-    # With "gravcomp" ignored and None as the share, the whole of gravity acts.
+    # None as the share comes here only with "gravcomp" ignored: then the whole of gravity acts.
     share = 0.0 if _is_disabled(m, "GRAVITY") else _gravity_share(m)
     model.gravity.linear = (1.0 if share is None else share) * np.array(m.opt.gravity)
     places = [_Place(0, pin.SE3.Identity())]
@@ -533,7 +539,8 @@ def _set_dry_friction(m: Any, model: Any, ignore: Collection[str]) -> None:
     Args:
         m: The `mujoco.MjModel`.
         model: The `pinocchio.Model` of `_tree`. Changed.
-        ignore: May name "frictionloss", or joints that are to have none.
+        ignore: May name "frictionloss", or joints that are to have none. A joint that is named for
+            another loss, such as a nonlinear spring, has none either.
     """
     if "frictionloss" in ignore or _is_disabled(m, "FRICTIONLOSS"):
         return
@@ -592,7 +599,8 @@ def _shapes(m: Any, places: list[_Place]) -> Iterator[CollisionShape]:
     """Yield the spheres, boxes, capsules and planes that collide, each in the frame of its joint.
 
     Other shapes are left out, as `CollisionShape` has no kind for a mesh, a cylinder or an
-    ellipsoid. So are planes on bodies that move; no reason is known, and no test has such a plane.
+    ellipsoid. A plane is always fixed to the world: MuJoCo compiles none on a body that moves
+    (test_a_plane_on_a_body_that_moves_is_not_compiled).
 
     Args:
         m: The `mujoco.MjModel`.
@@ -612,7 +620,7 @@ def _shapes(m: Any, places: list[_Place]) -> Iterator[CollisionShape]:
             size = tuple(m.geom_size[g].tolist())
             shape = _SHAPE_KINDS[kind]
             yield CollisionShape(link, place.joint, shape, size, rotation, position)
-        elif kind == "PLANE" and place.joint == 0:
+        elif kind == "PLANE":
             yield CollisionShape(link, 0, "plane", (), rotation, position)
 
 
