@@ -355,8 +355,8 @@ class ExplicitStepper:
             if h < shortest:
                 if end != t:  # there was an attempt
                     kernel.raise_field_error(end)
-                is_paced = longest < shortest
-                too_short = _too_short(h, error, is_paced, self._mode, t, kernel.state)
+                is_limited = longest < shortest
+                too_short = _too_short(h, error, is_limited, self._mode, t, kernel.state)
                 raise too_short
             end = t + sign * h
             if sign * (end - t_end) > 0.0:
@@ -390,21 +390,22 @@ class ExplicitStepper:
 
 
 def _too_short(
-    h: float, error: float, paced: bool, mode: ModeModel, t: float, x: Array
+    h: float, error: float, is_limited: bool, mode: ModeModel, t: float, x: Array
 ) -> IntegrationError:
     """Return the error of a flow whose steps have become too short.
 
     Args:
         h: Length of the next attempt, s.
         error: Error of the last attempt.
-        paced: Whether the pace of the mode limits the length.
+        is_limited: Whether the greatest length that was asked for is itself too short. That is
+            `max_step`, or what the mode allows (`StepRequest`), whichever is less.
         mode: The mode.
         t: Time, s.
         x: State (nx,).
     """
     if not math.isfinite(error):
         return failure("the vector field is not finite ahead", mode, t, x)
-    limit = "the pace of the mode" if paced else "their error"
+    limit = "the pace of the mode or max_step" if is_limited else "their error"
     what = f"steps of {h:.3g} s, limited by {limit}, no longer advance the time"
     return failure(what, mode, t, x, StepSizeError)
 
@@ -420,8 +421,9 @@ def first_length(
 ) -> Array:
     """Return the length of a first step, s, for one point or for m of them.
 
-    It follows from the size of the rate and of its change, HNW I, II.4. A rate that is not finite
-    ahead does not count.
+    It follows from the size of the rate and of its change over a short probe, HNW I, II.4. If the
+    rate at the end of the probe is NaN, only the size at the start counts. If it is infinite the
+    length is 0: the stepper then begins with its shortest step.
 
     Args:
         rate: The rate as a function of (t, x).

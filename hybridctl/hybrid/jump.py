@@ -284,7 +284,7 @@ def add_impulses(before: Array, own: Array, order: tuple[str, ...], t: float) ->
         t: Event time, s.
 
     Raises:
-        SystemDefinitionError: If both are of several contacts, but not of equally many.
+        SystemDefinitionError: If both report impulses, but not of equally many contacts.
     """
     if not len(before) or not len(own):
         return own if len(own) else before

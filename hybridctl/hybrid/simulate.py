@@ -58,7 +58,8 @@ OnJam = Literal["bridge", "raise"]
 """What `simulate` takes as `on_jam`."""
 _GIVES_WARNINGS = ContextVar("whether simulate warns of starts and inputs", default=True)
 _USER_LEVEL = 4
-"""Number of calls from `warnings.warn` within a helper of `_simulate` up to the user's code."""
+"""Stack level of the user's code in a helper of `_simulate`: helper 1, `_simulate` 2, `simulate` 3.
+"""
 _UNBOUNDED_GROWTH = 100.0
 """Growth of a coordinate that an error mentions as unbounded.
 
@@ -74,11 +75,13 @@ class SimulationOptions:
         first_step: Step that the integrator tries first on every arc, s; it takes a shorter one
             where that is not accurate. If None, it tries the last step in the same mode, and a
             short one in a mode where there was none.
-        max_steps: Number of steps of the whole run, without the first one of each arc, after which
-            it ends in a `StepLimitError`.
+        max_steps: Number of steps of the whole run after which it ends in a `StepLimitError`. The
+            first step under each input law does not count: each arc has one, and an arc on which
+            inputs are held has one for each of them.
         guard_tolerance: Value above which a guard is armed, relative to its scale
             (`GuardSet.scales`, one in its own unit by default). It has to exceed the rounding of a
-            guard on its surface, 1e-16 of its terms. An arc may begin this far outside.
+            guard on its surface, 1e-16 of its terms. A run may begin this far outside its mode,
+            a later arc ten times as far; farther outside an event ends the arc at once.
 
     Raises:
         InputError: If a value is not positive and finite, or `max_steps` is negative.
@@ -132,11 +135,12 @@ def simulate(
     taken where intervals between events and their jumps shrink by one ratio and are predicted to
     end within the horizon (`ZenoPolicy.horizon`), after jumps that add up to no more than the flow
     makes meanwhile. The state that they tend to is taken at once. So is it after ten events within
-    that time between which the guards do not rise above their tolerance. What rest takes away from
-    the rates of guards has to be what the flow makes of them in that time: a light ball that is
-    squeezed by a falling mass has ever shorter intervals, too, and goes on. Ten events in a row
-    within nine times `ZenoPolicy.min_dwell` without rest are an error, and so are three at once of
-    which two left mode and state as they were. That rest was assumed is said by the event
+    that time, if the guards have not risen above their tolerance since the last one. What rest
+    takes away from the rates of guards has to be what the flow makes of them in that time: a light
+    ball that is squeezed by a falling mass has ever shorter intervals, too, and goes on. Ten events
+    in a row within nine times `ZenoPolicy.min_dwell` without rest are an error, and so are three at
+    once of which two left mode and state as they were. Bounces may end before, in a contact that
+    the mode selects. That rest was assumed is said by the event
     (`event.rest` in words, the predicted time as `event.accumulation`) and by one line of the log
     "hybridctl" per run, of level INFO; `linearize` refuses such a run.
 
@@ -167,8 +171,9 @@ def simulate(
         event_window: Guards that fall through zero within this time of the first, s, are one event.
             Where their joint event has no edge of its own, the single edges are applied one after
             the other, and must give the same state in every order (see `jump`).
-        on_zeno: "rest" takes the rest that the system states, "raise" ends the run in a
-            `ZenoError`. A `ZenoPolicy` has their settings too, and may give rests to systems that
+        on_zeno: "rest" takes the rest that the system states. "raise" takes none: the run goes on
+            through accumulating events, and ends in a `ZenoError` where they crowd, see above. A
+            `ZenoPolicy` has their settings too, and may give rests to systems that
             state none: `hybridctl.relaxation.ZenoRelaxation()` takes what relaxations tend to.
         on_jam: "bridge" takes the run past a jam, "raise" ends it in the error.
         terminal: Returns whether an event of guards ends the run, such as one that means a fall.
@@ -274,19 +279,19 @@ def _simulate(
     return found
 
 
-def warn_of_start(system: HybridSystem, x: Array, level: int) -> None:
+def warn_of_start(system: HybridSystem, x: Array, stacklevel: int) -> None:
     """Warn of what is doubtful about a start, unless it is computed (`computed_starts`).
 
     Args:
         system: The system that is simulated.
         x: Initial state (nx,).
-        level: Number of calls from here up to the user's code, which the warnings name: 2 for a
-            caller of the caller.
+        stacklevel: Which call the warnings name, as in `warnings.warn`: 1 for the line in this
+            function, 2 for its caller, 3 for the caller of the caller. It is to be the user's code.
     """
     if not _GIVES_WARNINGS.get():
         return
     for warning in system.start_warnings(x):
-        warnings.warn(warning, stacklevel=level)
+        warnings.warn(warning, stacklevel=stacklevel)
 
 
 @contextmanager
@@ -457,11 +462,25 @@ def _make_event_limit_error(
 
 
 def _describe_growth(system: HybridSystem, run: HybridTrajectory) -> str:
-    """Return words on a state that has grown without bound, which explains short steps, or none."""
+    """Return words on a state that has grown without bound, which explains short steps, or none.
+
+    Args:
+        system: The system.
+        run: The run so far.
+
+    Returns:
+        The end of a message, with the largest coordinate of the final state. It is "" if this
+        coordinate is below `_UNBOUNDED_GROWTH` times the largest of any mode in the first half of
+        the run, or times 1.
+    """
     x = run.final_state
+    if not x.size:
+        return ""
     k = int(np.argmax(np.abs(x)))
-    before = run(np.linspace(run.start, 0.5 * (run.start + run.end), 101))
-    if abs(x[k]) < _UNBOUNDED_GROWTH * max(1.0, np.abs(before).max()):
+    # One by one, as modes may have states of different size.
+    times = np.linspace(run.start, 0.5 * (run.start + run.end), 101).tolist()
+    largest = max(float(np.abs(run(t)).max(initial=0.0)) for t in times)
+    if abs(x[k]) < _UNBOUNDED_GROWTH * max(1.0, largest):
         return ""
     name = system.state_labels(run.final_mode)[k]
     return (
