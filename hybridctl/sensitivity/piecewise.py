@@ -42,11 +42,15 @@ EVENT_ACCURACY = 1e-9
 _TIE = 1e-13
 """Difference of event times that is rounding, relative to the size of their terms."""
 _MIN_BALL_RADIUS = 1e-6
-"""Radius of the largest ball in a cone and the unit cube, from which the cone has an interior.
+"""Least distance of a point from the planes of a cone that has an interior.
 
+The point is in the cube [-1, 1]^n, and the distance counts up to 1 (`find_interior_point`).
 `linprog` is accurate to 1e-7."""
 _CACHE_SIZE = 8192
-"""Phantom modes and jumps that are kept: all of up to 13 guards."""
+"""Number of phantom modes that are kept, and of jumps: the last ones used.
+
+n guards have 2^n phantom modes and n 2^(n-1) jumps: all modes of up to 13 guards are kept, and all
+jumps of up to 10."""
 
 MicroJump = Callable[[frozenset[int], int], JumpGains]
 """The jump of a guard j, given the set of guards that have fired before it."""
@@ -110,8 +114,8 @@ class PiecewiseLinearJump:
     Args:
         guards: Names of the guards.
         micro: The jump of guard j (0 to n-1) in the phantom mode of the guards that have fired. It
-            is called when it is needed, once each. All guards of a phantom mode act on the same
-            dimension.
+            is called when it is needed, for up to 10 guards once each: `_CACHE_SIZE` jumps are
+            kept. All guards of a phantom mode act on the same dimension.
         times: Event times of the guards left in a phantom mode, so that `micro` is called only for
             guards that do fire. None to read them from the jumps.
 
@@ -621,11 +625,14 @@ def find_interior_point(cone: Array, guess: Array | None = None) -> Array | None
 
     Args:
         cone: Normals (r, n) of the cone, in rows.
-        guess: A point (n,) that is returned if it is well inside. None to try the origin.
+        guess: A point (n,) that is returned if it is well inside. None to try the origin, which is
+            well inside only if there are no rows.
 
     Returns:
-        The guess, or the centre of the largest ball in the cone and the unit cube. None if the cone
-        has no interior.
+        The guess. Else the point of the cube [-1, 1]^n with the largest distance from the nearest
+        plane of the cone, distances above 1 counting as 1. None if
+        that distance is below `_MIN_BALL_RADIUS`, so that the cone has no interior, or if neither
+        method of `linprog` ends.
     """
     rows, width = normalize_rows(cone), cone.shape[1]
     guess = np.zeros(width) if guess is None else guess

@@ -92,12 +92,13 @@ def jump_derivative(
             the guards lead to different states.
 
     Returns:
-        A linear jump for one guard. A piecewise linear one for several guards, or if the reset of
-        the only guard is at a border between two cases; the guards are then those of
-        `linearize_at_border`.
+        A linear jump for one guard, and for several that fire "at once" of which only one can be
+        the first. A piecewise linear one for other guards, or if the reset of the only guard is at
+        a border between two cases; the guards are then those of `linearize_at_border`.
 
     Raises:
-        GrazingError: A guard rate is not significant, in a phantom mode too.
+        GrazingError: A guard rate is not significant, in a phantom mode too. With "at once", this
+            holds for the guards that may be the first, or for all.
         AmbiguousEventError: Two orders of the guards lead to different states or modes ([RS]
             Assumption 6), a guard fires before one that it waited for ([RS] (7)), or there are more
             than twelve guards.
@@ -258,8 +259,13 @@ def _linearize_at_once(system: HybridSystem, event: Event) -> JumpGains | Piecew
         system: The hybrid system.
         event: The event, whose joint reset is one for all its guards.
 
+    Returns:
+        A piecewise linear jump of the guards that may be the first, a linear one if that is one.
+
     Raises:
         InputError: The reset is at a border between two cases.
+        GrazingError: The rate of a guard that may be the first is not significant, or no guard
+            falls.
     """
     before, after = evaluate_event_sides(system, event)
     edge = system.outgoing(event.mode_before).edge(event.guards)
@@ -278,8 +284,10 @@ def _linearize_at_once(system: HybridSystem, event: Event) -> JumpGains | Piecew
     first = tuple(
         g for g, delay in zip(event.guards, delays, strict=True) if delay <= _FIRST_WINDOW
     )
-    if len(first) == 1:
-        return linearize_crossing(system, first[0], before, after, reset)
+    if len(first) <= 1:
+        # Without a guard that falls, any of them gives the error.
+        (guard,) = first or event.guards[:1]
+        return linearize_crossing(system, guard, before, after, reset)
     micro = partial(_linearize_if_first, system, first, before, after, reset)
     return PiecewiseLinearJump(first, micro)
 
@@ -287,14 +295,15 @@ def _linearize_at_once(system: HybridSystem, event: Event) -> JumpGains | Piecew
 def _compute_delays(before: EventSide, guards: Sequence[str]) -> Array:
     """Return the times (n,) in s after the first guard at which guards reach zero, to first order.
 
-    A guard that does not fall has an infinite delay.
+    A guard that does not fall has an infinite delay, also if none falls.
     """
     times = []
     for guard in guards:
         rate = before.guard_rate(guard)
         value = before.point.guards[find_guard_index(before.mode, guard)]
         times.append(value / -rate if rate < 0.0 else np.inf)
-    return np.asarray(times) - min(times)
+    earliest = min(times)
+    return np.array([time - earliest if time < np.inf else np.inf for time in times])
 
 
 def _linearize_if_first(

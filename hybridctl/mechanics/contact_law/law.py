@@ -18,9 +18,12 @@ Two equivalent forms are used by the solvers: a projection equation (`newton`), 
 cone programmes (`cone_programme`).
 
 Certificate. Violations of the law are measured in units of the data, never of the answer, so that
-large forces excuse nothing. Velocities are in units of V, the size of the terms whose sum is b.
-Forces of contact i are in units of F_i = V / g_i, where g_i is the largest diagonal entry of its
-block of G. A solution is accepted if no violation exceeds `CERTIFIED`.
+large forces excuse nothing. These are the units of the dimensionless problem (`scale_problem`):
+V / d_i for velocities of contact i and (V / g) d_i for its forces. V is the size of the terms whose
+sum is b, g_i the largest diagonal entry of the block of G of contact i, g the largest of these, and
+d_i = sqrt(g / g_i) >= 1. For the contact of largest response they are V and V / g. For others they
+are smaller than V and V / g_i, so that the certificate is stricter. A solution is accepted if no
+violation exceeds `CERTIFIED`.
 """
 
 from __future__ import annotations
@@ -68,11 +71,11 @@ Uniqueness: TypeAlias = Literal["proven", "disproven", "not established"]
 """Whether the rates of a solution are the only ones that obey the law; forces need not be."""
 
 CERTIFIED = 1e-9
-"""Largest accepted violation of the law, in units of the data (see the module).
+"""Largest accepted violation of the law, in the units of the certificate (see the module).
 
 Newton's method ends at about 1e-15 times the condition number of its equations. A choice."""
 BOUNDARY_TOLERANCE = 1e-9
-"""Slack, in units of the data, below which a contact counts as on the boundary of its state.
+"""Slack, in the same units, up to which a contact counts as on the boundary of its state.
 
 It equals `CERTIFIED`: within that no state is better than its neighbour."""
 _MIN_RESPONSE = 1e-6
@@ -140,18 +143,22 @@ class CoulombProblem:
         return state == SLIP and self.sliding[i] is None
 
     def restrict(self, contacts: Sequence[int]) -> CoulombProblem:
-        """Return the problem of some contacts, while the others are open."""
+        """Return the problem of some contacts, while the others are open.
+
+        Args:
+            contacts: Indices (m,) of the contacts, each once. Contact k of the result is contact
+                contacts[k].
+        """
+        chosen = np.array(contacts, dtype=np.intp)
         sizes = [len(self.tangents[i]) for i in contacts]
-        rows = np.concatenate(
-            (np.array(contacts, dtype=np.intp), *(self.tangents[i] for i in contacts))
-        )
+        rows = np.concatenate((chosen, *(self.tangents[i] for i in contacts)))
         places = np.split(np.arange(len(contacts), len(rows)), np.cumsum(sizes[:-1], dtype=np.intp))
         return CoulombProblem(
             self.delassus[np.ix_(rows, rows)],
             self.free[rows],
             tuple(places[: len(contacts)]),
-            self.static[contacts],
-            self.kinetic[contacts],
+            self.static[chosen],
+            self.kinetic[chosen],
             tuple(self.sliding[i] for i in contacts),
             self.magnitude,
         )
@@ -179,7 +186,7 @@ class CoulombSolution:
         directions: Unit direction in which each contact slides, None if it does not slide.
         border: Contacts on the boundary between two states, which may change under any
             perturbation.
-        residual: Largest violation of the law, in units of the data.
+        residual: Largest violation of the law, in the units of the module's certificate.
         rate_residual: Largest violation of the conditions on rates alone, in the same units.
         uniqueness: Whether other rates obey the law too.
     """
@@ -213,11 +220,12 @@ class ProblemUnits:
 
 
 def scale_problem(problem: CoulombProblem) -> tuple[CoulombProblem, ProblemUnits]:
-    r"""Return the dimensionless problem, whose G is symmetric still with diagonal blocks of one.
+    r"""Return the dimensionless problem, whose G is symmetric with entries of at most one.
 
     With :math:`d_i = \sqrt{g / g_i}` and g the largest g_i, :math:`f_i = (V / g) d_i f'_i` and
-    :math:`w_i = V w'_i / d_i`. As d_i >= 1, an error in f' or w' is no smaller in the units of the
-    data (see the module).
+    :math:`w_i = V w'_i / d_i`. The largest diagonal entry of each block of G is then 1; it is less
+    for contacts whose response is below `_MIN_RESPONSE`. As d_i >= 1, an error in f' or w' is no
+    smaller than the same error in units of V / g_i or V.
 
     Args:
         problem: Problem in any units.
