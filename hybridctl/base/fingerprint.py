@@ -213,7 +213,11 @@ class _Description:
         return None
 
     def _array_form(self, where: str, value: Any) -> Any:
-        """Return the form of an array, None for subclasses that hold more than their entries."""
+        """Return the form of an array, None for subclasses that hold more than their entries.
+
+        Raises:
+            InputError: An entry is an object without a form.
+        """
         if type(value) is np.ma.MaskedArray:
             # The masked entries count, too: code can clear the mask.
             parts = (np.ma.getdata(value), np.ma.getmaskarray(value), value.fill_value)
@@ -273,11 +277,15 @@ class _Description:
         return {"$mapping": sorted(pairs, key=_sort_key)}
 
     def _object_form(self, where: str, value: Any) -> Any:
-        """Return the form of a dataclass or a struct: class and fields; None for other types.
+        """Return the form of a dataclass or a struct.
 
         Args:
             where: Place of the value in words, for errors.
             value: The value.
+
+        Returns:
+            The forms of the class and, by name, of the state that `_own_state` returns, or else of
+            fields and other attributes. None for other types.
 
         Raises:
             InputError: The class or a field has no form.
@@ -337,6 +345,8 @@ class _Description:
 
     def _named_form(self, where: str, value: Any) -> Any:
         """Return the form of a Python function or a class, and add it to `_known`."""
+        # The name determines the code together with the version of the package, which the caller
+        # has to keep. A function within a function has no name by which it can be found.
         if is_installed(value.__module__) and _is_importable(value):
             found = {"$name": f"{value.__module__}.{value.__qualname__}"}
         else:
@@ -427,7 +437,16 @@ class _Description:
         return [bases, parts, meta]
 
     def _form_or_source(self, where: str, value: Any, module: ModuleType | None) -> Any:
-        """Return the form of a value or, if it has none, a digest of the module that makes it.
+        """Return the form of a value or, if it has none, a digest of the text that makes it.
+
+        Args:
+            where: Place of the value in words, for errors.
+            value: The value, or the cell of a closure that holds it.
+            module: Module whose text determines the value, None if no text does. The digest is of
+                this text and that of the modules it uses (`digest_sources`).
+
+        Returns:
+            The form, or {"$source": digest}. The latter changes with any edit of the module.
 
         Raises:
             InputError: The value has no form, and `module` is None or has no text.

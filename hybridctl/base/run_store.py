@@ -234,6 +234,8 @@ class RunStore:
                 "so it is kept; move it away, or name another folder"
             )
         if record is not None and not overwrite and earlier.owns(record, self.root):
+            # The run in the folder has the journal from which this one goes on. It may have
+            # finished: further results are then added to it.
             self.resumed = True
             if earlier.finished:
                 earlier.add(finished=False)
@@ -359,8 +361,10 @@ class RunStore:
                 _check_way_is_free(current, aside, self.root)
                 move_files(current, aside, self.root)
         elif current is not None and current.finished:
+            # The run that replaced the earlier one has ended without an error.
             remove_run(earlier, aside)
         else:
+            # That run has failed, was killed, or has not listed itself yet.
             _check_way_is_free(earlier, aside, self.root, current)
             if current is None:
                 outside.unlink(missing_ok=True)  # the start of a marker, cut off by a kill
@@ -394,6 +398,7 @@ class RunStore:
             # Listed before the move: if that is killed, the next start completes it.
             current.add(interrupted=name)
         assert current.interrupted is not None
+        # A folder that is there already is that of a move which was killed.
         target = self.root / current.interrupted
         target.mkdir(exist_ok=True)
         _check_way_is_free(current, self.root, target)

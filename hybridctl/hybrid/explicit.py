@@ -46,6 +46,9 @@ def scale_rejected_step(error: Number, exponent: float) -> Number:
     Args:
         error: Error of the step in units of the tolerance, for one point or many.
         exponent: Exponent of the formula, `Tableau.exponent`.
+
+    Returns:
+        0.9 error^exponent, at least 0.2; that also for an error that is NaN or infinite.
     """
     if isinstance(error, float):
         factor: float = SAFETY * error**exponent
@@ -61,6 +64,9 @@ def scale_accepted_step(error: Number, exponent: float, most: Number) -> Number:
         error: Error of the step in units of the tolerance, for one point or many.
         exponent: Exponent of the formula, `Tableau.exponent`.
         most: Greatest factor: `GROW`, and 1 after a rejected attempt.
+
+    Returns:
+        0.9 error^exponent, at most `most`; that also for an error of zero.
     """
     if isinstance(error, float):
         return min(most, SAFETY * error**exponent) if error > 0.0 else most
@@ -131,6 +137,8 @@ class StageKernel:
     def _compute_stages(self, h: float, numbers: range, rate: Rate) -> None:
         """Update the rates of some stages, and the state and the rate of the last of them.
 
+        Stage i + 1 of number i has its rate in row i + 1 of `_rates`; row 0 is that of the start.
+
         Args:
             h: Length of the step, s.
             numbers: Numbers of the stages less one: stage 0 is where the step starts.
@@ -152,7 +160,9 @@ class StageKernel:
             try:
                 rates[i + 1] = self._stage_rate
             except (TypeError, ValueError, OverflowError, ComplexWarning):
-                self._motion.checked_rate(t + nodes[i] * h, self._stage)  # says what is wrong
+                # The field has the wrong shape or no numbers: the same point with checks, whose
+                # error names mode, time and state.
+                self._motion.checked_rate(t + nodes[i] * h, self._stage)
                 raise
 
     def raise_field_error(self, end: float) -> None:
@@ -265,6 +275,7 @@ class CompiledKernel:
         error, self._last = self._take_step(self.time, self.state, end)
         if self._last is not None:
             return error
+        # There is no sound compiled step here: stage by stage the field is evaluated in full.
         self._stages.start(self.time, self.state)
         return self._stages.attempt(end)
 
@@ -298,7 +309,7 @@ class CompiledKernel:
             step: The step.
             t: Time in s within the step.
         """
-        if step is not self._last:
+        if step is not self._last:  # the stage kernel has taken it
             return step
         # Event location asks for several guards at one time, and then for the step itself.
         if self._ended is None or self._ended.start != step.start or self._ended.end != t:
@@ -353,7 +364,7 @@ class ExplicitStepper:
         h, most, end, error = min(max(tried, shortest), longest), GROW, t, 0.0
         while True:
             if h < shortest:
-                if end != t:  # there was an attempt
+                if end != t:  # there was an attempt: an error of the field goes before one of h
                     kernel.raise_field_error(end)
                 is_limited = longest < shortest
                 too_short = _too_short(h, error, is_limited, self._mode, t, kernel.state)
@@ -364,9 +375,11 @@ class ExplicitStepper:
             error = kernel.attempt(end)
             if error < 1.0:
                 break
+            # After a rejected attempt the next step is no longer than the accepted one (HNW).
             h, most = abs(end - t) * scale_rejected_step(error, exponent), 1.0
         grown = abs(end - t) * scale_accepted_step(error, exponent, most)
-        # The end of the flow has cut this step: its length says nothing of the next flow's steps.
+        # The end of the flow has cut this step: its length says nothing of the next flow's steps,
+        # unless a longer attempt was rejected (`most` is 1).
         self.length = max(grown, tried) if end == t_end and most > 1.0 else grown
         self.fastest_decay = kernel.fastest_decay
         return kernel.accept()
@@ -433,16 +446,22 @@ def first_length(
         t_end: Time at the end of the flow, s.
         tolerances: Relative and absolute tolerance.
         exponent: Exponent of the formula, `Tableau.exponent`.
+
+    Returns:
+        The length, positive or zero, () or (m,); at most 100 times that of the probe.
     """
     rtol, atol = tolerances
     scale = (atol + rtol * np.abs(x)) * math.sqrt(x.shape[-1])
     with np.errstate(all="ignore"):
+        # State and rate in units of the tolerance. The probe is an Euler step that changes the
+        # state by a hundredth of its size, or takes 1e-6 s where state or rate are too small.
         size, speed = _norms(x / scale), _norms(given / scale)
         probe = np.where((size >= 1e-5) & (speed >= 1e-5), 0.01 * size / speed, 1e-6)
         probe = np.minimum(probe, np.abs(t_end - t))
         ahead = np.copysign(probe, t_end - t)
         rate_ahead = rate(t + ahead, x + ahead[..., None] * given)
         change = _norms((rate_ahead - given) / scale) / probe
+        # HNW: the length h has h^(p+1) max(speed, change) = 0.01.
         is_at_rest = (speed <= 1e-15) & (change <= 1e-15)
         longest = (0.01 / np.fmax(speed, change)) ** -exponent
         longest = np.where(is_at_rest, np.maximum(1e-6, 1e-3 * probe), longest)
@@ -450,4 +469,5 @@ def first_length(
 
 
 def _norms(rows: Array) -> Array:
+    """Return the Euclidean norm of each row (..., n)."""
     return np.asarray(np.sqrt((rows * rows).sum(axis=-1)))

@@ -220,6 +220,8 @@ def simulate(
         "on_jam": on_jam,
         "options": options,
     }
+    # Far from zero adjacent floating-point times are farther apart than the event window, or than
+    # events that accumulate. Such a run is simulated on a clock of its own, which begins at zero.
     if not is_far_from_zero(start, end):
         run = new_run(system, acting, end, report, **settings)
         return _simulate(run, mode, x0, start, ends_run)
@@ -406,11 +408,11 @@ def _event_loop(run: Run, start: ArcStart, ends_run: Callable[[Event], bool]) ->
                 f"{start.mode.key!r}, {flown.step_limit}{_describe_growth(run.system, record())}",
                 trajectory=record(),
             )
-        if flown.crossing is None and flown.failure is None:
+        if flown.crossing is None and flown.failure is None:  # the end of the time span
             return record()
         if flown.crossing is None or flown.crossing.guards:  # changes of the law do not count
             fired += 1
-            if fired > run.max_events:
+            if fired > run.max_events:  # this event is not applied any more
                 limit_error = _make_event_limit_error(run, start.mode.key, flown, record())
                 raise limit_error
         try:
@@ -421,6 +423,7 @@ def _event_loop(run: Run, start: ArcStart, ends_run: Callable[[Event], bool]) ->
             # close to the jam are cut off.
             passage = pass_jam(run, start, flown, len(arcs) - 1, tuple(events), error)
             if passage is None:
+                # A `ZenoError` promises the run so far.
                 if isinstance(error, ZenoError):
                     error.trajectory = record()
                 raise
@@ -499,10 +502,15 @@ def _pass_event(
         arc: The arc that has just ended.
         flown: Its steps, with the crossing or the failure at its end.
         events: Earlier events.
+
+    Raises:
+        JAM_ERRORS: The steps had become too short, the forces have a pole, or the event cannot be
+            resolved.
     """
-    if flown.crossing is None:
+    if flown.crossing is None:  # steps had become too short, which `_event_loop` may pass as a jam
         assert flown.failure is not None
         raise flown.failure
+    # A guard that stayed at zero may jump at its event: that looks like a pole and is none.
     if flown.crossing.guards and not flown.crossing.stayed_at_zero:
         check_pole(run, arc, flown.crossing.guards)
     rest = find_rest(run, arc, flown.crossing, events)

@@ -244,11 +244,15 @@ def are_within(events: Sequence[SequenceEvent | Event], count: int, span: float)
 
 
 def _predict_from_windows(events: Sequence[SequenceEvent], period: int) -> Accumulation | None:
-    """Return the end of the last three windows, None if their ratios differ.
+    """Return the end of the last three windows, None if they do not shrink by one ratio.
 
     Args:
         events: The last events, more than three windows of them, in order of time.
         period: Number of events in a window.
+
+    Returns:
+        The end. None if an earlier window, or its sum of jumps where there are any, is zero; if a
+        ratio exceeds `MAX_WINDOW_RATIO`; or if two differ by more than `WINDOW_RATIO_SPREAD`.
     """
     last = len(events) - 1
     ends = [last - k * period for k in range(4)]
@@ -256,11 +260,11 @@ def _predict_from_windows(events: Sequence[SequenceEvent], period: int) -> Accum
     # jumps of a window are those of its first event to the one before its last.
     windows = [events[i].time - events[j].time for i, j in pairwise(ends)]
     jumps = [sum(event.jump for event in events[j:i]) for i, j in pairwise(ends)]
-    if min(windows[1:]) <= 0.0:
+    if min(windows[1:]) <= 0.0:  # events at one instant have no ratio
         return None
     ratios = [windows[0] / windows[1], windows[1] / windows[2]]
     if any(jumps):
-        if min(jumps[1:]) <= 0.0:
+        if min(jumps[1:]) <= 0.0:  # a window without jumps has no ratio
             return None
         ratios += [jumps[0] / jumps[1], jumps[1] / jumps[2]]
     # Without jumps, as of a guard that turns the input about, windows alone decide.

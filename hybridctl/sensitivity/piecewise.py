@@ -211,6 +211,8 @@ class PiecewiseLinearJump:
         count, n = len(state), len(self.guards)
         changes = self._check_inputs(du, inputs, count)
         orders, times = np.empty((count, n), dtype=np.intp), np.empty((count, n))
+        # All perturbations with one set of fired guards are in the same phantom mode, whatever
+        # their order was. There are up to 2^n sets, but n! orders.
         groups: _Groups = {frozenset(): [(np.arange(count), state)]}
         for k in range(n):
             following: _Groups = {}
@@ -371,6 +373,7 @@ class PiecewiseLinearJump:
         return PhantomMode(left, state, inputs, *sizes)
 
     def _describe(self, fired: frozenset[int], j: int) -> str:
+        """Return a micro-event in words, for messages."""
         return f"guard {self.guards[j]!r} after {[self.guards[i] for i in sorted(fired)]}"
 
     def _fire_next(
@@ -393,6 +396,7 @@ class PiecewiseLinearJump:
         if u is not None:
             times += mode.time_input @ u.T
             size += mode.input_size * (np.abs(u) @ np.ones(u.shape[1]))
+        # Of tied guards the first in the order of declaration.
         first = (times <= times.min(axis=0) + _TIE * size).argmax(axis=0)
         for position, j in enumerate(mode.left):
             chosen = np.flatnonzero(first == position)
@@ -429,6 +433,7 @@ class PiecewiseLinearJump:
         times, sizes = mode.time_state @ columns, np.abs(mode.time_state) @ size
         times[:, width:] += mode.time_input
         sizes[:, width:] += np.abs(mode.time_input)
+        # Rounding of the times, entry by entry: sizes are the sums of their absolute terms.
         limits = accuracy * _count_roundings(len(self.guards), columns.shape[1]) * sizes
         for position, j in enumerate(mode.left):
             rivals = np.delete(mode.left, position)
@@ -437,6 +442,7 @@ class PiecewiseLinearJump:
             tied = (np.abs(delays) <= limit).all(axis=1)
             if (rivals[tied] < j).any():  # of tied guards the one declared first fires
                 continue
+            # Delays of tied guards are rounding, and no boundary of the cone.
             cone = np.vstack([prefix.cone, delays[~tied]])
             interior = find_interior_point(cone, prefix.interior)
             if interior is not None:
@@ -468,6 +474,11 @@ class PiecewiseLinearJump:
         return [self._check_input(f"inputs[{k}]", u, count) for k, u in enumerate(inputs)]
 
     def _check_input(self, name: str, value: ArrayLike, count: int) -> Array:
+        """Return a change of the input as (count, nu), one row for each perturbation.
+
+        Raises:
+            InputError: The shape is wrong.
+        """
         u = _check_rows(name, value, self.input_dimension)
         if u.ndim == 2 and len(u) != count:
             raise InputError(f"{name} must have one row for each of {count} dx, got {len(u)}")
@@ -500,6 +511,7 @@ def _check_rows(name: str, value: ArrayLike, width: int) -> Array:
 
 
 def _join_parts(parts: list[tuple[Indices, Array]]) -> tuple[Indices, Array]:
+    """Return the rows (m,) and the perturbations (m, d) of all parts of a group."""
     if len(parts) == 1:
         return parts[0]
     index, state = zip(*parts, strict=True)
@@ -598,7 +610,10 @@ def _apply_jump(jump: JumpGains, columns: Array, width: int) -> Array:
 
 
 def _bound_terms(jump: JumpGains) -> JumpGains:
-    """Return the gains of absolute values: a bound of the terms that cancel in a jump."""
+    """Return the gains of absolute values: a bound of the terms that cancel in a jump.
+
+    `_apply_jump` subtracts `field_change` times the event time: with a minus sign it adds up.
+    """
     return JumpGains(
         np.abs(jump.time_state),
         np.abs(jump.time_input),

@@ -71,7 +71,9 @@ _LARGEST_GUARD_ACCELERATION = 1e4
 Guards that are not near grazing at this acceleration are not evaluated a second time: that saves
 time at nearly all events. Faster guards of so small a rate are not warned of."""
 _LONGEST_SHIFT = 1e-6
-"""Time in s over which a guard rate is taken to change linearly."""
+"""Time in s over which a guard rate is evaluated to find its change. The value is a choice.
+
+Over longer times the change is extrapolated: one Euler step that long may lead far off the flow."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,6 +134,7 @@ class JumpGains:
             are passed to it act in addition to the feedback.
         """
         change = self.reset_input @ gain
+        # Without a change a reset that is the identity stays None, which saves its products.
         return replace(
             self,
             time_state=self.time_state - self.time_input @ gain,
@@ -348,6 +351,8 @@ def linearize_crossing(
         terms = compute_jump_terms(mode, i, own, at, before.input_rate)
     else:
         terms = compute_linear_terms(mode, i, reset, at, before.input_rate)
+    # A rate is not significant if it is rounding: of its terms, or of the guard itself where all of
+    # them are tiny. 1e-300 prevents a division by zero in the message.
     scale = float(mode.guard_set.sizes[i])
     slope, size = terms.slope, terms.size + 1e-300
     if not slope < -max(GRAZING_RATIO * size, _GRAZING_RATE * scale):
@@ -365,6 +370,10 @@ def linearize_crossing(
 def _warn_if_rate_is_uncertain(guard: str, before: EventSide, terms: JumpTerms) -> None:
     """Warn if a guard rate changes much within the time to which its event is known.
 
+    This is a change by more than `_SIGNIFICANT_CHANGE` of the rate. It is measured over at most
+    `_LONGEST_SHIFT`, by an Euler step back along the flow, and beyond that taken as proportional
+    to the time.
+
     Args:
         guard: Name of the guard.
         before: Side before the event, with the accuracy of its state.
@@ -376,7 +385,8 @@ def _warn_if_rate_is_uncertain(guard: str, before: EventSide, terms: JumpTerms) 
     rtol, atol = (max(tolerance, MIN_RTOL) for tolerance in before.accuracy)
     delays = np.abs(terms.time_state)
     largest_error = atol + rtol * float(np.abs(x).max(initial=0.0))
-    # A bound of what follows: nearly all guards are far from grazing, and are done here.
+    # A bound of the relative change that follows, for guards of up to that acceleration: nearly all
+    # are far from grazing, and are done here without another evaluation of the mode.
     bound = _LARGEST_GUARD_ACCELERATION * largest_error * float(delays.sum()) ** 2
     if bound <= _SIGNIFICANT_CHANGE:
         return

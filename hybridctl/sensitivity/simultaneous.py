@@ -64,7 +64,9 @@ _BACKWARD_TIME_FLOOR = 1e-15
 Times of guards that depend on the input alone are rounding for all perturbations of the state
 (test_contacts_that_an_input_releases_together_do_so_whatever_the_state)."""
 _FIRST_WINDOW = 1e-8
-"""Time in s after the first guard within which another one may be the first of perturbed runs."""
+"""Time in s after the first guard within which another one may be the first of perturbed runs.
+
+It is the default event window, within which guards are one event. The value is a choice."""
 
 
 def jump_derivative(
@@ -133,6 +135,7 @@ def linearize_event_under_law(
         jump = _linearize_in_turn(system, event, law)
         if isinstance(jump, PiecewiseLinearJump) and len(event.guards) > 1:
             return jump  # phantom modes have their own feedback already
+    # The other jumps are open loop. The law's Jacobian is du/dx, and a gain K has du = -K dx.
     before = law((), event.mode_before, event.state_before)
     gain = -before.jacobian(event.time, event.state_before)
     if isinstance(jump, JumpGains):
@@ -200,6 +203,7 @@ def linearize_at_border(
 def _look_up_jump(
     jumps: Mapping[tuple[frozenset[int], int], JumpGains], fired: frozenset[int], j: int
 ) -> JumpGains:
+    """Return the jump of j after those in `fired`; a function of the module can be pickled."""
     return jumps[fired, j]
 
 
@@ -358,6 +362,13 @@ def _linearize_in_turn(
 
 def _check_times_ascend(piecewise: PiecewiseLinearJump, event: Event) -> None:
     """Check for random perturbations that no guard fires before one that it waited for, [RS] (7).
+
+    Times of firing are compared with the latest one before. A step back counts as rounding up to
+    `_BACKWARD_TIME` of the largest time, and up to `_BACKWARD_TIME_FLOOR`.
+
+    Args:
+        piecewise: The jump.
+        event: The event, for messages.
 
     Raises:
         AmbiguousEventError: A guard fires earlier than a guard before it.

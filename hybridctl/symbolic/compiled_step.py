@@ -236,6 +236,7 @@ class CompiledMode(ModeModel, CompiledSteps):
             sound, error, states, guards, bounds = self._step((t, *scalars), x, law.value)
             inputs = law.at_nodes
         elif isinstance(law, LinearFeedback):
+            # (k, nu) and (k, nu, nx), read by CasADi as columns: (nu, k) and (nx, nu k).
             offsets, gains = law.along(t + ahead.h * _LAW_FRACTIONS)
             limits = _NO_LIMITS if law.limits is None else law.limits
             columns = (
@@ -280,7 +281,7 @@ class CompiledMode(ModeModel, CompiledSteps):
             density, through_input, compliance = noise
             densities = density.ravel(), through_input.ravel(), (compliance,)
             sound, error, end, columns, *noise_results = self._noisy_step(*arguments, *densities)
-        if not sound[0] > 0.0:
+        if not sound[0] > 0.0:  # as in `step`
             return None
         # The covariance is symmetric, so that only the transition matrix is transposed.
         results = end.copy(), columns.T.copy(), *(array.copy() for array in noise_results)
@@ -404,6 +405,10 @@ def _compute_step(
         motion: Field and guards, see `build_step`.
         start: Symbols of the arguments.
         law: Returns the input (nu,) at the i-th time of `_LAW_FRACTIONS` and a state (nx,).
+
+    Returns:
+        Soundness, error in units of the tolerance, states (nx, 8), inputs (nu, 8), guards (n, 8),
+        and lower bounds (n,) of the guards.
     """
     t, h, x, parameters = start.t, start.h, start.x, start.parameters
     rate = _select_results(motion, "rate", 0, 2)
@@ -544,6 +549,10 @@ def _compute_stages(
         rate: The rate at a stage, of the shape of `x`.
         last: Number of the last stage. If None, those of the dense output are included. The end of
             the step is stage `_STAGES`.
+
+    Returns:
+        Lists by the number of the stage, which is 0 for the start: states and rates of the shape of
+        `x`, in units of the state (per s), and the scalar soundness.
     """
     first, least = rate(0, start.t, x)
     states, rates, sound = [x], [first], [least]

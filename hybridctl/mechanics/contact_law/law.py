@@ -121,7 +121,10 @@ class CoulombProblem:
     magnitude: float = 0.0
 
     def possible_states(self, i: int) -> Modes:
-        """Return the states that contact i can be in."""
+        """Return the states that contact i can be in: without tangents, in space, in a plane.
+
+        A contact that slides already has a direction and a free w_t, so it opens or slides on.
+        """
         rows, direction = self.tangents[i], self.sliding[i]
         if len(rows) == 0:
             return (OPEN, CLOSED)
@@ -280,6 +283,9 @@ def evaluate_forces(
         forces: Proposed forces (r,).
         modes: States in which the law is evaluated. If None, each contact has the state that its
             forces and rates show: it is closed, or sticks, if it may do so within 1e-9.
+
+    Returns:
+        The solution. Its residual is infinite if forces are not finite.
     """
     forces = forces.copy()
     rates = problem.delassus @ forces + problem.free
@@ -304,6 +310,8 @@ def evaluate_forces(
         problem.contacts, states, directions, strict=True
     ):
         force, rate = forces[[i, *rows]].tolist(), rates[[i, *rows]].tolist()
+        # How far force and rate are inside the inequalities of the state; infinite without one.
+        # A slack below zero is a violation. Equations add theirs to `rate_violations`.
         force_slack, rate_slack = force[0], np.inf
         if state == OPEN:
             force_slack, rate_slack = np.inf, rate[0]
@@ -332,6 +340,7 @@ def _classify_contact(force: list[float], rate: list[float], given: list[float] 
 
     At an exact solution either f_n or w_n is zero, so that the sign of w_n - f_n decides.
     """
+    # The difference is not changed much by rounding of the one that should be zero.
     if rate[0] - force[0] > BOUNDARY_TOLERANCE:
         return OPEN
     if len(rate) == 1:
