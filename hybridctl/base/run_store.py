@@ -212,6 +212,9 @@ class RunStore:
             overwrite: Whether a finished run, or one that could be resumed, is replaced.
             inputs: Files that the run reads.
 
+        Returns:
+            The marker, in the folder itself.
+
         Raises:
             InputError: The folder has visible files and no marker. Or its run is of another kind,
                 has changed files, wrote one of `inputs`, or is not replaced without `overwrite`.

@@ -250,6 +250,7 @@ class CompiledKernel:
 
     @cached_property
     def _stages(self) -> StageKernel:
+        """The stage kernel that makes the steps for which there is no compiled one."""
         return StageKernel(DOP853_TABLEAU, self._motion, self._rtol, self._atol)
 
     def start(self, t: float, x: Array) -> None:
@@ -317,7 +318,16 @@ class CompiledKernel:
         return self._ended or step
 
     def _take_step(self, start: float, x: Array, end: float) -> tuple[float, Step | None]:
-        """Return the error of a compiled step, and the step; None where it does not hold."""
+        """Return the error of a compiled step, and the step.
+
+        Args:
+            start: Time at its start, s.
+            x: Coordinates (nx,) there.
+            end: Time at its end, s.
+
+        Returns:
+            The error in units of the tolerance. Infinity and None where there is no sound step.
+        """
         ahead = StepRequest(start, x, end - start, self._rtol, self._atol)
         taken = self._steps.step(ahead, self._law)
         if taken is None:
@@ -353,6 +363,9 @@ class ExplicitStepper:
 
         Args:
             longest: Greatest length of the step, s.
+
+        Returns:
+            The step, with an error below 1 in units of the tolerance. It ends at `t_end` at most.
 
         Raises:
             StepSizeError: Steps that are short enough no longer change the time.

@@ -211,10 +211,12 @@ def fire_in_all_orders(
     by_name = sorted(guards)
 
     def list_waiting(key: ModeKey, order: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the guards of the event that a mode has and that have not fired, by name."""
         names = system.outgoing(key).guards.names
         return tuple(name for name in by_name if name in names and name not in order)
 
     def fire(reached: FiringOrder, name: str) -> FiringOrder:
+        """Return where one more guard leads by its single edge."""
         x = reached.jump.state
         edge = get_single_edge(system, reached.mode, name)
         key, jump = edge.jump(t, x, u)
@@ -259,6 +261,11 @@ def explore_orders(
     resets = count(1)
 
     def explore(reached: S, done: frozenset[G]) -> Iterator[S]:
+        """Yield a result, and those that it leads to unless they are known.
+
+        Raises:
+            AmbiguousEventError: The limit of resets is exceeded.
+        """
         yield reached
         same = known.setdefault(done, [])
         if any(agree(reached, other) for other in same):

@@ -258,10 +258,14 @@ def _simulate(
         x0: Initial state (nx,).
         start: Start time, s.
         ends_run: Returns whether an event of guards ends the run.
+
+    Returns:
+        The trajectory, on the clock of the run. An error of the start or of the run is raised.
     """
     system = run.system
 
     def find_mode() -> ModeKey:
+        """Return the mode that is consistent with x0 and the policy's first input."""
         return select_start_mode(system, run.policy, start, check_vector("x0", x0))
 
     mode = find_mode() if mode is None else system.complete_mode(mode, find_mode)
@@ -383,6 +387,9 @@ def _event_loop(run: Run, start: ArcStart, ends_run: Callable[[Event], bool]) ->
         start: Start of the first arc.
         ends_run: Returns whether an event of guards ends the run.
 
+    Returns:
+        The trajectory up to the end of the time span, or to the event that ends the run.
+
     Raises:
         StepLimitError: If the run takes more than `run.max_steps` steps.
         EventLimitError: If it has more than `run.max_events` events of guards.
@@ -450,6 +457,9 @@ def _make_event_limit_error(
         key: Mode of the last arc.
         flown: The last arc, which ends in the event that is one too many.
         trajectory: The run so far.
+
+    Returns:
+        The error, which is not raised here.
     """
     guards = () if flown.crossing is None else flown.crossing.guards
     message = (

@@ -232,7 +232,15 @@ class PiecewiseLinearJump:
         return Passage(result, orders, times)
 
     def jump(self, fired: frozenset[int], j: int) -> JumpGains:
-        """Return the jump of guard j in the phantom mode of the guards in `fired`."""
+        """Return the jump of guard j in the phantom mode of the guards in `fired`.
+
+        Args:
+            fired: Indices of the guards that have fired.
+            j: Index of the guard, one of the others.
+
+        Returns:
+            The gains. Sizes that do not fit raise a `SystemDefinitionError`.
+        """
         return self._get_jump(fired, j)
 
     def with_feedback(self, gain: Callable[[frozenset[int]], Array]) -> PiecewiseLinearJump:
@@ -244,11 +252,19 @@ class PiecewiseLinearJump:
         return PiecewiseLinearJump(self.guards, partial(_micro_with_feedback, self, gain))
 
     def remaining_jump(self, fired: Iterable[int]) -> PiecewiseLinearJump:
-        """Return the jump of the guards that are left where `fired` have fired, in their order."""
+        """Return the jump of the guards that are left where some have fired.
+
+        Args:
+            fired: Indices of those that have fired.
+
+        Returns:
+            The jump of the others, in the order of declaration.
+        """
         done = frozenset(fired)
         left = [j for j in range(len(self.guards)) if j not in done]
 
         def micro(later: frozenset[int], j: int) -> JumpGains:
+            """Return the jump of guard j of those left."""
             return self.jump(done | {left[i] for i in later}, left[j])
 
         return PiecewiseLinearJump([self.guards[j] for j in left], micro)
@@ -283,7 +299,11 @@ class PiecewiseLinearJump:
         return OrderGains(state, tuple(rest))
 
     def matrix(self, order: Sequence[int]) -> Array:
-        """Return the product (d+, d) of the saltation matrices in this order, [Bder] (57)."""
+        """Return the product (d+, d) of the saltation matrices in one order, [Bder] (57).
+
+        Args:
+            order: Each of 0 to n-1 once, else an `InputError` is raised.
+        """
         return self.order_gains(order).state
 
     def pieces(self, *, accuracy: float = GAIN_ROUNDING) -> tuple[Piece, ...]:
@@ -351,6 +371,9 @@ class PiecewiseLinearJump:
 
         Args:
             fired: Guards that have fired.
+
+        Returns:
+            The mode. With `times` no jump is evaluated for it.
 
         Raises:
             SystemDefinitionError: Its guards act on different numbers of states or inputs.
@@ -572,7 +595,12 @@ def group_equal_pieces(
 
 
 def are_equal_maps(maps: Sequence[Array], accuracy: float) -> bool:
-    """Return whether maps differ from the first by at most this part of its largest entry."""
+    """Return whether maps differ from the first by at most this part of its largest entry.
+
+    Args:
+        maps: Maps of one shape, at least one.
+        accuracy: Difference of an entry that counts as none, relative to that largest entry.
+    """
     first, *others = maps
     limit = accuracy * np.abs(first).max(initial=0.0)
     return all(np.abs(other - first).max(initial=0.0) <= limit for other in others)

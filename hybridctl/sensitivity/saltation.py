@@ -198,7 +198,12 @@ def jump_gains(system: HybridSystem, event: Event) -> JumpGains:
 
 
 def make_identity_jump(ndx: int, nu: int) -> JumpGains:
-    """Return the jump that keeps perturbations of ndx dimensions and ignores nu inputs."""
+    """Return the jump that keeps perturbations and ignores the input: G = 1, J = 0.
+
+    Args:
+        ndx: Dimension of the perturbations.
+        nu: Number of inputs.
+    """
     none = np.zeros(ndx)
     return JumpGains(none, np.zeros(nu), None, np.zeros((ndx, nu)), none, none)
 
@@ -260,7 +265,14 @@ class EventSide:
         return np.asarray(self.point.field, dtype=np.float64)
 
     def guard_rate(self, guard: str) -> float:
-        """Return the rate of a guard along the flow, in its unit per s."""
+        """Return the rate of a guard along the flow and the rate of the input.
+
+        Args:
+            guard: Name of the guard.
+
+        Returns:
+            The rate in the unit of the guard per s, negative where the guard falls.
+        """
         d = self.point.guard_row(find_guard_index(self.mode, guard))
         return float(d.time + d.state @ self.field + d.input @ self.input_rate)
 
@@ -269,14 +281,23 @@ class EventSide:
         return JumpPoint(self.time, self.state, self.input, report, self.point)
 
     def shifted(self, dt: float) -> EventSide:
-        """Return the side dt (s) later, or earlier if negative, by one Euler step of its flow."""
+        """Return the side at another time, by one Euler step of its flow.
+
+        Args:
+            dt: Time in s by which it is later, or earlier if negative.
+        """
         x = self.mode.space.integrate(self.state, dt * self.field)
         u = self.input + dt * self.input_rate
         return replace(self, point=self.mode.calc(self.time + dt, x, u))
 
 
 def evaluate_event_sides(system: HybridSystem, event: Event) -> tuple[EventSide, EventSide]:
-    """Return the sides of an event, before and after it; both have the input's rate before it."""
+    """Return the sides of an event, before and after it; both have the input's rate before it.
+
+    Args:
+        system: The hybrid system of the run.
+        event: The event. Its accuracy is that of both sides.
+    """
     before, after = system.mode(event.mode_before), system.mode(event.mode_after)
     t, rate = event.time, event.input_rate
     return (

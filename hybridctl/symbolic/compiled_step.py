@@ -389,6 +389,7 @@ def build_feedback_step(motion: Function) -> Function:
     offsets, gains, least, most = (ca.MX.sym("law", *shape) for shape in shapes)
 
     def law(i: int, x: Expression) -> Expression:
+        """Return the input (nu,) at the i-th time of `_LAW_FRACTIONS`."""
         u = offsets[:, i] - ca.mtimes(gains[:, nu * i : nu * (i + 1)].T, x)
         return ca.fmin(ca.fmax(u, least), most)
 
@@ -462,6 +463,7 @@ def build_differentiated_step(
 
     # The state of the integration is [x, x's derivative (nx, ndx), covariance (nx, nx) if noisy].
     def rate(i: int, time: Expression, state: Expression) -> tuple[Expression, Expression]:
+        """Return the rate of that state, of its shape, and the soundness of the field."""
         value, by_state, *by_input, sound = field(time, state[:, 0], u, *start.parameters)
         matrix_rate = ca.mtimes(by_state, state[:, 1:])
         if noisy:
@@ -500,7 +502,11 @@ def build_differentiated_step(
 
 
 def find_least_soundness(values: Sequence[Expression]) -> Expression:
-    """Return the least of some values of soundness; one that is NaN counts as -1e300."""
+    """Return the least of some values of soundness; one that is NaN counts as -1e300.
+
+    Args:
+        values: Scalars; each is positive where the results that it belongs to hold.
+    """
     # The minimum alone passes over NaN; `fmax` replaces it by its other argument.
     return ca.mmin(ca.fmax(ca.vertcat(*values), -_LARGEST_SOUNDNESS))
 

@@ -124,6 +124,9 @@ class CoulombProblem:
         """Return the states that contact i can be in: without tangents, in space, in a plane.
 
         A contact that slides already has a direction and a free w_t, so it opens or slides on.
+
+        Args:
+            i: Index of the contact.
         """
         rows, direction = self.tangents[i], self.sliding[i]
         if len(rows) == 0:
@@ -142,7 +145,12 @@ class CoulombProblem:
         return total
 
     def has_unknown_direction(self, i: int, state: str) -> bool:
-        """Return whether contact i begins to slide in space, in a direction to be found."""
+        """Return whether contact i begins to slide in space, in a direction to be found.
+
+        Args:
+            i: Index of the contact.
+            state: Its state.
+        """
         return state == SLIP and self.sliding[i] is None
 
     def restrict(self, contacts: Sequence[int]) -> CoulombProblem:
@@ -217,7 +225,11 @@ class ProblemUnits:
     rates: Array
 
     def restore(self, solution: CoulombSolution) -> CoulombSolution:
-        """Return a solution of the dimensionless problem in the units of the original one."""
+        """Return a solution of the dimensionless problem in the units of the original one.
+
+        Args:
+            solution: The solution. Its residuals stay dimensionless.
+        """
         forces, rates = self.forces * solution.forces, self.rates * solution.rates
         return replace(solution, forces=forces, rates=rates)
 
