@@ -40,8 +40,10 @@ from types import (
     CodeType,
     FunctionType,
     MappingProxyType,
+    MethodDescriptorType,
     MethodType,
     ModuleType,
+    WrapperDescriptorType,
 )
 from typing import Any
 from uuid import UUID
@@ -72,6 +74,8 @@ _UFUNC_MODULES = (np, scipy.special)
 is from, and one by `np.frompyfunc` not what it calls."""
 _LRU_WRAPPER = type(lru_cache(len))
 """Type of the functions that `functools.cache` and `functools.lru_cache` return."""
+_GENERATED_TYPES = ("member_descriptor", "getset_descriptor", "_abc_data", "_tuplegetter")
+"""Names of the types of attributes that Python makes from the fields and bases of a class."""
 _LARGEST_DECIMAL = 2**64
 """Whole numbers from it on are hexadecimal: Python refuses decimals of more than 4300 digits. The
 threshold is a choice."""
@@ -327,8 +331,8 @@ class _Description:
         if type(value) in (staticmethod, classmethod):
             return {f"${type(value).__name__}": self.form(where, value.__func__)}
         if type(value) is property:
-            parts = (value.fget, value.fset, value.fdel)
-            return {"$property": [self.form(where, part) for part in parts]}
+            accessors = (value.fget, value.fset, value.fdel)
+            return {"$property": [self.form(where, part) for part in accessors]}
         if type(value) is cached_property:
             return {"$property": self.form(where, value.func)}
         if isinstance(value, FunctionType | type):
@@ -338,7 +342,17 @@ class _Description:
             home = next(homes, None)
             return None if home is None else {"$name": f"{home.__name__}.{value.__name__}"}
         if isinstance(value, BuiltinFunctionType) and _is_of_module(value):
-            return {"$name": f"{value.__module__}.{value.__qualname__}"}
+            # Compiled modules of the user's own go by their files, too.
+            if is_installed(value.__module__):
+                return {"$name": f"{value.__module__}.{value.__qualname__}"}
+            module = sys.modules.get(value.__module__ or "")
+            source = None if module is None else digest_sources(module)
+            return None if source is None else {"$module": [value.__qualname__, source]}
+        owner = value.__self__ if isinstance(value, BuiltinFunctionType) else None
+        if isinstance(value, WrapperDescriptorType | MethodDescriptorType):
+            owner = value.__objclass__
+        if isinstance(owner, type):  # such as `tuple.__new__` or `str.__str__`
+            return {"$builtin": [self.form(where, owner), value.__name__]}
         if type(value) is _LRU_WRAPPER:
             return {"$wraps": self.form(where, value.__wrapped__)}
         return None
@@ -425,8 +439,8 @@ class _Description:
             function = value.__func__ if isinstance(value, staticmethod | classmethod) else value
             if special and (not callable(function) or _is_generated(function)):
                 continue
-            # Made by Python from the fields and bases, and without a form.
-            if type(value).__name__ in ("member_descriptor", "getset_descriptor", "_abc_data"):
+            # These follow from the rest, and have no form.
+            if type(value).__name__ in _GENERATED_TYPES:
                 continue
             where = f"class {kind.__qualname__!r} has {name!r}, which"
             parts[name] = self._form_or_source(where, value, module)
@@ -554,7 +568,7 @@ def _is_generated(function: Any) -> bool:
     if code is None or code.co_filename != "<string>":
         return False
     if code.co_name == "<lambda>":  # `__new__` of a named tuple
-        return code.co_varnames[:1] == ("_cls",)
+        return bool(code.co_varnames[:1] == ("_cls",))
     if sys.version_info < (3, 11):
         # Their text begins with the function in which they are made. A method of a class that has
         # a decorator and a field is never on its second line.

@@ -385,7 +385,9 @@ def test_what_hides_a_part_of_itself_is_refused(value):
 
 CLASSES = """
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import partial
+from typing import NamedTuple
 import msgspec
 class Meta(type):
     def __call__(cls):
@@ -411,6 +413,11 @@ class Own:
     a: int
     def __repr__(self):
         return 2
+class Pair(NamedTuple):
+    a: int = 2
+class Name(str, Enum):
+    A = "2"
+    __str__ = str.__str__
 class Entry(msgspec.Struct):
     a: int = 2
 """
@@ -418,7 +425,7 @@ class Entry(msgspec.Struct):
 
 @pytest.mark.parametrize(
     "name",
-    ["Law", "Part", "Made", "Plain", "Slotted", "Compared", "Own", "Entry"],
+    ["Law", "Part", "Made", "Plain", "Slotted", "Compared", "Own", "Pair", "Name", "Entry"],
 )
 def test_classes_without_a_file_differ_by_all_that_they_calculate_with(name):
     def text(number):
