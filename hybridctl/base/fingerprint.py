@@ -1,18 +1,21 @@
 """Canonical forms of settings and of code, by which kept results are found again.
 
 A journal keeps results by what they depend on. `make_canonical_form` describes a value such that
-two values with one form are the same for a computation, whoever made them, in whichever process:
+two values with one form give the same results, whoever made them, in whichever process. Where that
+is in doubt two equal values have two forms: a result is then computed once more.
 
 - None, truth values, whole numbers below 2^64, finite floats and text stand for themselves, lists
   and mappings of text to values too. All else is tagged by a key that begins with "$".
+- The order of a dict does not count: code that depends on it needs an `OrderedDict` or a list.
 - Floats are exact: nan, inf, -inf and -0.0 are four values, and 1 is not 1.0.
 - Arrays go by type, shape and the digest of all their bytes.
-- Dataclasses, named tuples and msgspec structs go by their class and fields. A dataclass with a
-  `__getstate__` of its own goes by the state that this returns, as it does when pickled.
+- Dataclasses, named tuples and msgspec structs go by their class, fields and other attributes. A
+  dataclass with a `__getstate__` of its own goes by the state that this returns, as it does when
+  pickled.
 - Functions and classes go by their code: by name within installed packages (whose versions a
   journal has to name), else by what is executed: the bytecode with its constants, defaults,
-  closure, and whatever globals it reads. Comments and layout do not matter, the version of Python
-  does.
+  closure, attributes, and whatever globals it reads. Comments, layout and annotations do not
+  matter, the version of Python does.
 
 Other objects have no form and are refused by name: two of them cannot be told apart for sure.
 """
@@ -25,26 +28,29 @@ import sys
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from enum import Enum
+from enum import Enum, Flag
 from fractions import Fraction
-from functools import cached_property, partial
-from pathlib import PurePath
+from functools import cached_property, lru_cache, partial
+from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
 from types import (
     BuiltinFunctionType,
     CodeType,
     FunctionType,
     MappingProxyType,
+    MethodDescriptorType,
     MethodType,
     ModuleType,
+    WrapperDescriptorType,
 )
 from typing import Any
 from uuid import UUID
 
 import msgspec
 import numpy as np
+import scipy.special
 
 from hybridctl.base.checks import quote
 from hybridctl.base.code_reading import (
@@ -59,9 +65,17 @@ from hybridctl.base.files import find_named_files
 
 _EXACT_REPR = (date, datetime, time, timedelta, Decimal, Fraction, UUID, range, type(...))
 """Types whose representation determines the value."""
-_ARRAYS = (np.ndarray, np.memmap, np.matrix)
-"""Arrays that are described by their entries alone; other subclasses hold more, such as units."""
-_MAPPINGS = (dict, OrderedDict, MappingProxyType)
+_PATHS = (PurePosixPath, PureWindowsPath, PosixPath, WindowsPath)
+_ARRAYS = (np.ndarray, np.memmap)
+"""Arrays that are described by their entries alone; other subclasses hold more, such as units, or
+calculate otherwise, such as `np.matrix`."""
+_UFUNC_MODULES = (np, scipy.special)
+"""Modules whose functions on arrays (`np.ufunc`) go by their names. A ufunc does not tell where it
+is from, and one by `np.frompyfunc` not what it calls."""
+_LRU_WRAPPER = type(lru_cache(len))
+"""Type of the functions that `functools.cache` and `functools.lru_cache` return."""
+_GENERATED_TYPES = ("member_descriptor", "getset_descriptor", "_abc_data", "_tuplegetter")
+"""Names of the types of attributes that Python makes from the fields and bases of a class."""
 _LARGEST_DECIMAL = 2**64
 """Whole numbers from it on are hexadecimal: Python refuses decimals of more than 4300 digits. The
 threshold is a choice."""
@@ -124,12 +138,13 @@ class _Description:
     Attributes:
         _open: Ids of the objects that contain the present one, from the outermost. An object that
             contains itself is described by its place in this list.
-        _known: Forms of functions and classes that have been described, by id.
+        _known: Functions and classes that have been described, each with its form, by id. It holds
+            the object, too: the id of one that has been deleted may be that of another.
     """
 
     def __init__(self) -> None:
         self._open: list[int] = []
-        self._known: dict[int, Any] = {}
+        self._known: dict[int, tuple[Any, Any]] = {}
 
     def form(self, where: str, value: Any) -> Any:
         """Return the form of a value.
@@ -152,7 +167,7 @@ class _Description:
         if kind is float:
             return value if math.isfinite(value) else {"$float": repr(value)}
         if id(value) in self._known:
-            return self._known[id(value)]
+            return self._known[id(value)][1]
         if id(value) in self._open:
             return {"$again": self._open.index(id(value))}
         self._open.append(id(value))
@@ -184,38 +199,47 @@ class _Description:
             InputError: An entry of an array, or the class of an enum, has no form.
         """
         if isinstance(value, Enum):
-            return {"$enum": [self.form(where, type(value)), value.name]}
+            # A combination of flags has no name before Python 3.11, nor with unknown bits after.
+            label = value.value if isinstance(value, Flag) else value.name
+            return {"$enum": [self.form(where, type(value)), label]}
         if isinstance(value, np.ndarray):
             return self._array_form(where, value)
         if isinstance(value, np.generic) and not value.dtype.hasobject:
-            return {"$number": [value.dtype.str, value.tobytes().hex()]}
+            return {"$number": [_describe_dtype(value.dtype), value.tobytes().hex()]}
         if type(value) is complex:
             return {"$complex": [self.form(where, value.real), self.form(where, value.imag)]}
         if type(value) in (bytes, bytearray):
-            return {"$bytes": [len(value), _hash_short(value)]}
-        if isinstance(value, PurePath):
-            return {"$path": str(value)}
+            return {f"${type(value).__name__}": [len(value), _hash_short(value)]}
+        if type(value) in _PATHS:
+            return {f"${type(value).__name__}": str(value)}
         if isinstance(value, _EXACT_REPR) and type(value) in _EXACT_REPR:
             return {f"${type(value).__name__}": repr(value)}
         return None
 
     def _array_form(self, where: str, value: Any) -> Any:
-        """Return the form of an array, None for subclasses that hold more than their entries."""
+        """Return the form of an array, None for subclasses that hold more than their entries.
+
+        Raises:
+            InputError: An entry is an object without a form.
+        """
         if type(value) is np.ma.MaskedArray:
-            mask = np.ma.getmaskarray(value)
-            return {"$masked": [self.form(where, value.filled()), self.form(where, mask)]}
+            # The masked entries count, too: code can clear the mask.
+            parts = (np.ma.getdata(value), np.ma.getmaskarray(value), value.fill_value)
+            return {"$masked": [self.form(where, part) for part in parts]}
+        if type(value) is np.matrix:  # its `*` is the product of matrices
+            return {"$matrix": self.form(where, np.asarray(value))}
         if type(value) not in _ARRAYS:
             return None
         if value.dtype.hasobject:
             entries = [self.form(where, entry) for entry in value.ravel().tolist()]
             return {"$objects": [list(value.shape), entries]}
-        kind = value.dtype.descr if value.dtype.names else value.dtype.str
-        return {"$array": [str(kind), list(value.shape), _hash_short(value.tobytes())]}
+        kind = _describe_dtype(value.dtype)
+        return {"$array": [kind, list(value.shape), _hash_short(value.tobytes())]}
 
     def _container_form(self, where: str, value: Any) -> Any:
         """Return the form of a list, tuple, set or mapping.
 
-        Entries of sets and of mappings without text keys are sorted, as their order has no meaning.
+        Entries of sets and of dicts without text keys are sorted, as their order has no meaning.
 
         Args:
             where: Place of the value in words, for errors.
@@ -240,7 +264,13 @@ class _Description:
         if kind in (set, frozenset):
             entries = [self.form(f"{where}, an entry", entry) for entry in value]
             return {f"${kind.__name__}": sorted(entries, key=_sort_key)}
-        if kind not in _MAPPINGS:
+        if kind is OrderedDict:
+            pairs = [self.form(f"{where}, an entry", entry) for entry in value.items()]
+            return {"$ordered": pairs}
+        if kind is MappingProxyType and hasattr(value, "copy"):
+            # The copy is of the mapping within, which may have an order, or values for all keys.
+            return self.form(where, value.copy())
+        if kind is not dict:
             return None
         if all(type(key) is str and not key.startswith("$") for key in value):
             return {key: self.form(f"{where}.{key}", entry) for key, entry in value.items()}
@@ -251,14 +281,24 @@ class _Description:
         return {"$mapping": sorted(pairs, key=_sort_key)}
 
     def _object_form(self, where: str, value: Any) -> Any:
-        """Return the form of a dataclass or a struct: class and fields; None for other types."""
+        """Return the form of a dataclass or a struct.
+
+        Args:
+            where: Place of the value in words, for errors.
+            value: The value.
+
+        Returns:
+            The forms of the class and, by name, of the state that `_own_state` returns, or else of
+            fields and other attributes. None for other types.
+
+        Raises:
+            InputError: The class or a field has no form.
+        """
         kind = type(value)
         if is_dataclass(kind):
             # What `__getstate__` leaves out is not part of the value, such as the system of a run.
             own = _own_state(value)
-            entries = (
-                {f.name: getattr(value, f.name) for f in fields(value)} if own is None else own
-            )
+            entries = _attributes(value) if own is None else own
         elif isinstance(value, msgspec.Struct):
             entries = {name: getattr(value, name) for name in kind.__struct_fields__}
         else:
@@ -282,52 +322,68 @@ class _Description:
         if isinstance(value, ModuleType):
             installed = is_installed(value.__name__)
             return {"$module": [value.__name__, None if installed else digest_sources(value)]}
-        if isinstance(value, partial):
+        # Exact types from here on: what a subclass adds to them would not be described.
+        if type(value) is partial:
             parts = (value.func, value.args, value.keywords)
             return {"$partial": [self.form(where, part) for part in parts]}
         if isinstance(value, MethodType):
             return {"$method": [self.form(where, value.__func__), self.form(where, value.__self__)]}
-        if isinstance(value, staticmethod | classmethod):
+        if type(value) in (staticmethod, classmethod):
             return {f"${type(value).__name__}": self.form(where, value.__func__)}
-        if isinstance(value, property):
-            return {"$property": [self.form(where, part) for part in (value.fget, value.fset)]}
-        if isinstance(value, cached_property):
+        if type(value) is property:
+            accessors = (value.fget, value.fset, value.fdel)
+            return {"$property": [self.form(where, part) for part in accessors]}
+        if type(value) is cached_property:
             return {"$property": self.form(where, value.func)}
         if isinstance(value, FunctionType | type):
             return self._named_form(where, value)
         if isinstance(value, np.ufunc):
-            return {"$name": f"numpy.{value.__name__}"}
+            homes = (m for m in _UFUNC_MODULES if getattr(m, value.__name__, None) is value)
+            home = next(homes, None)
+            return None if home is None else {"$name": f"{home.__name__}.{value.__name__}"}
         if isinstance(value, BuiltinFunctionType) and _is_of_module(value):
-            return {"$name": f"{value.__module__}.{value.__qualname__}"}
-        wrapped = getattr(value, "__wrapped__", None)  # as of `functools.lru_cache`
-        if callable(value) and wrapped is not None:
-            return {"$wraps": self.form(where, wrapped)}
+            # Compiled modules of the user's own go by their files, too.
+            if is_installed(value.__module__):
+                return {"$name": f"{value.__module__}.{value.__qualname__}"}
+            module = sys.modules.get(value.__module__ or "")
+            source = None if module is None else digest_sources(module)
+            return None if source is None else {"$module": [value.__qualname__, source]}
+        owner = value.__self__ if isinstance(value, BuiltinFunctionType) else None
+        if isinstance(value, WrapperDescriptorType | MethodDescriptorType):
+            owner = value.__objclass__
+        if isinstance(owner, type):  # such as `tuple.__new__` or `str.__str__`
+            return {"$builtin": [self.form(where, owner), value.__name__]}
+        if type(value) is _LRU_WRAPPER:
+            return {"$wraps": self.form(where, value.__wrapped__)}
         return None
 
     def _named_form(self, where: str, value: Any) -> Any:
         """Return the form of a Python function or a class, and add it to `_known`."""
+        # The name determines the code together with the version of the package, which the caller
+        # has to keep. A function within a function has no name by which it can be found.
         if is_installed(value.__module__) and _is_importable(value):
             found = {"$name": f"{value.__module__}.{value.__qualname__}"}
         else:
             describe = self._class_parts if isinstance(value, type) else self._function_parts
             text = json.dumps(describe(value), sort_keys=True)
             found = {"$code": value.__qualname__, "$digest": _hash_short(text.encode())}
-        self._known[id(value)] = found
+        self._known[id(value)] = (value, found)
         return found
 
     def _function_parts(self, function: FunctionType) -> Any:
         """Return what a call executes: code, defaults, and the globals and closure that it reads.
 
         A global without a form is described by the text of its module, which makes its value. So
-        are the closure and the defaults of a function that can be imported, which its module made
-        once. Those of other functions vary from function to function: they need a form.
+        are the closure, the defaults and the attributes of a function that can be imported, which
+        its module made once. Those of other functions vary from function to function: they need a
+        form.
 
         Args:
             function: A function written in Python.
 
         Returns:
             The form of the code with its constants, that of the defaults, and the forms of the
-            closure and the globals by name.
+            closure, the globals and the attributes by name.
 
         Raises:
             InputError: A value that the function needs has no form, and no text stands for it.
@@ -347,6 +403,11 @@ class _Description:
             around[f"global {name}"] = self._form_or_source(
                 f"{title} uses {name!r}, which", value, module
             )
+        for name, value in vars(function).items():
+            if name != "__wrapped__":  # by `functools.wraps`; what is called is in the closure
+                around[f"attribute {name}"] = self._form_or_source(
+                    f"{title} has the attribute {name!r}, which", value, made_once
+                )
         defaults = (function.__defaults__, function.__kwdefaults__)
         return [
             self.form(f"{title}, its constants", _instructions(code)),
@@ -355,37 +416,51 @@ class _Description:
         ]
 
     def _class_parts(self, kind: type) -> Any:
-        """Return what makes a class: its bases, functions and constants.
+        """Return what makes a class: its bases, its metaclass, functions, constants and fields.
 
-        Functions that `dataclass` and `NamedTuple` write follow from the fields, and are left out.
-        Special attributes such as `__doc__` are left out, too, except functions.
+        Functions that `dataclass` and `NamedTuple` write are left out: they follow from the fields
+        and the arguments of the decorator. Special attributes that cannot be called are left out,
+        too, such as `__doc__`.
 
         Args:
             kind: The class.
 
         Returns:
-            The forms of the bases, and those of the attributes by name.
+            The forms of the bases, those of the attributes and fields by name, and that of the
+            metaclass.
 
         Raises:
             InputError: A base has no form, or an attribute has none and its module has no text.
         """
         module, parts = sys.modules.get(kind.__module__), {}
-        for name, value in vars(kind).items():
+        for name, value in (*vars(kind).items(), *_list_fields(kind)):
             special = name.startswith("__") and name.endswith("__")
             # `__new__` is a static method, `__init_subclass__` a class method.
             function = value.__func__ if isinstance(value, staticmethod | classmethod) else value
-            if special and not (isinstance(function, FunctionType) and not _is_written(function)):
+            if special and (not callable(function) or _is_generated(function)):
                 continue
-            # Made by Python from the fields and bases, and without a form.
-            if type(value).__name__ in ("member_descriptor", "getset_descriptor", "_abc_data"):
+            # These follow from the rest, and have no form.
+            if type(value).__name__ in _GENERATED_TYPES:
                 continue
             where = f"class {kind.__qualname__!r} has {name!r}, which"
             parts[name] = self._form_or_source(where, value, module)
-        bases = [self.form(f"class {kind.__qualname__!r}", base) for base in kind.__bases__]
-        return [bases, parts]
+        title = f"class {kind.__qualname__!r}"
+        bases = [self.form(title, base) for base in kind.__bases__]
+        # `type` has no form of its own: it would be described by itself.
+        meta = None if type(kind) is type else self.form(title, type(kind))
+        return [bases, parts, meta]
 
     def _form_or_source(self, where: str, value: Any, module: ModuleType | None) -> Any:
-        """Return the form of a value or, if it has none, a digest of the module that makes it.
+        """Return the form of a value or, if it has none, a digest of the text that makes it.
+
+        Args:
+            where: Place of the value in words, for errors.
+            value: The value, or the cell of a closure that holds it.
+            module: Module whose text determines the value, None if no text does. The digest is of
+                this text and that of the modules it uses (`digest_sources`).
+
+        Returns:
+            The form, or {"$source": digest}. The latter changes with any edit of the module.
 
         Raises:
             InputError: The value has no form, and `module` is None or has no text.
@@ -440,9 +515,65 @@ def _is_importable(value: Any) -> bool:
     return found is value
 
 
-def _is_written(function: FunctionType) -> bool:
-    """Return whether a function was compiled from text, as by `dataclass` or `NamedTuple`."""
-    return function.__code__.co_filename == "<string>"
+def _describe_dtype(dtype: np.dtype[Any]) -> str:
+    """Return the type of entries as text, for records with the names of their fields."""
+    return str(dtype.descr) if dtype.names else dtype.str
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass, and what else its object holds, by name.
+
+    A class that derives from a dataclass, or has an `InitVar`, may set more than the fields. Values
+    of cached properties follow from the others; they are there or not.
+    """
+    found = {one.name: getattr(value, one.name) for one in fields(value)}
+    for name, entry in getattr(value, "__dict__", {}).items():
+        if not isinstance(getattr(type(value), name, None), cached_property):
+            found.setdefault(name, entry)
+    return found
+
+
+def _list_fields(kind: type) -> list[tuple[str, Any]]:
+    """Return what `dataclass` or `msgspec` keep of a class beside its attributes, by name.
+
+    A default is no attribute of the class if it has slots, and a default factory never is.
+    """
+    found: list[tuple[str, Any]] = []
+    own = vars(kind)
+    if "__dataclass_fields__" in own:
+        found.append(("arguments of dataclass", repr(own["__dataclass_params__"])))
+        found.append(("fields", [_describe_field(f) for f in own["__dataclass_fields__"].values()]))
+    if issubclass(kind, msgspec.Struct):
+        config = kind.__struct_config__
+        options = {name: getattr(config, name) for name in dir(config) if name[0] != "_"}
+        found.append(("arguments of msgspec", repr(options)))
+        # Names, and the defaults of the last of them.
+        found.append(("fields", [kind.__struct_fields__, kind.__struct_defaults__]))
+    return found
+
+
+def _describe_field(field: Field[Any]) -> list[Any]:
+    """Return all of a field of a dataclass that its generated functions depend on."""
+    defaults = [[] if one is MISSING else [one] for one in (field.default, field.default_factory)]
+    options = (field.init, field.repr, field.compare, field.hash, field.kw_only)
+    return [field.name, field._field_type.name, *defaults, *options]  # type: ignore[attr-defined]
+
+
+def _is_generated(function: Any) -> bool:
+    """Return whether `dataclass` or `NamedTuple` compiled a function from text.
+
+    That its file is "<string>" is not enough: the functions of `python -c` have that, too.
+    """
+    code = getattr(function, "__code__", None)
+    if code is None or code.co_filename != "<string>":
+        return False
+    if code.co_name == "<lambda>":  # `__new__` of a named tuple
+        return bool(code.co_varnames[:1] == ("_cls",))
+    if sys.version_info < (3, 11):
+        # Their text begins with the function in which they are made. A method of a class that has
+        # a decorator and a field is never on its second line.
+        return bool(code.co_firstlineno <= 2)
+    return bool(code.co_qualname.startswith("__create_fn__."))
 
 
 def _instructions(code: CodeType) -> list[Any]:
@@ -458,8 +589,8 @@ def digest_named_files(settings: Any) -> Iterator[tuple[str, str]]:
         settings: Settings, see `files.find_named_files`.
 
     Yields:
-        Each file once, with 32 hexadecimal digits of its content. Files that cannot be read are
-        left out.
+        One pair for each text: a file that two texts name, such as "a" and "./a", comes twice. The
+        digest has 32 hexadecimal digits. Files that cannot be read are left out.
     """
     for text, path in find_named_files(settings).items():
         with suppress(OSError):

@@ -95,7 +95,8 @@ class Marker:
         files: Sizes and digests by name, one for each content that was written under the name.
         folders: Names of the folders that the run made.
         temporaries: Names of the files that are written first and then renamed; each has a UUID.
-        finished: Whether the run has ended without an error.
+        finished: Whether the run has ended without an error. False again while it is resumed, and
+            if it then fails.
         interrupted: Name of the folder, beside the marker, to which the results of this failed run
             are being moved. None if they are not moved.
 
@@ -242,7 +243,7 @@ class Marker:
         elif "interrupted" in entry:
             self.interrupted = _check_name(entry["interrupted"])
         else:
-            self.finished = self.finished or bool(entry["finished"])
+            self.finished = bool(entry["finished"])
 
     def owns(self, name: str, base: Path) -> bool:
         """Return whether the run wrote a file, and nobody changed it.

@@ -2,13 +2,15 @@
 
 A run lists what it writes in a marker, `.hybridctl.jsonl` in its folder: kind and version of the
 run first, then each file with its SHA-256, before the file appears under its name. A file belongs
-to a run if it is listed and still has a listed content. All other files are foreign: they are
-never moved, removed or overwritten, and a listed file that somebody has changed is foreign too.
+to a run if it is listed and still has a listed content. Of a journal, to which lines are added, the
+beginning has to be listed; of a temporary file, whose name is random, the name alone. All other
+files are foreign: they are never moved, removed or overwritten, and a listed file that somebody has
+changed is foreign too.
 
 A run that replaces an earlier one moves the earlier files into `.hybridctl-earlier`. They are
 removed when the run has ended, and moved back when it fails. A killed run does neither; the next
 run in that folder does it first. The marker of a run moves after its files, so it shows after a
-kill what to do: as long as it is in the source, the files have not all been moved. A move into
+kill what to do: as long as it is in the source, the move has not ended. A move into
 `.hybridctl-earlier` is then undone, and every other move is completed.
 """
 
@@ -72,7 +74,7 @@ class RunStore:
 
     Raises:
         InputError: The folder holds something else, another run uses it, or foreign files keep
-            the files of a killed run from going back.
+            the files of a killed run from moving; then none of them is moved.
         FileWriteError: The folder cannot be written.
     """
 
@@ -87,7 +89,7 @@ class RunStore:
         self._label = make_printable(str(path))
         self._header = {"hybridctl run": FORMAT_VERSION, **header}
         self._given = Path(os.path.abspath(path))
-        self.resumed = self.in_with_block = self._closed = False
+        self.resumed = self.in_with_block = self._closed = self._has_summary = False
         self._process = os.getpid()
         if path.exists() and not path.is_dir():
             raise InputError(f"out must be a folder, but {self._label} is a file")
@@ -145,6 +147,7 @@ class RunStore:
         """
         name = self._find_relative_name(target)
         self._check_free(name)
+        self._has_summary = self._has_summary or name == SUMMARY
         content = FileDigest.from_file(temporary, grows)
         if content not in self.marker.files.get(name, ()):
             self.marker.add(file=name, bytes=content.size, sha256=content.digest, grows=grows)
@@ -171,8 +174,9 @@ class RunStore:
                 removed, else that run is moved back.
 
         Raises:
-            FileWriteError: The files of the earlier run could not be removed or moved back. They
-                are in `EARLIER` of the folder.
+            FileWriteError: The end cannot be noted in the marker, as on a full disk. Or files of
+                the earlier run cannot be removed or moved back. What is left of that run is in
+                `EARLIER` of the folder; the next run there tries again.
         """
         # A forked process has a copy of this object, but the lock and the run are its parent's.
         if self._closed or self._process != os.getpid():
@@ -192,17 +196,24 @@ class RunStore:
             self._release()
 
     def close_left_over(self) -> None:
-        """Close the store of a run that no `with` statement ends; without `SUMMARY` it failed."""
-        self.close(ended=self.marker.owns(SUMMARY, self.root))
+        """Close the store of a run that no `with` statement ends.
+
+        It has failed if it has not written `SUMMARY`. A run that is resumed may have one already.
+        """
+        self.close(ended=self._has_summary and self.marker.owns(SUMMARY, self.root))
 
     def _open_marker(self, overwrite: bool, inputs: Sequence[Path]) -> Marker:
         """Return the marker of this run: a new one, or that of the run that is resumed.
 
-        A run that is replaced is moved aside first. If the run is resumed, `resumed` becomes True.
+        A run that is replaced is moved aside first. If the run is resumed, `resumed` becomes True,
+        and the run counts as not finished until it ends again.
 
         Args:
             overwrite: Whether a finished run, or one that could be resumed, is replaced.
             inputs: Files that the run reads.
+
+        Returns:
+            The marker, in the folder itself.
 
         Raises:
             InputError: The folder has visible files and no marker. Or its run is of another kind,
@@ -226,12 +237,17 @@ class RunStore:
                 "so it is kept; move it away, or name another folder"
             )
         if record is not None and not overwrite and earlier.owns(record, self.root):
+            # The run in the folder has the journal from which this one goes on. It may have
+            # finished: further results are then added to it.
             self.resumed = True
+            if earlier.finished:
+                earlier.add(finished=False)
             return earlier
         results = [n for n in (earlier.record,) if n is not None and earlier.owns(n, self.root)]
         if earlier.finished and not results:
             results = sorted(earlier.find_owned_files(self.root))[:1]
-        # A run without results has failed and cannot be resumed: it is replaced without asking.
+        # Without `results` nothing is lost: the run has failed and cannot be resumed, or it has
+        # finished and none of its files is left. It is replaced without asking.
         if results and not overwrite:
             raise InputError(
                 f"out must be a new or an empty folder, but {self._label} holds {results[0]!r}; "
@@ -328,9 +344,9 @@ class RunStore:
         Nothing is done if no run is set aside.
 
         Raises:
-            InputError: Foreign files are in the way, or a marker is unreadable; then nothing is
-                moved.
-            OSError: A file cannot be moved or removed.
+            InputError: Foreign files are in the way, or a marker is unreadable; then no file of a
+                run is moved.
+            OSError: A file cannot be moved or removed, though no other file has its new name.
         """
         aside = self.root / EARLIER
         if not aside.is_dir() or aside.is_symlink():
@@ -345,11 +361,14 @@ class RunStore:
             # Killed while the earlier run was moved aside: its marker is still outside, so it is
             # `current`. Or killed after all of it was removed: nothing is left to move.
             if current is not None:
+                _check_way_is_free(current, aside, self.root)
                 move_files(current, aside, self.root)
         elif current is not None and current.finished:
+            # The run that replaced the earlier one has ended without an error.
             remove_run(earlier, aside)
         else:
-            _check_return_is_free(earlier, aside, self.root, current)
+            # That run has failed, was killed, or has not listed itself yet.
+            _check_way_is_free(earlier, aside, self.root, current)
             if current is None:
                 outside.unlink(missing_ok=True)  # the start of a marker, cut off by a kill
             kept = None if current is None else self._withdraw(current)
@@ -371,6 +390,7 @@ class RunStore:
             The path of the folder `interrupted-...` as messages show it, None if there is none.
 
         Raises:
+            InputError: Foreign files are in the folder `interrupted-...` under names of the run.
             OSError: A file cannot be moved or removed.
         """
         if current.interrupted is None:
@@ -381,8 +401,10 @@ class RunStore:
             # Listed before the move: if that is killed, the next start completes it.
             current.add(interrupted=name)
         assert current.interrupted is not None
+        # A folder that is there already is that of a move which was killed.
         target = self.root / current.interrupted
         target.mkdir(exist_ok=True)
+        _check_way_is_free(current, self.root, target)
         move_run(current, self.root, target)
         return f"{self._label}/{target.name}"
 
@@ -420,7 +442,9 @@ class RunStore:
 
 
 _OPEN: dict[Path, RunStore] = {}
-"""Stores of this process that are not closed, by their `root`."""
+"""Stores of this process that are not closed, by their `root`.
+
+A forked process has those of its parent, so that the files that it writes are listed, too."""
 
 
 def find_store(path: Path) -> RunStore | None:
@@ -463,31 +487,34 @@ def _name_below(path: Path, roots: tuple[Path, Path]) -> str | None:
     return None
 
 
-def _check_return_is_free(earlier: Marker, aside: Path, root: Path, current: Marker | None) -> None:
-    """Check that no foreign files stand where files of the earlier run are to go back.
+def _check_way_is_free(
+    marker: Marker, source: Path, target: Path, leaving: Marker | None = None
+) -> None:
+    """Check that no foreign files stand where files of a run are to move.
 
     Args:
-        earlier: Marker of the run in `aside`.
-        aside: Folder of the earlier run.
-        root: Folder into which it goes back.
-        current: Marker of the failed run in `root`, whose files are not in the way.
+        marker: Marker of the run.
+        source: Folder in which its files are.
+        target: Folder to which they move.
+        leaving: Marker of a run whose files leave `target` first, so that they are not in the way.
 
     Raises:
         InputError: Some do; the message names them.
     """
     blocked = []
-    for name in earlier.find_owned_files(aside):
-        path = root / name
+    for name in marker.find_owned_files(source):
+        path = target / name
         # The two names are of one file if a move was killed between link and unlink.
-        free = not os.path.lexists(path) or os.path.samestat(path.lstat(), (aside / name).lstat())
-        own = current is not None and current.owns(name, root)
-        above = [root / folder for folder in PurePosixPath(name).parents[:-1]]
+        free = not os.path.lexists(path) or os.path.samestat(path.lstat(), (source / name).lstat())
+        leaves = leaving is not None and leaving.owns(name, target)
+        above = [target / folder for folder in PurePosixPath(name).parents[:-1]]
         open_way = all(not os.path.lexists(p) or (p.is_dir() and not p.is_symlink()) for p in above)
-        if not open_way or not (free or own):
+        if not open_way or not (free or leaves):
             blocked.append(name)
     if blocked:
+        way = "go back" if source.name == EARLIER else f"move to {make_printable(str(target))}"
         raise InputError(
-            f"out: the earlier run in {make_printable(str(aside))} cannot go back, as "
+            f"out: the run in {make_printable(str(source))} cannot {way}, as "
             f"{_join_names(blocked)} is in its way; move that away"
         )
 

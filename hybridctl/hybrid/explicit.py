@@ -46,6 +46,9 @@ def scale_rejected_step(error: Number, exponent: float) -> Number:
     Args:
         error: Error of the step in units of the tolerance, for one point or many.
         exponent: Exponent of the formula, `Tableau.exponent`.
+
+    Returns:
+        0.9 error^exponent, at least 0.2; that also for an error that is NaN or infinite.
     """
     if isinstance(error, float):
         factor: float = SAFETY * error**exponent
@@ -61,6 +64,9 @@ def scale_accepted_step(error: Number, exponent: float, most: Number) -> Number:
         error: Error of the step in units of the tolerance, for one point or many.
         exponent: Exponent of the formula, `Tableau.exponent`.
         most: Greatest factor: `GROW`, and 1 after a rejected attempt.
+
+    Returns:
+        0.9 error^exponent, at most `most`; that also for an error of zero.
     """
     if isinstance(error, float):
         return min(most, SAFETY * error**exponent) if error > 0.0 else most
@@ -131,6 +137,8 @@ class StageKernel:
     def _compute_stages(self, h: float, numbers: range, rate: Rate) -> None:
         """Update the rates of some stages, and the state and the rate of the last of them.
 
+        Stage i + 1 of number i has its rate in row i + 1 of `_rates`; row 0 is that of the start.
+
         Args:
             h: Length of the step, s.
             numbers: Numbers of the stages less one: stage 0 is where the step starts.
@@ -152,7 +160,9 @@ class StageKernel:
             try:
                 rates[i + 1] = self._stage_rate
             except (TypeError, ValueError, OverflowError, ComplexWarning):
-                self._motion.checked_rate(t + nodes[i] * h, self._stage)  # says what is wrong
+                # The field has the wrong shape or no numbers: the same point with checks, whose
+                # error names mode, time and state.
+                self._motion.checked_rate(t + nodes[i] * h, self._stage)
                 raise
 
     def raise_field_error(self, end: float) -> None:
@@ -240,6 +250,7 @@ class CompiledKernel:
 
     @cached_property
     def _stages(self) -> StageKernel:
+        """The stage kernel that makes the steps for which there is no compiled one."""
         return StageKernel(DOP853_TABLEAU, self._motion, self._rtol, self._atol)
 
     def start(self, t: float, x: Array) -> None:
@@ -265,6 +276,7 @@ class CompiledKernel:
         error, self._last = self._take_step(self.time, self.state, end)
         if self._last is not None:
             return error
+        # There is no sound compiled step here: stage by stage the field is evaluated in full.
         self._stages.start(self.time, self.state)
         return self._stages.attempt(end)
 
@@ -298,7 +310,7 @@ class CompiledKernel:
             step: The step.
             t: Time in s within the step.
         """
-        if step is not self._last:
+        if step is not self._last:  # the stage kernel has taken it
             return step
         # Event location asks for several guards at one time, and then for the step itself.
         if self._ended is None or self._ended.start != step.start or self._ended.end != t:
@@ -306,7 +318,16 @@ class CompiledKernel:
         return self._ended or step
 
     def _take_step(self, start: float, x: Array, end: float) -> tuple[float, Step | None]:
-        """Return the error of a compiled step, and the step; None where it does not hold."""
+        """Return the error of a compiled step, and the step.
+
+        Args:
+            start: Time at its start, s.
+            x: Coordinates (nx,) there.
+            end: Time at its end, s.
+
+        Returns:
+            The error in units of the tolerance. Infinity and None where there is no sound step.
+        """
         ahead = StepRequest(start, x, end - start, self._rtol, self._atol)
         taken = self._steps.step(ahead, self._law)
         if taken is None:
@@ -343,6 +364,9 @@ class ExplicitStepper:
         Args:
             longest: Greatest length of the step, s.
 
+        Returns:
+            The step, with an error below 1 in units of the tolerance. It ends at `t_end` at most.
+
         Raises:
             StepSizeError: Steps that are short enough no longer change the time.
             IntegrationError: The field is not finite ahead.
@@ -353,10 +377,10 @@ class ExplicitStepper:
         h, most, end, error = min(max(tried, shortest), longest), GROW, t, 0.0
         while True:
             if h < shortest:
-                if end != t:  # there was an attempt
+                if end != t:  # there was an attempt: an error of the field goes before one of h
                     kernel.raise_field_error(end)
-                is_paced = longest < shortest
-                too_short = _too_short(h, error, is_paced, self._mode, t, kernel.state)
+                is_limited = longest < shortest
+                too_short = _too_short(h, error, is_limited, self._mode, t, kernel.state)
                 raise too_short
             end = t + sign * h
             if sign * (end - t_end) > 0.0:
@@ -364,9 +388,11 @@ class ExplicitStepper:
             error = kernel.attempt(end)
             if error < 1.0:
                 break
+            # After a rejected attempt the next step is no longer than the accepted one (HNW).
             h, most = abs(end - t) * scale_rejected_step(error, exponent), 1.0
         grown = abs(end - t) * scale_accepted_step(error, exponent, most)
-        # The end of the flow has cut this step: its length says nothing of the next flow's steps.
+        # The end of the flow has cut this step: its length says nothing of the next flow's steps,
+        # unless a longer attempt was rejected (`most` is 1).
         self.length = max(grown, tried) if end == t_end and most > 1.0 else grown
         self.fastest_decay = kernel.fastest_decay
         return kernel.accept()
@@ -390,21 +416,22 @@ class ExplicitStepper:
 
 
 def _too_short(
-    h: float, error: float, paced: bool, mode: ModeModel, t: float, x: Array
+    h: float, error: float, is_limited: bool, mode: ModeModel, t: float, x: Array
 ) -> IntegrationError:
     """Return the error of a flow whose steps have become too short.
 
     Args:
         h: Length of the next attempt, s.
         error: Error of the last attempt.
-        paced: Whether the pace of the mode limits the length.
+        is_limited: Whether the greatest length that was asked for is itself too short. That is
+            `max_step`, or what the mode allows (`StepRequest`), whichever is less.
         mode: The mode.
         t: Time, s.
         x: State (nx,).
     """
     if not math.isfinite(error):
         return failure("the vector field is not finite ahead", mode, t, x)
-    limit = "the pace of the mode" if paced else "their error"
+    limit = "the pace of the mode or max_step" if is_limited else "their error"
     what = f"steps of {h:.3g} s, limited by {limit}, no longer advance the time"
     return failure(what, mode, t, x, StepSizeError)
 
@@ -420,8 +447,9 @@ def first_length(
 ) -> Array:
     """Return the length of a first step, s, for one point or for m of them.
 
-    It follows from the size of the rate and of its change, HNW I, II.4. A rate that is not finite
-    ahead does not count.
+    It follows from the size of the rate and of its change over a short probe, HNW I, II.4. If the
+    rate at the end of the probe is NaN, only the size at the start counts. If it is infinite the
+    length is 0: the stepper then begins with its shortest step.
 
     Args:
         rate: The rate as a function of (t, x).
@@ -431,16 +459,22 @@ def first_length(
         t_end: Time at the end of the flow, s.
         tolerances: Relative and absolute tolerance.
         exponent: Exponent of the formula, `Tableau.exponent`.
+
+    Returns:
+        The length, positive or zero, () or (m,); at most 100 times that of the probe.
     """
     rtol, atol = tolerances
     scale = (atol + rtol * np.abs(x)) * math.sqrt(x.shape[-1])
     with np.errstate(all="ignore"):
+        # State and rate in units of the tolerance. The probe is an Euler step that changes the
+        # state by a hundredth of its size, or takes 1e-6 s where state or rate are too small.
         size, speed = _norms(x / scale), _norms(given / scale)
         probe = np.where((size >= 1e-5) & (speed >= 1e-5), 0.01 * size / speed, 1e-6)
         probe = np.minimum(probe, np.abs(t_end - t))
         ahead = np.copysign(probe, t_end - t)
         rate_ahead = rate(t + ahead, x + ahead[..., None] * given)
         change = _norms((rate_ahead - given) / scale) / probe
+        # HNW: the length h has h^(p+1) max(speed, change) = 0.01.
         is_at_rest = (speed <= 1e-15) & (change <= 1e-15)
         longest = (0.01 / np.fmax(speed, change)) ** -exponent
         longest = np.where(is_at_rest, np.maximum(1e-6, 1e-3 * probe), longest)
@@ -448,4 +482,5 @@ def first_length(
 
 
 def _norms(rows: Array) -> Array:
+    """Return the Euclidean norm of each row (..., n)."""
     return np.asarray(np.sqrt((rows * rows).sum(axis=-1)))

@@ -34,6 +34,7 @@ MAX_COMMUTING_GUARDS = 12
 
 They take n 2^(n-1) resets: 24,576 for 12 guards."""
 _MAX_RESETS = MAX_COMMUTING_GUARDS * 2 ** (MAX_COMMUTING_GUARDS - 1)
+"""Resets that `explore_orders` applies for one event; one more is an `AmbiguousEventError`."""
 _MAX_SELECTIONS = 8
 """Number of modes that select another one before a mode is not found. The value is a choice."""
 
@@ -210,14 +211,18 @@ def fire_in_all_orders(
     by_name = sorted(guards)
 
     def list_waiting(key: ModeKey, order: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the guards of the event that a mode has and that have not fired, by name."""
         names = system.outgoing(key).guards.names
         return tuple(name for name in by_name if name in names and name not in order)
 
     def fire(reached: FiringOrder, name: str) -> FiringOrder:
+        """Return where one more guard leads by its single edge."""
         x = reached.jump.state
         edge = get_single_edge(system, reached.mode, name)
         key, jump = edge.jump(t, x, u)
-        if jump.guards is not None:  # the last guard is not the only one to take part
+        if jump.guards is not None:
+            # The last reset names the guards that took part in it alone. None stands for all guards
+            # that have fired (`EventOutcome.from_jump`).
             jump = replace(jump, guards=None)
         order = (*reached.order, name)
         impulses = add_impulses(reached.impulses, np.asarray(jump.impulses), order, t)
@@ -251,14 +256,20 @@ def explore_orders(
         An iterator, depth first: each result comes before those that it leads to. On iteration it
         raises `AmbiguousEventError` if that takes more resets than 12 guards that commute.
     """
+    # For each set of guards that have fired: the different results to which its orders have led.
     known: dict[frozenset[G], list[S]] = {}
     resets = count(1)
 
     def explore(reached: S, done: frozenset[G]) -> Iterator[S]:
+        """Yield a result, and those that it leads to unless they are known.
+
+        Raises:
+            AmbiguousEventError: The limit of resets is exceeded.
+        """
         yield reached
         same = known.setdefault(done, [])
         if any(agree(reached, other) for other in same):
-            return
+            return  # what follows would be what has followed the other order
         same.append(reached)
         for guard in list_waiting(reached):
             if next(resets) > _MAX_RESETS:
@@ -284,7 +295,7 @@ def add_impulses(before: Array, own: Array, order: tuple[str, ...], t: float) ->
         t: Event time, s.
 
     Raises:
-        SystemDefinitionError: If both are of several contacts, but not of equally many.
+        SystemDefinitionError: If both report impulses, but not of equally many contacts.
     """
     if not len(before) or not len(own):
         return own if len(own) else before

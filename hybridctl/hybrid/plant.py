@@ -113,7 +113,7 @@ class SimulatedPlant:
         self._mode = self._first.key
         self._state = check_vector("state", state, self._first.space.nx)
         self._first.space.check("state", self._state)
-        warn_of_start(self.system, self._state, level=3)
+        warn_of_start(self.system, self._state, stacklevel=3)
         self._rows: list[list[Arc]] = []  # each of consecutive arcs of one mode
         self._events: list[Event] = []
         return self._make_sample(self._state, np.zeros(self._first.nu))

@@ -86,7 +86,7 @@ class RunMemory:
     """What changes during a run, beside its arcs and events.
 
     Attributes:
-        steps: Number of steps taken, without the first of each arc.
+        steps: Number of steps taken, without the first one under each input law.
         modes: Memory of each mode in which an arc has begun.
         has_warned_of_bridge: Whether a `BridgeWarning` was given; there is one in a run.
         has_logged_rest: Whether the log has a line of a rest; there is one in a run.
@@ -112,7 +112,7 @@ class Run:
         max_events: Number of events after which the run ends in an error.
         event_window: Guards that fall through zero within this time are one event, s.
         guard_tolerance: Value of a guard that counts as zero, relative to its scale.
-        max_steps: Number of steps after which the run ends in an error.
+        max_steps: Number of steps after which the run ends in an error, see `RunMemory.steps`.
         zeno: What the run does where events accumulate.
         bridges: Whether a jam may be passed by an impact (`on_jam="bridge"`).
         progress: Called with the time in s after each step; None if nobody asks.
@@ -460,7 +460,9 @@ def _integrate_until_event(run: Run, flow: Flow, watch: GuardWatch, end: float) 
             return FlownArc(steps, steps[-1].end if steps else flow.start, failure=error)
         if step is None:
             break
-        if steps:  # `max_events` limits the number of arcs, and so of their first steps
+        # Without the first step under each law: `max_events` limits the number of arcs, and the
+        # time span that of held inputs (test_the_first_step_under_each_law_is_free).
+        if steps:
             run.memory.steps += 1
         steps.append(step)
         if run.progress is not None:

@@ -58,7 +58,8 @@ OnJam = Literal["bridge", "raise"]
 """What `simulate` takes as `on_jam`."""
 _GIVES_WARNINGS = ContextVar("whether simulate warns of starts and inputs", default=True)
 _USER_LEVEL = 4
-"""Number of calls from `warnings.warn` within a helper of `_simulate` up to the user's code."""
+"""Stack level of the user's code in a helper of `_simulate`: helper 1, `_simulate` 2, `simulate` 3.
+"""
 _UNBOUNDED_GROWTH = 100.0
 """Growth of a coordinate that an error mentions as unbounded.
 
@@ -74,11 +75,13 @@ class SimulationOptions:
         first_step: Step that the integrator tries first on every arc, s; it takes a shorter one
             where that is not accurate. If None, it tries the last step in the same mode, and a
             short one in a mode where there was none.
-        max_steps: Number of steps of the whole run, without the first one of each arc, after which
-            it ends in a `StepLimitError`.
+        max_steps: Number of steps of the whole run after which it ends in a `StepLimitError`. The
+            first step under each input law does not count: each arc has one, and an arc on which
+            inputs are held has one for each of them.
         guard_tolerance: Value above which a guard is armed, relative to its scale
             (`GuardSet.scales`, one in its own unit by default). It has to exceed the rounding of a
-            guard on its surface, 1e-16 of its terms. An arc may begin this far outside.
+            guard on its surface, 1e-16 of its terms. A run may begin this far outside its mode,
+            a later arc ten times as far; farther outside an event ends the arc at once.
 
     Raises:
         InputError: If a value is not positive and finite, or `max_steps` is negative.
@@ -132,11 +135,12 @@ def simulate(
     taken where intervals between events and their jumps shrink by one ratio and are predicted to
     end within the horizon (`ZenoPolicy.horizon`), after jumps that add up to no more than the flow
     makes meanwhile. The state that they tend to is taken at once. So is it after ten events within
-    that time between which the guards do not rise above their tolerance. What rest takes away from
-    the rates of guards has to be what the flow makes of them in that time: a light ball that is
-    squeezed by a falling mass has ever shorter intervals, too, and goes on. Ten events in a row
-    within nine times `ZenoPolicy.min_dwell` without rest are an error, and so are three at once of
-    which two left mode and state as they were. That rest was assumed is said by the event
+    that time, if the guards have not risen above their tolerance since the last one. What rest
+    takes away from the rates of guards has to be what the flow makes of them in that time: a light
+    ball that is squeezed by a falling mass has ever shorter intervals, too, and goes on. Ten events
+    in a row within nine times `ZenoPolicy.min_dwell` without rest are an error, and so are three at
+    once of which two left mode and state as they were. Bounces may end before, in a contact that
+    the mode selects. That rest was assumed is said by the event
     (`event.rest` in words, the predicted time as `event.accumulation`) and by one line of the log
     "hybridctl" per run, of level INFO; `linearize` refuses such a run.
 
@@ -167,8 +171,9 @@ def simulate(
         event_window: Guards that fall through zero within this time of the first, s, are one event.
             Where their joint event has no edge of its own, the single edges are applied one after
             the other, and must give the same state in every order (see `jump`).
-        on_zeno: "rest" takes the rest that the system states, "raise" ends the run in a
-            `ZenoError`. A `ZenoPolicy` has their settings too, and may give rests to systems that
+        on_zeno: "rest" takes the rest that the system states. "raise" takes none: the run goes on
+            through accumulating events, and ends in a `ZenoError` where they crowd, see above. A
+            `ZenoPolicy` has their settings too, and may give rests to systems that
             state none: `hybridctl.relaxation.ZenoRelaxation()` takes what relaxations tend to.
         on_jam: "bridge" takes the run past a jam, "raise" ends it in the error.
         terminal: Returns whether an event of guards ends the run, such as one that means a fall.
@@ -215,6 +220,8 @@ def simulate(
         "on_jam": on_jam,
         "options": options,
     }
+    # Far from zero adjacent floating-point times are farther apart than the event window, or than
+    # events that accumulate. Such a run is simulated on a clock of its own, which begins at zero.
     if not is_far_from_zero(start, end):
         run = new_run(system, acting, end, report, **settings)
         return _simulate(run, mode, x0, start, ends_run)
@@ -251,10 +258,14 @@ def _simulate(
         x0: Initial state (nx,).
         start: Start time, s.
         ends_run: Returns whether an event of guards ends the run.
+
+    Returns:
+        The trajectory, on the clock of the run. An error of the start or of the run is raised.
     """
     system = run.system
 
     def find_mode() -> ModeKey:
+        """Return the mode that is consistent with x0 and the policy's first input."""
         return select_start_mode(system, run.policy, start, check_vector("x0", x0))
 
     mode = find_mode() if mode is None else system.complete_mode(mode, find_mode)
@@ -274,19 +285,19 @@ def _simulate(
     return found
 
 
-def warn_of_start(system: HybridSystem, x: Array, level: int) -> None:
+def warn_of_start(system: HybridSystem, x: Array, stacklevel: int) -> None:
     """Warn of what is doubtful about a start, unless it is computed (`computed_starts`).
 
     Args:
         system: The system that is simulated.
         x: Initial state (nx,).
-        level: Number of calls from here up to the user's code, which the warnings name: 2 for a
-            caller of the caller.
+        stacklevel: Which call the warnings name, as in `warnings.warn`: 1 for the line in this
+            function, 2 for its caller, 3 for the caller of the caller. It is to be the user's code.
     """
     if not _GIVES_WARNINGS.get():
         return
     for warning in system.start_warnings(x):
-        warnings.warn(warning, stacklevel=level)
+        warnings.warn(warning, stacklevel=stacklevel)
 
 
 @contextmanager
@@ -376,6 +387,9 @@ def _event_loop(run: Run, start: ArcStart, ends_run: Callable[[Event], bool]) ->
         start: Start of the first arc.
         ends_run: Returns whether an event of guards ends the run.
 
+    Returns:
+        The trajectory up to the end of the time span, or to the event that ends the run.
+
     Raises:
         StepLimitError: If the run takes more than `run.max_steps` steps.
         EventLimitError: If it has more than `run.max_events` events of guards.
@@ -401,11 +415,11 @@ def _event_loop(run: Run, start: ArcStart, ends_run: Callable[[Event], bool]) ->
                 f"{start.mode.key!r}, {flown.step_limit}{_describe_growth(run.system, record())}",
                 trajectory=record(),
             )
-        if flown.crossing is None and flown.failure is None:
+        if flown.crossing is None and flown.failure is None:  # the end of the time span
             return record()
         if flown.crossing is None or flown.crossing.guards:  # changes of the law do not count
             fired += 1
-            if fired > run.max_events:
+            if fired > run.max_events:  # this event is not applied any more
                 limit_error = _make_event_limit_error(run, start.mode.key, flown, record())
                 raise limit_error
         try:
@@ -416,6 +430,7 @@ def _event_loop(run: Run, start: ArcStart, ends_run: Callable[[Event], bool]) ->
             # close to the jam are cut off.
             passage = pass_jam(run, start, flown, len(arcs) - 1, tuple(events), error)
             if passage is None:
+                # A `ZenoError` promises the run so far.
                 if isinstance(error, ZenoError):
                     error.trajectory = record()
                 raise
@@ -442,6 +457,9 @@ def _make_event_limit_error(
         key: Mode of the last arc.
         flown: The last arc, which ends in the event that is one too many.
         trajectory: The run so far.
+
+    Returns:
+        The error, which is not raised here.
     """
     guards = () if flown.crossing is None else flown.crossing.guards
     message = (
@@ -457,11 +475,25 @@ def _make_event_limit_error(
 
 
 def _describe_growth(system: HybridSystem, run: HybridTrajectory) -> str:
-    """Return words on a state that has grown without bound, which explains short steps, or none."""
+    """Return words on a state that has grown without bound, which explains short steps, or none.
+
+    Args:
+        system: The system.
+        run: The run so far.
+
+    Returns:
+        The end of a message, with the largest coordinate of the final state. It is "" if this
+        coordinate is below `_UNBOUNDED_GROWTH` times the largest of any mode in the first half of
+        the run, or times 1.
+    """
     x = run.final_state
+    if not x.size:
+        return ""
     k = int(np.argmax(np.abs(x)))
-    before = run(np.linspace(run.start, 0.5 * (run.start + run.end), 101))
-    if abs(x[k]) < _UNBOUNDED_GROWTH * max(1.0, np.abs(before).max()):
+    # One by one, as modes may have states of different size.
+    times = np.linspace(run.start, 0.5 * (run.start + run.end), 101).tolist()
+    largest = max(float(np.abs(run(t)).max(initial=0.0)) for t in times)
+    if abs(x[k]) < _UNBOUNDED_GROWTH * max(1.0, largest):
         return ""
     name = system.state_labels(run.final_mode)[k]
     return (
@@ -480,10 +512,15 @@ def _pass_event(
         arc: The arc that has just ended.
         flown: Its steps, with the crossing or the failure at its end.
         events: Earlier events.
+
+    Raises:
+        JAM_ERRORS: The steps had become too short, the forces have a pole, or the event cannot be
+            resolved.
     """
-    if flown.crossing is None:
+    if flown.crossing is None:  # steps had become too short, which `_event_loop` may pass as a jam
         assert flown.failure is not None
         raise flown.failure
+    # A guard that stayed at zero may jump at its event: that looks like a pole and is none.
     if flown.crossing.guards and not flown.crossing.stayed_at_zero:
         check_pole(run, arc, flown.crossing.guards)
     rest = find_rest(run, arc, flown.crossing, events)

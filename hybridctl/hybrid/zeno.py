@@ -44,7 +44,7 @@ _MIN_JUMP_RATIO = 1e-6
 
 What an event sets to zero, such as a speed, was zero before but for rounding: the turn of a joint
 with dry friction jumps by 1e-17 between bounces of 0.5
-(test_guards_between_the_bounces_do_not_take_part)."""
+(test_events_that_change_nothing_in_between_are_not_what_accumulates)."""
 _MAX_REPEATING_PERIOD = 4
 """Largest number of events in a window whose guards repeat. The value is a choice."""
 _MIXED_PERIOD = 5
@@ -59,12 +59,14 @@ class ZenoPolicy:
     `hybridctl.relaxation.ZenoRelaxation`.
 
     Attributes:
-        takes_rest: Whether the run goes on at once from the rest that the system states. If not,
-            accumulating events end it in a `ZenoError`.
+        takes_rest: Whether the run goes on at once from the rest that the system states. If not, it
+            goes on through the events. It ends in a `ZenoError` where ten of them fit into
+            `crowding_span`, or where it reaches `max_events` and the last ten are within the
+            horizon. Bounces that first end in a contact that the mode selects are no error.
         horizon: Longest time before the predicted end of the events at which rest is taken, s. It
-            is also the time in which ten events crowd if the guards stay at zero between them.
-            Rest is early by up to this time; much less than 1e-5 s takes many more events. It must
-            not be negative.
+            is also the time in which ten events crowd if the guards have stayed at zero since the
+            last of them but one. Rest is early by up to this time; much less than 1e-5 s takes many
+            more events. It must not be negative; below `crowding_span` that counts.
         min_dwell: Mean time between ten events below which they crowd whatever the guards do
             between them, s. The default is a tenth of the default `event_window`. It must not be
             negative.
@@ -164,10 +166,12 @@ class Accumulation(NamedTuple):
 def find_accumulations(
     events: Sequence[SequenceEvent], horizon: float, compute_speed: Callable[[], float]
 ) -> Iterator[Accumulation]:
-    """Yield the ends of the last events where they shrink steadily, or else crowd.
+    """Yield the ends of the last events: where they shrink steadily, then where they crowd.
 
-    An end that is predicted but may not be taken yet is yielded neither as steady nor as a crowd:
-    events that crowd while they shrink come to rest no sooner than by their prediction.
+    Of events that shrink and crowd both ends are yielded, the predicted one first; a system may
+    have no rest that is near enough for it. An end that is predicted but may not be taken yet is
+    yielded neither as steady nor as a crowd: events that crowd while they shrink come to rest no
+    sooner than by their prediction.
 
     Args:
         events: The last events, in order of time. The jump of the last one is yet to come.
@@ -240,11 +244,15 @@ def are_within(events: Sequence[SequenceEvent | Event], count: int, span: float)
 
 
 def _predict_from_windows(events: Sequence[SequenceEvent], period: int) -> Accumulation | None:
-    """Return the end of the last three windows, None if their ratios differ.
+    """Return the end of the last three windows, None if they do not shrink by one ratio.
 
     Args:
         events: The last events, more than three windows of them, in order of time.
         period: Number of events in a window.
+
+    Returns:
+        The end. None if an earlier window, or its sum of jumps where there are any, is zero; if a
+        ratio exceeds `MAX_WINDOW_RATIO`; or if two differ by more than `WINDOW_RATIO_SPREAD`.
     """
     last = len(events) - 1
     ends = [last - k * period for k in range(4)]
@@ -252,11 +260,11 @@ def _predict_from_windows(events: Sequence[SequenceEvent], period: int) -> Accum
     # jumps of a window are those of its first event to the one before its last.
     windows = [events[i].time - events[j].time for i, j in pairwise(ends)]
     jumps = [sum(event.jump for event in events[j:i]) for i, j in pairwise(ends)]
-    if min(windows[1:]) <= 0.0:
+    if min(windows[1:]) <= 0.0:  # events at one instant have no ratio
         return None
     ratios = [windows[0] / windows[1], windows[1] / windows[2]]
     if any(jumps):
-        if min(jumps[1:]) <= 0.0:
+        if min(jumps[1:]) <= 0.0:  # a window without jumps has no ratio
             return None
         ratios += [jumps[0] / jumps[1], jumps[1] / jumps[2]]
     # Without jumps, as of a guard that turns the input about, windows alone decide.

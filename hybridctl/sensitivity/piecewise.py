@@ -42,11 +42,15 @@ EVENT_ACCURACY = 1e-9
 _TIE = 1e-13
 """Difference of event times that is rounding, relative to the size of their terms."""
 _MIN_BALL_RADIUS = 1e-6
-"""Radius of the largest ball in a cone and the unit cube, from which the cone has an interior.
+"""Least distance of a point from the planes of a cone that has an interior.
 
+The point is in the cube [-1, 1]^n, and the distance counts up to 1 (`find_interior_point`).
 `linprog` is accurate to 1e-7."""
 _CACHE_SIZE = 8192
-"""Phantom modes and jumps that are kept: all of up to 13 guards."""
+"""Number of phantom modes that are kept, and of jumps: the last ones used.
+
+n guards have 2^n phantom modes and n 2^(n-1) jumps: all modes of up to 13 guards are kept, and all
+jumps of up to 10."""
 
 MicroJump = Callable[[frozenset[int], int], JumpGains]
 """The jump of a guard j, given the set of guards that have fired before it."""
@@ -110,8 +114,8 @@ class PiecewiseLinearJump:
     Args:
         guards: Names of the guards.
         micro: The jump of guard j (0 to n-1) in the phantom mode of the guards that have fired. It
-            is called when it is needed, once each. All guards of a phantom mode act on the same
-            dimension.
+            is called when it is needed, for up to 10 guards once each: `_CACHE_SIZE` jumps are
+            kept. All guards of a phantom mode act on the same dimension.
         times: Event times of the guards left in a phantom mode, so that `micro` is called only for
             guards that do fire. None to read them from the jumps.
 
@@ -207,6 +211,8 @@ class PiecewiseLinearJump:
         count, n = len(state), len(self.guards)
         changes = self._check_inputs(du, inputs, count)
         orders, times = np.empty((count, n), dtype=np.intp), np.empty((count, n))
+        # All perturbations with one set of fired guards are in the same phantom mode, whatever
+        # their order was. There are up to 2^n sets, but n! orders.
         groups: _Groups = {frozenset(): [(np.arange(count), state)]}
         for k in range(n):
             following: _Groups = {}
@@ -226,7 +232,15 @@ class PiecewiseLinearJump:
         return Passage(result, orders, times)
 
     def jump(self, fired: frozenset[int], j: int) -> JumpGains:
-        """Return the jump of guard j in the phantom mode of the guards in `fired`."""
+        """Return the jump of guard j in the phantom mode of the guards in `fired`.
+
+        Args:
+            fired: Indices of the guards that have fired.
+            j: Index of the guard, one of the others.
+
+        Returns:
+            The gains. Sizes that do not fit raise a `SystemDefinitionError`.
+        """
         return self._get_jump(fired, j)
 
     def with_feedback(self, gain: Callable[[frozenset[int]], Array]) -> PiecewiseLinearJump:
@@ -238,11 +252,19 @@ class PiecewiseLinearJump:
         return PiecewiseLinearJump(self.guards, partial(_micro_with_feedback, self, gain))
 
     def remaining_jump(self, fired: Iterable[int]) -> PiecewiseLinearJump:
-        """Return the jump of the guards that are left where `fired` have fired, in their order."""
+        """Return the jump of the guards that are left where some have fired.
+
+        Args:
+            fired: Indices of those that have fired.
+
+        Returns:
+            The jump of the others, in the order of declaration.
+        """
         done = frozenset(fired)
         left = [j for j in range(len(self.guards)) if j not in done]
 
         def micro(later: frozenset[int], j: int) -> JumpGains:
+            """Return the jump of guard j of those left."""
             return self.jump(done | {left[i] for i in later}, left[j])
 
         return PiecewiseLinearJump([self.guards[j] for j in left], micro)
@@ -277,7 +299,11 @@ class PiecewiseLinearJump:
         return OrderGains(state, tuple(rest))
 
     def matrix(self, order: Sequence[int]) -> Array:
-        """Return the product (d+, d) of the saltation matrices in this order, [Bder] (57)."""
+        """Return the product (d+, d) of the saltation matrices in one order, [Bder] (57).
+
+        Args:
+            order: Each of 0 to n-1 once, else an `InputError` is raised.
+        """
         return self.order_gains(order).state
 
     def pieces(self, *, accuracy: float = GAIN_ROUNDING) -> tuple[Piece, ...]:
@@ -346,6 +372,9 @@ class PiecewiseLinearJump:
         Args:
             fired: Guards that have fired.
 
+        Returns:
+            The mode. With `times` no jump is evaluated for it.
+
         Raises:
             SystemDefinitionError: Its guards act on different numbers of states or inputs.
         """
@@ -367,6 +396,7 @@ class PiecewiseLinearJump:
         return PhantomMode(left, state, inputs, *sizes)
 
     def _describe(self, fired: frozenset[int], j: int) -> str:
+        """Return a micro-event in words, for messages."""
         return f"guard {self.guards[j]!r} after {[self.guards[i] for i in sorted(fired)]}"
 
     def _fire_next(
@@ -389,6 +419,7 @@ class PiecewiseLinearJump:
         if u is not None:
             times += mode.time_input @ u.T
             size += mode.input_size * (np.abs(u) @ np.ones(u.shape[1]))
+        # Of tied guards the first in the order of declaration.
         first = (times <= times.min(axis=0) + _TIE * size).argmax(axis=0)
         for position, j in enumerate(mode.left):
             chosen = np.flatnonzero(first == position)
@@ -425,6 +456,7 @@ class PiecewiseLinearJump:
         times, sizes = mode.time_state @ columns, np.abs(mode.time_state) @ size
         times[:, width:] += mode.time_input
         sizes[:, width:] += np.abs(mode.time_input)
+        # Rounding of the times, entry by entry: sizes are the sums of their absolute terms.
         limits = accuracy * _count_roundings(len(self.guards), columns.shape[1]) * sizes
         for position, j in enumerate(mode.left):
             rivals = np.delete(mode.left, position)
@@ -433,6 +465,7 @@ class PiecewiseLinearJump:
             tied = (np.abs(delays) <= limit).all(axis=1)
             if (rivals[tied] < j).any():  # of tied guards the one declared first fires
                 continue
+            # Delays of tied guards are rounding, and no boundary of the cone.
             cone = np.vstack([prefix.cone, delays[~tied]])
             interior = find_interior_point(cone, prefix.interior)
             if interior is not None:
@@ -464,6 +497,11 @@ class PiecewiseLinearJump:
         return [self._check_input(f"inputs[{k}]", u, count) for k, u in enumerate(inputs)]
 
     def _check_input(self, name: str, value: ArrayLike, count: int) -> Array:
+        """Return a change of the input as (count, nu), one row for each perturbation.
+
+        Raises:
+            InputError: The shape is wrong.
+        """
         u = _check_rows(name, value, self.input_dimension)
         if u.ndim == 2 and len(u) != count:
             raise InputError(f"{name} must have one row for each of {count} dx, got {len(u)}")
@@ -496,6 +534,7 @@ def _check_rows(name: str, value: ArrayLike, width: int) -> Array:
 
 
 def _join_parts(parts: list[tuple[Indices, Array]]) -> tuple[Indices, Array]:
+    """Return the rows (m,) and the perturbations (m, d) of all parts of a group."""
     if len(parts) == 1:
         return parts[0]
     index, state = zip(*parts, strict=True)
@@ -556,7 +595,12 @@ def group_equal_pieces(
 
 
 def are_equal_maps(maps: Sequence[Array], accuracy: float) -> bool:
-    """Return whether maps differ from the first by at most this part of its largest entry."""
+    """Return whether maps differ from the first by at most this part of its largest entry.
+
+    Args:
+        maps: Maps of one shape, at least one.
+        accuracy: Difference of an entry that counts as none, relative to that largest entry.
+    """
     first, *others = maps
     limit = accuracy * np.abs(first).max(initial=0.0)
     return all(np.abs(other - first).max(initial=0.0) <= limit for other in others)
@@ -594,7 +638,10 @@ def _apply_jump(jump: JumpGains, columns: Array, width: int) -> Array:
 
 
 def _bound_terms(jump: JumpGains) -> JumpGains:
-    """Return the gains of absolute values: a bound of the terms that cancel in a jump."""
+    """Return the gains of absolute values: a bound of the terms that cancel in a jump.
+
+    `_apply_jump` subtracts `field_change` times the event time: with a minus sign it adds up.
+    """
     return JumpGains(
         np.abs(jump.time_state),
         np.abs(jump.time_input),
@@ -621,11 +668,14 @@ def find_interior_point(cone: Array, guess: Array | None = None) -> Array | None
 
     Args:
         cone: Normals (r, n) of the cone, in rows.
-        guess: A point (n,) that is returned if it is well inside. None to try the origin.
+        guess: A point (n,) that is returned if it is well inside. None to try the origin, which is
+            well inside only if there are no rows.
 
     Returns:
-        The guess, or the centre of the largest ball in the cone and the unit cube. None if the cone
-        has no interior.
+        The guess. Else the point of the cube [-1, 1]^n with the largest distance from the nearest
+        plane of the cone, distances above 1 counting as 1. None if
+        that distance is below `_MIN_BALL_RADIUS`, so that the cone has no interior, or if neither
+        method of `linprog` ends.
     """
     rows, width = normalize_rows(cone), cone.shape[1]
     guess = np.zeros(width) if guess is None else guess

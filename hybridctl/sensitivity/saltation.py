@@ -71,7 +71,9 @@ _LARGEST_GUARD_ACCELERATION = 1e4
 Guards that are not near grazing at this acceleration are not evaluated a second time: that saves
 time at nearly all events. Faster guards of so small a rate are not warned of."""
 _LONGEST_SHIFT = 1e-6
-"""Time in s over which a guard rate is taken to change linearly."""
+"""Time in s over which a guard rate is evaluated to find its change. The value is a choice.
+
+Over longer times the change is extrapolated: one Euler step that long may lead far off the flow."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,6 +134,7 @@ class JumpGains:
             are passed to it act in addition to the feedback.
         """
         change = self.reset_input @ gain
+        # Without a change a reset that is the identity stays None, which saves its products.
         return replace(
             self,
             time_state=self.time_state - self.time_input @ gain,
@@ -195,7 +198,12 @@ def jump_gains(system: HybridSystem, event: Event) -> JumpGains:
 
 
 def make_identity_jump(ndx: int, nu: int) -> JumpGains:
-    """Return the jump that keeps perturbations of ndx dimensions and ignores nu inputs."""
+    """Return the jump that keeps perturbations and ignores the input: G = 1, J = 0.
+
+    Args:
+        ndx: Dimension of the perturbations.
+        nu: Number of inputs.
+    """
     none = np.zeros(ndx)
     return JumpGains(none, np.zeros(nu), None, np.zeros((ndx, nu)), none, none)
 
@@ -257,7 +265,14 @@ class EventSide:
         return np.asarray(self.point.field, dtype=np.float64)
 
     def guard_rate(self, guard: str) -> float:
-        """Return the rate of a guard along the flow, in its unit per s."""
+        """Return the rate of a guard along the flow and the rate of the input.
+
+        Args:
+            guard: Name of the guard.
+
+        Returns:
+            The rate in the unit of the guard per s, negative where the guard falls.
+        """
         d = self.point.guard_row(find_guard_index(self.mode, guard))
         return float(d.time + d.state @ self.field + d.input @ self.input_rate)
 
@@ -266,14 +281,23 @@ class EventSide:
         return JumpPoint(self.time, self.state, self.input, report, self.point)
 
     def shifted(self, dt: float) -> EventSide:
-        """Return the side dt (s) later, or earlier if negative, by one Euler step of its flow."""
+        """Return the side at another time, by one Euler step of its flow.
+
+        Args:
+            dt: Time in s by which it is later, or earlier if negative.
+        """
         x = self.mode.space.integrate(self.state, dt * self.field)
         u = self.input + dt * self.input_rate
         return replace(self, point=self.mode.calc(self.time + dt, x, u))
 
 
 def evaluate_event_sides(system: HybridSystem, event: Event) -> tuple[EventSide, EventSide]:
-    """Return the sides of an event, before and after it; both have the input's rate before it."""
+    """Return the sides of an event, before and after it; both have the input's rate before it.
+
+    Args:
+        system: The hybrid system of the run.
+        event: The event. Its accuracy is that of both sides.
+    """
     before, after = system.mode(event.mode_before), system.mode(event.mode_after)
     t, rate = event.time, event.input_rate
     return (
@@ -348,6 +372,8 @@ def linearize_crossing(
         terms = compute_jump_terms(mode, i, own, at, before.input_rate)
     else:
         terms = compute_linear_terms(mode, i, reset, at, before.input_rate)
+    # A rate is not significant if it is rounding: of its terms, or of the guard itself where all of
+    # them are tiny. 1e-300 prevents a division by zero in the message.
     scale = float(mode.guard_set.sizes[i])
     slope, size = terms.slope, terms.size + 1e-300
     if not slope < -max(GRAZING_RATIO * size, _GRAZING_RATE * scale):
@@ -365,6 +391,10 @@ def linearize_crossing(
 def _warn_if_rate_is_uncertain(guard: str, before: EventSide, terms: JumpTerms) -> None:
     """Warn if a guard rate changes much within the time to which its event is known.
 
+    This is a change by more than `_SIGNIFICANT_CHANGE` of the rate. It is measured over at most
+    `_LONGEST_SHIFT`, by an Euler step back along the flow, and beyond that taken as proportional
+    to the time.
+
     Args:
         guard: Name of the guard.
         before: Side before the event, with the accuracy of its state.
@@ -376,7 +406,8 @@ def _warn_if_rate_is_uncertain(guard: str, before: EventSide, terms: JumpTerms) 
     rtol, atol = (max(tolerance, MIN_RTOL) for tolerance in before.accuracy)
     delays = np.abs(terms.time_state)
     largest_error = atol + rtol * float(np.abs(x).max(initial=0.0))
-    # A bound of what follows: nearly all guards are far from grazing, and are done here.
+    # A bound of the relative change that follows, for guards of up to that acceleration: nearly all
+    # are far from grazing, and are done here without another evaluation of the mode.
     bound = _LARGEST_GUARD_ACCELERATION * largest_error * float(delays.sum()) ** 2
     if bound <= _SIGNIFICANT_CHANGE:
         return

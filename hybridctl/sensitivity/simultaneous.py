@@ -64,7 +64,9 @@ _BACKWARD_TIME_FLOOR = 1e-15
 Times of guards that depend on the input alone are rounding for all perturbations of the state
 (test_contacts_that_an_input_releases_together_do_so_whatever_the_state)."""
 _FIRST_WINDOW = 1e-8
-"""Time in s after the first guard within which another one may be the first of perturbed runs."""
+"""Time in s after the first guard within which another one may be the first of perturbed runs.
+
+It is the default event window, within which guards are one event. The value is a choice."""
 
 
 def jump_derivative(
@@ -92,12 +94,13 @@ def jump_derivative(
             the guards lead to different states.
 
     Returns:
-        A linear jump for one guard. A piecewise linear one for several guards, or if the reset of
-        the only guard is at a border between two cases; the guards are then those of
-        `linearize_at_border`.
+        A linear jump for one guard, and for several that fire "at once" of which only one can be
+        the first. A piecewise linear one for other guards, or if the reset of the only guard is at
+        a border between two cases; the guards are then those of `linearize_at_border`.
 
     Raises:
-        GrazingError: A guard rate is not significant, in a phantom mode too.
+        GrazingError: A guard rate is not significant, in a phantom mode too. With "at once", this
+            holds for the guards that may be the first, or for all.
         AmbiguousEventError: Two orders of the guards lead to different states or modes ([RS]
             Assumption 6), a guard fires before one that it waited for ([RS] (7)), or there are more
             than twelve guards.
@@ -132,6 +135,7 @@ def linearize_event_under_law(
         jump = _linearize_in_turn(system, event, law)
         if isinstance(jump, PiecewiseLinearJump) and len(event.guards) > 1:
             return jump  # phantom modes have their own feedback already
+    # The other jumps are open loop. The law's Jacobian is du/dx, and a gain K has du = -K dx.
     before = law((), event.mode_before, event.state_before)
     gain = -before.jacobian(event.time, event.state_before)
     if isinstance(jump, JumpGains):
@@ -199,6 +203,7 @@ def linearize_at_border(
 def _look_up_jump(
     jumps: Mapping[tuple[frozenset[int], int], JumpGains], fired: frozenset[int], j: int
 ) -> JumpGains:
+    """Return the jump of j after those in `fired`; a function of the module can be pickled."""
     return jumps[fired, j]
 
 
@@ -258,8 +263,13 @@ def _linearize_at_once(system: HybridSystem, event: Event) -> JumpGains | Piecew
         system: The hybrid system.
         event: The event, whose joint reset is one for all its guards.
 
+    Returns:
+        A piecewise linear jump of the guards that may be the first, a linear one if that is one.
+
     Raises:
         InputError: The reset is at a border between two cases.
+        GrazingError: The rate of a guard that may be the first is not significant, or no guard
+            falls.
     """
     before, after = evaluate_event_sides(system, event)
     edge = system.outgoing(event.mode_before).edge(event.guards)
@@ -278,8 +288,10 @@ def _linearize_at_once(system: HybridSystem, event: Event) -> JumpGains | Piecew
     first = tuple(
         g for g, delay in zip(event.guards, delays, strict=True) if delay <= _FIRST_WINDOW
     )
-    if len(first) == 1:
-        return linearize_crossing(system, first[0], before, after, reset)
+    if len(first) <= 1:
+        # Without a guard that falls, any of them gives the error.
+        (guard,) = first or event.guards[:1]
+        return linearize_crossing(system, guard, before, after, reset)
     micro = partial(_linearize_if_first, system, first, before, after, reset)
     return PiecewiseLinearJump(first, micro)
 
@@ -287,14 +299,15 @@ def _linearize_at_once(system: HybridSystem, event: Event) -> JumpGains | Piecew
 def _compute_delays(before: EventSide, guards: Sequence[str]) -> Array:
     """Return the times (n,) in s after the first guard at which guards reach zero, to first order.
 
-    A guard that does not fall has an infinite delay.
+    A guard that does not fall has an infinite delay, also if none falls.
     """
     times = []
     for guard in guards:
         rate = before.guard_rate(guard)
         value = before.point.guards[find_guard_index(before.mode, guard)]
         times.append(value / -rate if rate < 0.0 else np.inf)
-    return np.asarray(times) - min(times)
+    earliest = min(times)
+    return np.array([time - earliest if time < np.inf else np.inf for time in times])
 
 
 def _linearize_if_first(
@@ -349,6 +362,13 @@ def _linearize_in_turn(
 
 def _check_times_ascend(piecewise: PiecewiseLinearJump, event: Event) -> None:
     """Check for random perturbations that no guard fires before one that it waited for, [RS] (7).
+
+    Times of firing are compared with the latest one before. A step back counts as rounding up to
+    `_BACKWARD_TIME` of the largest time, and up to `_BACKWARD_TIME_FLOOR`.
+
+    Args:
+        piecewise: The jump.
+        event: The event, for messages.
 
     Raises:
         AmbiguousEventError: A guard fires earlier than a guard before it.

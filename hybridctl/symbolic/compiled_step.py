@@ -75,6 +75,8 @@ _MATRIX_RESULTS = {
     "noisy_step": (3, 4),
 }
 """Indices of the results that are matrices, for each function. All other results are columns."""
+_LARGEST_SOUNDNESS = 1e300
+"""Size of the soundness that stands for NaN. Any will do, as only the sign is used."""
 _MIN_SQUARE = 1e-300
 """Added to squares that are divided by, so that an error of 0 / 0 is 0. It is far below the square
 of every error that matters, and above the least number of full precision (2e-308)."""
@@ -234,6 +236,7 @@ class CompiledMode(ModeModel, CompiledSteps):
             sound, error, states, guards, bounds = self._step((t, *scalars), x, law.value)
             inputs = law.at_nodes
         elif isinstance(law, LinearFeedback):
+            # (k, nu) and (k, nu, nx), read by CasADi as columns: (nu, k) and (nx, nu k).
             offsets, gains = law.along(t + ahead.h * _LAW_FRACTIONS)
             limits = _NO_LIMITS if law.limits is None else law.limits
             columns = (
@@ -247,7 +250,8 @@ class CompiledMode(ModeModel, CompiledSteps):
             inputs = fed_back.copy()
         else:
             return None
-        # Written so that a soundness of NaN counts as not sound.
+        # Where it is not positive the other results do not hold. Not `sound[0] <= 0.0`, by which a
+        # soundness of NaN would pass.
         if not sound[0] > 0.0:
             return None
         return CompiledStep(float(error[0]), states.copy(), inputs, guards.copy(), bounds.copy())
@@ -277,7 +281,7 @@ class CompiledMode(ModeModel, CompiledSteps):
             density, through_input, compliance = noise
             densities = density.ravel(), through_input.ravel(), (compliance,)
             sound, error, end, columns, *noise_results = self._noisy_step(*arguments, *densities)
-        if not sound[0] > 0.0:
+        if not sound[0] > 0.0:  # as in `step`
             return None
         # The covariance is symmetric, so that only the transition matrix is transposed.
         results = end.copy(), columns.T.copy(), *(array.copy() for array in noise_results)
@@ -361,7 +365,7 @@ def build_step(motion: Function) -> Function:
     Returns:
         A `casadi.Function` of (t, h, rtol, atol), x and u. Its results are soundness, error in
         units of the tolerance, states (nx, 8) at the nodes, guards (n, 8) there and their lower
-        bounds (n,). The step is sound if all evaluations on it are.
+        bounds (n,). The step is sound if all evaluations on it are, see `find_least_soundness`.
     """
     start = _StepInputs.create(motion)
     sound, error, states, _, *guards = _compute_step(motion, start, lambda i, x: start.u)
@@ -385,6 +389,7 @@ def build_feedback_step(motion: Function) -> Function:
     offsets, gains, least, most = (ca.MX.sym("law", *shape) for shape in shapes)
 
     def law(i: int, x: Expression) -> Expression:
+        """Return the input (nu,) at the i-th time of `_LAW_FRACTIONS`."""
         u = offsets[:, i] - ca.mtimes(gains[:, nu * i : nu * (i + 1)].T, x)
         return ca.fmin(ca.fmax(u, least), most)
 
@@ -401,6 +406,10 @@ def _compute_step(
         motion: Field and guards, see `build_step`.
         start: Symbols of the arguments.
         law: Returns the input (nu,) at the i-th time of `_LAW_FRACTIONS` and a state (nx,).
+
+    Returns:
+        Soundness, error in units of the tolerance, states (nx, 8), inputs (nu, 8), guards (n, 8),
+        and lower bounds (n,) of the guards.
     """
     t, h, x, parameters = start.t, start.h, start.x, start.parameters
     rate = _select_results(motion, "rate", 0, 2)
@@ -418,7 +427,7 @@ def _compute_step(
     # The bound of `hybrid.step`: c_0 - |c_1| - 2 sum |c_k| of the Chebyshev coefficients.
     first, second, *others = ca.horzsplit(ca.mtimes(values, ca.DM(TO_SERIES.T)))
     bounds = first - ca.fabs(second) - 2.0 * ca.sum2(ca.fabs(ca.horzcat(*others)))
-    sound = ca.mmin(ca.vertcat(*sound, *(least for _, least in sampled)))
+    sound = find_least_soundness([*sound, *(least for _, least in sampled)])
     error = _compute_error(start, start.compute_error_scale(x, end), rates)
     return sound, error, ca.horzcat(*nodes), ca.horzcat(*inputs), values, bounds
 
@@ -433,8 +442,9 @@ def build_differentiated_step(
         tangent: A `casadi.Function` x -> (T (nx, ndx), its left inverse (ndx, nx)) of a manifold.
             None in a vector space.
         noisy: Whether the covariance of white noise is integrated too.
-        free: A `casadi.Function` x -> (nx, nu), the derivative of the field by the input without
-            the constraints of the mode. None if the mode has no constraints.
+        free: A `casadi.Function` of x, and of the further arguments of `motion` if it has any. It
+            returns the derivative (nx, nu) of the field by the input without the constraints of the
+            mode. None if the mode has no constraints.
 
     Returns:
         A `casadi.Function` of (t, h, rtol, atol), x and u, and with noise of the densities
@@ -453,6 +463,7 @@ def build_differentiated_step(
 
     # The state of the integration is [x, x's derivative (nx, ndx), covariance (nx, nx) if noisy].
     def rate(i: int, time: Expression, state: Expression) -> tuple[Expression, Expression]:
+        """Return the rate of that state, of its shape, and the soundness of the field."""
         value, by_state, *by_input, sound = field(time, state[:, 0], u, *start.parameters)
         matrix_rate = ca.mtimes(by_state, state[:, 1:])
         if noisy:
@@ -473,7 +484,7 @@ def build_differentiated_step(
     for part in (slice(0, 1), slice(1, 1 + ndx)):
         scale = start.compute_error_scale(begin[:, part], end[:, part])
         errors.append(_compute_error(start, scale, [rate[:, part] for rate in rates]))
-    results = [ca.mmin(ca.vertcat(*sound)), end[:, 0], ca.mtimes(back, end[:, 1 : 1 + ndx])]
+    results = [find_least_soundness(sound), end[:, 0], ca.mtimes(back, end[:, 1 : 1 + ndx])]
     if not noisy:
         results.insert(1, ca.fmax(*errors))
         return start.build_function("varied", field, results, [u])
@@ -488,6 +499,16 @@ def build_differentiated_step(
     results += [back @ covariance @ back.T, bounds]
     results.insert(1, ca.mmax(ca.vertcat(*errors)))
     return start.build_function("noisy", field, results, (u, of_state, of_input, compliance))
+
+
+def find_least_soundness(values: Sequence[Expression]) -> Expression:
+    """Return the least of some values of soundness; one that is NaN counts as -1e300.
+
+    Args:
+        values: Scalars; each is positive where the results that it belongs to hold.
+    """
+    # The minimum alone passes over NaN; `fmax` replaces it by its other argument.
+    return ca.mmin(ca.fmax(ca.vertcat(*values), -_LARGEST_SOUNDNESS))
 
 
 def _build_flat_tangent(n: int) -> Function:
@@ -534,6 +555,10 @@ def _compute_stages(
         rate: The rate at a stage, of the shape of `x`.
         last: Number of the last stage. If None, those of the dense output are included. The end of
             the step is stage `_STAGES`.
+
+    Returns:
+        Lists by the number of the stage, which is 0 for the start: states and rates of the shape of
+        `x`, in units of the state (per s), and the scalar soundness.
     """
     first, least = rate(0, start.t, x)
     states, rates, sound = [x], [first], [least]

@@ -6,18 +6,21 @@ import importlib.util
 import json
 import math
 import pickle
+import re
 import sys
-from collections import namedtuple
-from dataclasses import dataclass
+from collections import OrderedDict, defaultdict, namedtuple
+from dataclasses import dataclass, make_dataclass
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
 from itertools import combinations
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from types import MappingProxyType
 
 import msgspec
 import numpy as np
 import pytest
+import scipy.special
 from hybridctl.robots import ball
 
 import hybridctl as hc
@@ -303,3 +306,138 @@ def test_files_that_settings_name_count_with_what_they_hold(tmp_path):
     assert name == str(tmp_path / "a")
     (tmp_path / "a").write_text("2")
     assert dict(digest_named_files(settings))[name] != first
+
+
+def doubling(x):
+    return 2 * x
+
+
+class Scaled:
+    """A callable that looks like the function it wraps."""
+
+    def __init__(self, factor):
+        self.factor = factor
+        functools.update_wrapper(self, doubling)
+
+    def __call__(self, x):
+        return self.factor * self.__wrapped__(x)
+
+
+class Derived(Part):
+    def __init__(self, mass, gain):
+        super().__init__(mass)
+        object.__setattr__(self, "gain", gain)
+
+
+class Half(functools.partial):
+    pass
+
+
+def with_attribute(gain):
+    def law(x):
+        return law.gain * x
+
+    law.gain = gain
+    return law
+
+
+RECORDS = (
+    np.array([(1, 2)], [("a", "i4"), ("b", "i4")]),
+    np.array([(1, 2)], [("b", "i4"), ("a", "i4")]),
+)
+PROXIES = defaultdict(int, a=1), {"a": 1}, OrderedDict(a=1, b=2), OrderedDict(b=2, a=1)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        (np.eye(2), np.matrix(np.eye(2))),
+        (b"1", bytearray(b"1")),
+        (PurePosixPath("a"), PureWindowsPath("a"), Path("a")),
+        (OrderedDict(a=1, b=2), OrderedDict(b=2, a=1), {"a": 1, "b": 2}),
+        (np.expm1, scipy.special.expm1),
+        tuple(each[0] for each in RECORDS),
+        RECORDS,
+        (np.ma.array([1.0, 2.0], mask=[0, 1]), np.ma.array([1.0, 3.0], mask=[0, 1])),
+        (Derived(1.0, 2.0), Derived(1.0, 3.0)),
+        (with_attribute(2), with_attribute(3)),
+        (re.RegexFlag(6), re.RegexFlag(2), re.RegexFlag(4)),
+        tuple(MappingProxyType(each) for each in PROXIES[1:]),
+    ],
+)
+def test_values_that_calculate_differently_never_share_a_form(values):
+    assert len({make_canonical_text("value", each) for each in values}) == len(values)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.frompyfunc(doubling, 1, 1),
+        Scaled(2.0),
+        Half(doubling),
+        MappingProxyType(PROXIES[0]),
+    ],
+)
+def test_what_hides_a_part_of_itself_is_refused(value):
+    with pytest.raises(InputError, match="canonical form"):
+        make_canonical_form("value", value)
+
+
+CLASSES = """
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+from typing import NamedTuple
+import msgspec
+class Meta(type):
+    def __call__(cls):
+        return 2
+class Law:
+    def __call__(self, x):
+        return 2 * x
+class Part:
+    __call__ = partial(max, 2)
+class Made(metaclass=Meta):
+    pass
+@dataclass
+class Plain:
+    a: list = field(default_factory=lambda: [2])
+@dataclass(slots=True)
+class Slotted:
+    a: int = 2
+@dataclass(eq=bool(2))
+class Compared:
+    a: int
+@dataclass
+class Own:
+    a: int
+    def __repr__(self):
+        return 2
+class Pair(NamedTuple):
+    a: int = 2
+class Name(str, Enum):
+    A = "2"
+    __str__ = str.__str__
+class Entry(msgspec.Struct):
+    a: int = 2
+"""
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Law", "Part", "Made", "Plain", "Slotted", "Compared", "Own", "Pair", "Name", "Entry"],
+)
+def test_classes_without_a_file_differ_by_all_that_they_calculate_with(name):
+    def text(number):
+        module = {"__name__": "made_from_text"}
+        exec(CLASSES.replace("2", str(number)), module)
+        return make_canonical_text("class", module[name])
+
+    assert text(2) == text(2) != text(0)
+
+
+def test_the_order_of_fields_is_part_of_a_dataclass():
+    def text(names):
+        return make_canonical_text("class", make_dataclass("Made", names))
+
+    assert text("ab") == text("ab") != text("ba")

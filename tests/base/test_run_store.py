@@ -13,6 +13,7 @@ import pytest
 import hybridctl as hc
 from hybridctl import experiments
 from hybridctl.app import cli
+from hybridctl.base import run_marker
 from hybridctl.base.errors import FileWriteError, InputError
 from hybridctl.base.files import atomic
 from hybridctl.base.journal import Journal
@@ -403,3 +404,76 @@ def test_files_are_moved_and_removed_in_few_places():
         if pattern.search(path.read_text(encoding="utf-8"))
     }
     assert found == {f"base/{name}.py" for name in ("files", "journal", "run_marker", "run_store")}
+
+
+def move_aside(path, names):
+    """Move files of a run as a process does that is killed before the marker has moved."""
+    for name in names:
+        (path / EARLIER / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).rename(path / EARLIER / name)
+
+
+def test_a_foreign_file_in_the_way_of_a_killed_move_is_named_and_nothing_moves(tmp_path):
+    path = run(tmp_path / "run")
+    move_aside(path, ("config.json", "figures/a.png", "summary.json"))
+    (path / "summary.json").write_text("mine")
+    before = snapshot(path)
+    with pytest.raises(InputError, match=r"summary.json is in its way; move that away"):
+        RunFolder("e", path, overwrite=True)
+    assert snapshot(path) == before
+    (path / "summary.json").unlink()
+    with pytest.raises(InputError, match="overwrite replaces the run"):
+        RunFolder("e", path)
+    assert (path / "figures/a.png").read_text() == "old"
+
+
+def test_a_foreign_file_in_the_way_of_interrupted_results_is_named_and_nothing_moves(tmp_path):
+    path = run(tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        fail(path, KeyboardInterrupt, ("a.json", "config.json"), resumes="runs.jsonl")
+    (kept,) = path.glob("interrupted-*")
+    # As if that move had been killed after its first files.
+    (path / EARLIER).mkdir()
+    earlier = Marker.read(path)
+    for name in (*earlier.files, MARKER):
+        move_aside(path, [name])
+    for name in ("config.json", MARKER):
+        (kept / name).rename(path / name)
+    (kept / "config.json").write_text("mine")
+    before = snapshot(path)
+    with pytest.raises(InputError, match=r"cannot move to .*interrupted-.*config.json is in its"):
+        RunFolder("e", path, resumes="runs.jsonl")
+    assert snapshot(path) == before
+
+
+@pytest.mark.parametrize("in_block", [True, False])
+def test_a_finished_run_that_is_resumed_and_fails_has_not_finished(in_block, tmp_path):
+    def start():
+        return RunFolder("e", tmp_path, resumes="runs.jsonl")
+
+    with start() as folder:
+        Journal(folder / "runs.jsonl", {}).put("0", (1.0,))
+        folder.write_json("summary.json", {})
+    assert Marker.read(tmp_path).finished
+    if in_block:
+        with pytest.raises(ZeroDivisionError), start():
+            raise ZeroDivisionError
+    else:
+        start()
+    assert not Marker.read(tmp_path).finished
+    with start() as folder:
+        folder.write_json("summary.json", {})
+    assert Marker.read(tmp_path).finished
+
+
+def test_an_end_that_cannot_be_noted_is_an_error(tmp_path, monkeypatch):
+    def refuse(path, entry, flags):
+        raise OSError(28, "No space left on device", str(path))
+
+    folder = RunFolder("e", tmp_path)
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(FileWriteError, match="No space left"),
+        folder,
+    ):
+        patch.setattr(run_marker, "_append_line", refuse)

@@ -134,7 +134,7 @@ def test_a_guard_that_jumps_is_resolved_no_further_than_events_are_told_apart():
 
 
 def test_a_guard_that_is_rounding_everywhere_costs_little():
-    """At any length: whole steps of it would be halved twelve times, by 57,000 samples each."""
+    """At any length: its steps would be halved twelve times, by some 60,000 samples each."""
     calls = []
 
     def rough(t, x, u):

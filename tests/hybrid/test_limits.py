@@ -123,3 +123,22 @@ def test_a_run_of_any_length_in_smooth_flow_needs_few_steps():
         options=hc.SimulationOptions(max_steps=20),
     )
     assert run.final_state[0] == pytest.approx(1e6, rel=1e-14)
+
+
+def test_the_step_limit_is_told_also_where_modes_differ_in_size():
+    """The first half of the run, with which the end is compared, has states of two sizes."""
+    rise = hc.Mode("rise", hc.VectorSpace(1), lambda t, x, u: np.array([1.0]))
+    swing = hc.Mode("swing", hc.VectorSpace(2), lambda t, x, u: np.array([x[1], -1e8 * x[0]]))
+    top = hc.Guard("top", lambda t, x, u: 1e-4 - x[0])
+    begin = hc.Reset(lambda t, x, u: np.array([1.0, 0.0]))
+    system = hc.HybridSystem([rise, swing], [hc.Transition("rise", top, begin, "swing")])
+    options = hc.SimulationOptions(max_steps=20)
+    with pytest.raises(StepLimitError, match=r"max_steps = 20 .* mode 'swing'") as caught:
+        hc.simulate(system, "rise", [0.0], (0.0, 1.0), options=options)
+    assert [event.guards for event in caught.value.trajectory.events] == [("top",)]
+
+
+def test_a_max_step_below_the_spacing_of_times_is_named():
+    decay = hc.Mode("decay", hc.VectorSpace(1), lambda t, x, u: -x)
+    with pytest.raises(IntegrationError, match=r"limited by the pace of the mode or max_step"):
+        hc.simulate(hc.HybridSystem([decay], []), "decay", [1.0], (1.0, 2.0), max_step=1e-17)

@@ -492,3 +492,20 @@ def test_contacts_that_slide_fast_have_one_solution_though_they_are_redundant(pl
             assert len(enumerate_solutions(sliding)) <= 1
     assert fast >= slow
     assert fast >= 15
+
+
+@pytest.mark.parametrize("contacts", [(), (1,), (0, 1), (1, 0)])
+@pytest.mark.parametrize("kind", [tuple, list])
+def test_a_problem_is_restricted_to_any_sequence_of_contacts(contacts, kind):
+    tangents = np.array([2]), np.array([3])
+    friction = np.array([0.5, 0.6])
+    problem = CoulombProblem(
+        np.diag([1.0, 2.0, 3.0, 4.0]), np.arange(4.0), tangents, friction, friction, (None, None)
+    )
+    part = problem.restrict(kind(contacts))
+    rows = [*contacts, *(2 + i for i in contacts)]
+    np.testing.assert_array_equal(part.free, problem.free[rows])
+    np.testing.assert_array_equal(part.static, friction[list(contacts)])
+    assert [t.tolist() for t in part.tangents] == [
+        [len(contacts) + k] for k in range(len(contacts))
+    ]

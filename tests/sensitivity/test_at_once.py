@@ -8,7 +8,7 @@ from hybridctl.robots import block, public
 from sensitivity.test_boundary import landing_level
 
 import hybridctl as hc
-from hybridctl.base.errors import AmbiguousEventError, InputError
+from hybridctl.base.errors import AmbiguousEventError, GrazingError, InputError
 from hybridctl.hybrid.laws import DifferentiableLaw
 from hybridctl.mechanics import contact_system
 from hybridctl.mechanics.parameters import parameter_derivatives
@@ -248,3 +248,12 @@ def test_the_orbit_of_a_block_that_bounces_on_both_corners_at_once():
         seen.add(int(orbit.return_map.find_pieces(d[None])[0]))
     assert len(seen) == 2
     assert stability(orbit).growth[1] >= 1.0
+
+
+def test_guards_of_which_none_falls_are_grazed():
+    system, x0 = landing_level(0.1, 0.3, 0.5, 0.2)
+    (event, *_) = hc.simulate(system, OPEN, x0, (0.0, 0.06), event_window=WINDOW, **TIGHT).events
+    at_rest = event.state_before.copy()
+    at_rest[3:] = 0.0
+    with pytest.raises(GrazingError, match="not crossed transversally"):
+        hc.jump_derivative(system, replace(event, state_before=at_rest), simultaneous="at once")

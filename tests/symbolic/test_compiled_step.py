@@ -22,6 +22,7 @@ from hybridctl.hybrid.series import NODES
 from hybridctl.hybrid.step import DrivenMode
 from hybridctl.hybrid.system import MappedSystem
 from hybridctl.symbolic.compiled_function import CompiledFunction
+from hybridctl.symbolic.compiled_step import build_function
 
 KINDS = pytest.mark.parametrize("kind", [ca.SX, ca.MX])
 U = np.array([0.3])
@@ -323,3 +324,15 @@ def test_the_nodes_are_those_of_the_record():
     assert taken.states.shape == (len(NODES), 2)
     assert taken.guards.shape == (len(NODES), 2)
     assert taken.bounds.shape == (2,)
+
+
+@pytest.mark.parametrize("build", ["step", "differentiated_step"])
+@pytest.mark.parametrize("soundness", [lambda t: ca.sqrt(0.5 - t), lambda t: 0.5 - t])
+def test_a_step_on_which_one_evaluation_is_not_sound_is_not(build, soundness):
+    """The motion is sound up to t = 0.5, after which its soundness is negative or NaN."""
+    t, x, u = ca.SX.sym("t"), ca.SX.sym("x"), ca.SX.sym("u")
+    motion = ca.Function("motion", [t, x, u], [-x, x - 2.0, soundness(t)])
+    step = build_function(build, motion, None)
+    for h, is_sound in ((0.4, True), (1.0, False)):
+        found = float(step([0.0, h, 1e-6, 1e-6], [1.0], [0.0])[0])
+        assert (found > 0.0) is is_sound

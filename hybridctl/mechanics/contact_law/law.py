@@ -18,9 +18,12 @@ Two equivalent forms are used by the solvers: a projection equation (`newton`), 
 cone programmes (`cone_programme`).
 
 Certificate. Violations of the law are measured in units of the data, never of the answer, so that
-large forces excuse nothing. Velocities are in units of V, the size of the terms whose sum is b.
-Forces of contact i are in units of F_i = V / g_i, where g_i is the largest diagonal entry of its
-block of G. A solution is accepted if no violation exceeds `CERTIFIED`.
+large forces excuse nothing. These are the units of the dimensionless problem (`scale_problem`):
+V / d_i for velocities of contact i and (V / g) d_i for its forces. V is the size of the terms whose
+sum is b, g_i the largest diagonal entry of the block of G of contact i, g the largest of these, and
+d_i = sqrt(g / g_i) >= 1. For the contact of largest response they are V and V / g. For others they
+are smaller than V and V / g_i, so that the certificate is stricter. A solution is accepted if no
+violation exceeds `CERTIFIED`.
 """
 
 from __future__ import annotations
@@ -68,11 +71,11 @@ Uniqueness: TypeAlias = Literal["proven", "disproven", "not established"]
 """Whether the rates of a solution are the only ones that obey the law; forces need not be."""
 
 CERTIFIED = 1e-9
-"""Largest accepted violation of the law, in units of the data (see the module).
+"""Largest accepted violation of the law, in the units of the certificate (see the module).
 
 Newton's method ends at about 1e-15 times the condition number of its equations. A choice."""
 BOUNDARY_TOLERANCE = 1e-9
-"""Slack, in units of the data, below which a contact counts as on the boundary of its state.
+"""Slack, in the same units, up to which a contact counts as on the boundary of its state.
 
 It equals `CERTIFIED`: within that no state is better than its neighbour."""
 _MIN_RESPONSE = 1e-6
@@ -118,7 +121,13 @@ class CoulombProblem:
     magnitude: float = 0.0
 
     def possible_states(self, i: int) -> Modes:
-        """Return the states that contact i can be in."""
+        """Return the states that contact i can be in: without tangents, in space, in a plane.
+
+        A contact that slides already has a direction and a free w_t, so it opens or slides on.
+
+        Args:
+            i: Index of the contact.
+        """
         rows, direction = self.tangents[i], self.sliding[i]
         if len(rows) == 0:
             return (OPEN, CLOSED)
@@ -136,22 +145,31 @@ class CoulombProblem:
         return total
 
     def has_unknown_direction(self, i: int, state: str) -> bool:
-        """Return whether contact i begins to slide in space, in a direction to be found."""
+        """Return whether contact i begins to slide in space, in a direction to be found.
+
+        Args:
+            i: Index of the contact.
+            state: Its state.
+        """
         return state == SLIP and self.sliding[i] is None
 
     def restrict(self, contacts: Sequence[int]) -> CoulombProblem:
-        """Return the problem of some contacts, while the others are open."""
+        """Return the problem of some contacts, while the others are open.
+
+        Args:
+            contacts: Indices (m,) of the contacts, each once. Contact k of the result is contact
+                contacts[k].
+        """
+        chosen = np.array(contacts, dtype=np.intp)
         sizes = [len(self.tangents[i]) for i in contacts]
-        rows = np.concatenate(
-            (np.array(contacts, dtype=np.intp), *(self.tangents[i] for i in contacts))
-        )
+        rows = np.concatenate((chosen, *(self.tangents[i] for i in contacts)))
         places = np.split(np.arange(len(contacts), len(rows)), np.cumsum(sizes[:-1], dtype=np.intp))
         return CoulombProblem(
             self.delassus[np.ix_(rows, rows)],
             self.free[rows],
             tuple(places[: len(contacts)]),
-            self.static[contacts],
-            self.kinetic[contacts],
+            self.static[chosen],
+            self.kinetic[chosen],
             tuple(self.sliding[i] for i in contacts),
             self.magnitude,
         )
@@ -179,7 +197,7 @@ class CoulombSolution:
         directions: Unit direction in which each contact slides, None if it does not slide.
         border: Contacts on the boundary between two states, which may change under any
             perturbation.
-        residual: Largest violation of the law, in units of the data.
+        residual: Largest violation of the law, in the units of the module's certificate.
         rate_residual: Largest violation of the conditions on rates alone, in the same units.
         uniqueness: Whether other rates obey the law too.
     """
@@ -207,17 +225,22 @@ class ProblemUnits:
     rates: Array
 
     def restore(self, solution: CoulombSolution) -> CoulombSolution:
-        """Return a solution of the dimensionless problem in the units of the original one."""
+        """Return a solution of the dimensionless problem in the units of the original one.
+
+        Args:
+            solution: The solution. Its residuals stay dimensionless.
+        """
         forces, rates = self.forces * solution.forces, self.rates * solution.rates
         return replace(solution, forces=forces, rates=rates)
 
 
 def scale_problem(problem: CoulombProblem) -> tuple[CoulombProblem, ProblemUnits]:
-    r"""Return the dimensionless problem, whose G is symmetric still with diagonal blocks of one.
+    r"""Return the dimensionless problem, whose G is symmetric with entries of at most one.
 
     With :math:`d_i = \sqrt{g / g_i}` and g the largest g_i, :math:`f_i = (V / g) d_i f'_i` and
-    :math:`w_i = V w'_i / d_i`. As d_i >= 1, an error in f' or w' is no smaller in the units of the
-    data (see the module).
+    :math:`w_i = V w'_i / d_i`. The largest diagonal entry of each block of G is then 1; it is less
+    for contacts whose response is below `_MIN_RESPONSE`. As d_i >= 1, an error in f' or w' is no
+    smaller than the same error in units of V / g_i or V.
 
     Args:
         problem: Problem in any units.
@@ -272,6 +295,9 @@ def evaluate_forces(
         forces: Proposed forces (r,).
         modes: States in which the law is evaluated. If None, each contact has the state that its
             forces and rates show: it is closed, or sticks, if it may do so within 1e-9.
+
+    Returns:
+        The solution. Its residual is infinite if forces are not finite.
     """
     forces = forces.copy()
     rates = problem.delassus @ forces + problem.free
@@ -296,6 +322,8 @@ def evaluate_forces(
         problem.contacts, states, directions, strict=True
     ):
         force, rate = forces[[i, *rows]].tolist(), rates[[i, *rows]].tolist()
+        # How far force and rate are inside the inequalities of the state; infinite without one.
+        # A slack below zero is a violation. Equations add theirs to `rate_violations`.
         force_slack, rate_slack = force[0], np.inf
         if state == OPEN:
             force_slack, rate_slack = np.inf, rate[0]
@@ -324,6 +352,7 @@ def _classify_contact(force: list[float], rate: list[float], given: list[float] 
 
     At an exact solution either f_n or w_n is zero, so that the sign of w_n - f_n decides.
     """
+    # The difference is not changed much by rounding of the one that should be zero.
     if rate[0] - force[0] > BOUNDARY_TOLERANCE:
         return OPEN
     if len(rate) == 1:

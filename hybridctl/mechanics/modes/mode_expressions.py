@@ -35,6 +35,7 @@ from hybridctl.mechanics.multibody.expressions import Expression
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.terms.contact_expressions import RowExpressions
 from hybridctl.mechanics.terms.generated import Constants, sources
+from hybridctl.symbolic.compiled_step import find_least_soundness
 
 _SAMPLED_ON_SURFACE = 1e-9
 """Gaps, in m, of the configurations at which redundant rows are looked for."""
@@ -150,7 +151,7 @@ def field_of(equations: ModeEquations) -> ModeField:
         acceleration, forces = free + response @ m, mix @ m + known
         redundant = len(independent.rows) < len(part.rows)
         cones = part.cones(forces) if redundant else []
-        sound = ca.mmin(ca.vertcat(margin - _LEAST_PIVOT, *part.speeds(rows), *cones))
+        sound = find_least_soundness([margin - _LEAST_PIVOT, *part.speeds(rows), *cones])
     else:
         acceleration, forces, margin = free, known, ca.SX(1.0)
         sound = margin
