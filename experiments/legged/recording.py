@@ -20,7 +20,8 @@ from hybridctl.base.errors import FileFormatError, InputError
 from hybridctl.legged.estimator import BaseEstimator, BaseSettings
 from hybridctl.legged.readings import Readings, uniform_stamps
 from hybridctl.logs import Log, Mapping, read_log
-from hybridctl.logs.legged import BaseChannels, base_readings
+from hybridctl.logs.base_model import BaseChannels
+from hybridctl.logs.legged import base_readings
 from hybridctl.mechanics.multibody.robot import Robot
 
 ORIGIN = "ami-iit/paper_ramadoss_2021_icra_proprioceptive-base-estimator on GitHub"
