@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from hybridctl.base.errors import FileFormatError
+from hybridctl.base.errors import FileFormatError, InputError
 from hybridctl.logs.raw import HEADER, RawLog, RawTable
-from hybridctl.logs.read_errors import MAX_BYTES, describe_excess, require_package
+from hybridctl.logs.read_errors import MAX_BYTES, describe_excess, describe_missing_package
 
 HDF5_TIMEOUT = 20.0
 """Time in s that the HDF5 library has for a small file. The value is a choice."""
@@ -110,9 +110,8 @@ def read_hdf5(path: Path) -> RawLog:
         FileFormatError: The file is damaged, too large, or has no datasets of numbers.
         InputError: The package h5py is missing.
     """
-    with require_package(path, "HDF5", "h5py", "hdf5"):
-        if find_spec("h5py") is None:  # the library itself is loaded by the other process alone
-            raise ImportError
+    if find_spec("h5py") is None:  # it is imported in the other process alone
+        raise InputError(describe_missing_package(path, "HDF5", "h5py", "hdf5"))
     size = path.stat().st_size
     # Twice, because HDF5 has other filters than deflate. The factor is a choice.
     limit = min(MAX_BYTES, 2 * _DEFLATE_RATIO * size + _UNWRITTEN_BYTES)

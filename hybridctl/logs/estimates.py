@@ -53,7 +53,7 @@ def write_estimates(
     mcap: bool = False,
     poses: Mapping[str, PoseSeries] | None = None,
 ) -> list[Path]:
-    """Write series over time, and return the paths of the files.
+    """Write series over time as NPZ, CSV and, on request, MCAP.
 
     `NAME.npz` holds the arrays as they are, with `time`, `origin_ns` and `SERIES_columns`.
     `NAME.csv` has a column for each column of arrays (n,) and (n, m); arrays with more axes, such
@@ -69,6 +69,9 @@ def write_estimates(
         name: Name of the files, without suffix.
         mcap: Whether the MCAP file is written.
         poses: Poses for the MCAP file, by name.
+
+    Returns:
+        The paths of the files.
 
     Raises:
         InputError: A length, the name of a column, or the order of the stamps is wrong, or the

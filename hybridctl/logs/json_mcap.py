@@ -53,12 +53,15 @@ class JsonMcapWriter:
             writer.finish()
 
     def add_topic(self, name: str, schema_name: str, schema: Mapping[str, Any]) -> int:
-        """Add a topic to the file, and return its number.
+        """Add a topic to the file.
 
         Args:
             name: The topic.
             schema_name: Name of the type of its messages.
             schema: JSON schema of its messages.
+
+        Returns:
+            The number of the topic, for `write_message`.
         """
         data = json.dumps(schema).encode()
         number = self._writer.register_schema(schema_name, "jsonschema", data)

@@ -135,7 +135,14 @@ class OdometrySteps:
         return Odometry(stamp, time, root, contacts, flags, estimate, rate, self._period)
 
     def _flag_gap(self, time: float) -> tuple[str, ...]:
-        """Update the usual period by a stamp in s, and return a flag if there was a gap before."""
+        """Update the usual period by a stamp, unless there was a gap before.
+
+        Args:
+            time: Stamp of an inertial sample in s.
+
+        Returns:
+            The flag of the gap; empty if there was none.
+        """
         step = None if self._time is None else time - self._time
         self._time = time
         if step is None:

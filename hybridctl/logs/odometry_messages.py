@@ -99,7 +99,14 @@ class _CountingStream:
         self._stream, self._count = stream, 0
 
     def write(self, data: bytes) -> int:
-        """Write bytes, and return their number."""
+        """Write bytes.
+
+        Args:
+            data: The bytes.
+
+        Returns:
+            Their number.
+        """
         self._stream.write(data)
         self._count += len(data)
         return len(data)

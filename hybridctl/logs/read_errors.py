@@ -72,7 +72,19 @@ def require_package(path: Path, kind: str, package: str, extra: str) -> Iterator
     try:
         yield
     except ImportError as error:
-        raise InputError(
-            f"{path}: reading or writing {kind} needs the package {package}; install it with "
-            f'pip install "hybridctl[{extra}]"'
-        ) from error
+        raise InputError(describe_missing_package(path, kind, package, extra)) from error
+
+
+def describe_missing_package(path: Path, kind: str, package: str, extra: str) -> str:
+    """Return the text of the error for a package that is missing, with the remedy.
+
+    Args:
+        path: The file that needs the package.
+        kind: Its format, such as "HDF5".
+        package: Name of the package.
+        extra: Extra of hybridctl that installs it.
+    """
+    return (
+        f"{path}: reading or writing {kind} needs the package {package}; install it with "
+        f'pip install "hybridctl[{extra}]"'
+    )

@@ -149,6 +149,9 @@ class StampOrder:
 
         Args:
             everything: Whether all items are released, because no other comes.
+
+        Returns:
+            Times in s and items, in order.
         """
         if self._last is None:
             return []  # there was no item

@@ -88,7 +88,16 @@ def find_stamps(table: RawTable, source: TimeSource, rows: slice, count: int) ->
 
 
 def _find_rate(table: RawTable, rate: float | str) -> float:
-    """Return a rate in Hz, or the one number in the field that holds it."""
+    """Return a rate in Hz.
+
+    Args:
+        table: Table with the field.
+        rate: The rate, or the field that holds it as its one number.
+
+    Raises:
+        InputError: The field does not hold one positive number.
+        UnknownNameError: There is no such field.
+    """
     if not isinstance(rate, str):
         return rate
     value = table[rate]
