@@ -21,7 +21,7 @@ MISSING_MARKS = frozenset(
 """Cells that stand for a missing value, in lower case."""
 DAY_NS = 86_400 * 10**9
 """Length of a day in ns."""
-_SHOWN_CHARACTERS = 40
+_SHOWN_CHARACTERS_OF_CELL = 40
 """Characters of a cell that a reason quotes."""
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?inf(inity)?|nan", re.I | re.A)
 _DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?", re.A)
@@ -210,7 +210,7 @@ def _parse_special(
 
 def _explain_cell(row: int, cell: str, is_among_dates: bool) -> str:
     """Return why a cell is no number, and what to write instead where that is known."""
-    problem = f"{cell[:_SHOWN_CHARACTERS]!r} in data row {row} is not a number"
+    problem = f"{cell[:_SHOWN_CHARACTERS_OF_CELL]!r} in data row {row} is not a number"
     if _OTHER_DATE.match(cell):
         return f"{problem}; write dates as YYYY-MM-DD, day and month could be exchanged"
     if "," in cell and "." in cell:

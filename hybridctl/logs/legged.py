@@ -136,7 +136,7 @@ def filter_base(log: Log, model: BaseModel) -> BaseRun:
         InputError: Channels have other units, columns or clocks.
     """
     estimator = model.settings.build(Robot.from_urdf(Path(model.urdf)))
-    readings = base_readings(log, model.channels, estimator)
+    readings = make_base_readings(log, model.channels, estimator)
     faults = estimator.find_wiring_faults(readings)
     try:
         first = estimator.start(readings, heading=model.heading, position=model.position)
@@ -165,7 +165,7 @@ def filter_base(log: Log, model: BaseModel) -> BaseRun:
     )
 
 
-def base_readings(log: Log, channels: BaseChannels, estimator: BaseEstimator) -> Readings:
+def make_base_readings(log: Log, channels: BaseChannels, estimator: BaseEstimator) -> Readings:
     """Return the readings of a log for an estimator; columns of joints are found by their names.
 
     Feet without a force sensor get forces by joint torques, where the log has these (see
@@ -300,7 +300,7 @@ def compute_odometry_track(log: Log, model: BaseModel) -> BaseTrack:
         model: Model of the robot.
     """
     estimator = model.settings.build(Robot.from_urdf(Path(model.urdf)))
-    readings = base_readings(log, model.channels, estimator)
+    readings = make_base_readings(log, model.channels, estimator)
     first = estimator.start(readings, heading=model.heading, position=model.position)
     before = perf_counter()
     track = leg_odometry(estimator, readings, first)

@@ -38,6 +38,10 @@ class TopicClock:
     Life cycle: `find_field` is called with the first message, `read` with each one, and `start`
     with the earliest stamp, before `find_time`.
 
+    Args:
+        topic: The topic.
+        source: Field and unit of the stamps; without a field, those of the recorder are used.
+
     Attributes:
         topic: The topic.
         is_known: Whether the field of the stamps is known, which a first message shows.
@@ -47,12 +51,6 @@ class TopicClock:
     """
 
     def __init__(self, topic: str, source: TimeSource) -> None:
-        """Begin without stamps.
-
-        Args:
-            topic: The topic.
-            source: Field and unit of the stamps; without a field, those of the recorder are used.
-        """
         self.topic, self._source = topic, source
         self._field, self._unit_ns = "", 1  # those of the recorder, in ns
         self.is_known = not source.field

@@ -30,19 +30,17 @@ from hybridctl.logs.base_model import BaseChannels
 class SampleReader:
     """Reads samples from JSON lines for one robot.
 
+    Args:
+        channels: Names of the channels.
+        joints: Names of the joints in the order of a list of angles.
+        feet: Frames of the feet.
+
     Attributes:
         joints: Names of the joints in the order of a list of angles.
         feet: Frames of the feet.
     """
 
     def __init__(self, channels: BaseChannels, joints: Sequence[str], feet: Sequence[str]) -> None:
-        """Keep the names that lines have.
-
-        Args:
-            channels: Names of the channels.
-            joints: Names of the joints in the order of a list of angles.
-            feet: Frames of the feet.
-        """
         self.joints, self.feet = tuple(joints), tuple(feet)
         self._channels = channels
 

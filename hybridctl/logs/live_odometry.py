@@ -184,6 +184,11 @@ class LiveOdometry:
     Life cycle: `answer_line` is called with each line; or `answer_message` with each message, and
     `finish` once at the end. Lines and messages that are refused change nothing.
 
+    Args:
+        reader: Reads samples from lines.
+        live: Filter that has not been stepped.
+        samples: Makes samples from messages of topics; None where there is no mapping.
+
     Attributes:
         feet: Frames of the feet.
         topics: Topics whose messages are wanted.
@@ -192,13 +197,6 @@ class LiveOdometry:
     def __init__(
         self, reader: SampleReader, live: LiveFilter, samples: TopicSamples | None = None
     ) -> None:
-        """Begin without samples.
-
-        Args:
-            reader: Reads samples from lines.
-            live: Filter that has not been stepped.
-            samples: Makes samples from messages of topics; None where there is no mapping.
-        """
         self._reader, self._steps, self._samples = reader, OdometrySteps(live), samples
         self.feet = reader.feet
         self.topics = () if samples is None else samples.topics

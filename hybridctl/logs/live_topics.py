@@ -48,9 +48,20 @@ class TopicSamples:
     yield samples in the order of their stamps, or the reason why a message is not used. They take
     effect while they are iterated over.
 
+    Args:
+        mapping: Fields of each channel.
+        channels: Names of the channels that the filter takes.
+        joints: Names of the joints, in order.
+        feet: Frames of the feet, in order.
+        wait: Longest time in s for which a message waits for other topics, by stamps.
+
     Attributes:
         topics: Topics that the mapping names.
         shares_stamps: Whether forces of all feet come in one message.
+
+    Raises:
+        UnknownNameError: The mapping does not have a channel.
+        InputError: A channel has no topic, or stamps that messages do not have.
     """
 
     def __init__(
@@ -61,19 +72,6 @@ class TopicSamples:
         feet: Sequence[str],
         wait: float = DEFAULT_WAIT,
     ) -> None:
-        """Begin without messages.
-
-        Args:
-            mapping: Fields of each channel.
-            channels: Names of the channels that the filter takes.
-            joints: Names of the joints, in order.
-            feet: Frames of the feet, in order.
-            wait: Longest time in s for which a message waits for other topics, by stamps.
-
-        Raises:
-            UnknownNameError: The mapping does not have a channel.
-            InputError: A channel has no topic, or stamps that messages do not have.
-        """
         entries = {name: source for name, _, source in mapping.list_sources()}
         used = [
             (channels.gyroscope, GYROSCOPE, ""),
@@ -105,9 +103,8 @@ class TopicSamples:
         self._has_own_forces = not any(
             {GYROSCOPE, ACCELEROMETER} <= {c.signal for c in s.channels} for s in self._sources
         )
-        self._forces = deque[
-            tuple[float, Array]
-        ]()  # from the last one before the first open sample
+        # Specific forces with their times, from the last one before the first open sample on.
+        self._forces = deque[tuple[float, Array]]()
         self._open = deque[LiveSample]()  # samples that wait for a later specific force
         self._has_named_silent = False  # whether topics that have sent nothing have been named
 

@@ -7,7 +7,7 @@ from hybridctl.logs.mapping import ChannelSource, Mapping, TimeSource
 from hybridctl.logs.raw import Field, RawLog, RawTable
 from hybridctl.logs.time_fields import find_named_steps, find_named_time
 
-_SHOWN_CHARACTERS = 200
+_SHOWN_CHARACTERS_OF_NOTES = 200
 """Characters of the reader's notes that an error quotes."""
 _DRAFTED_RATE = 100.0
 """Rate in Hz of a drafted mapping without stamps, to be edited."""
@@ -28,7 +28,7 @@ def guess_mapping(raw: RawLog) -> Mapping:
     channels = dict(pair for table in raw.tables.values() for pair in _guess_channels(table))
     if not channels:
         unusable = [text for table in raw.tables.values() for text in table.unusable.values()]
-        reasons = "; ".join(dict.fromkeys([*raw.notes, *unusable]))[:_SHOWN_CHARACTERS]
+        reasons = "; ".join(dict.fromkeys([*raw.notes, *unusable]))[:_SHOWN_CHARACTERS_OF_NOTES]
         because = f" ({reasons})" if reasons else ""
         raise InputError(
             f"{raw.path}: without a mapping, a field must be named like a time (t, time, stamp, "

@@ -124,19 +124,17 @@ class OdometryWriter:
     """Writes odometry as `nav_msgs/Odometry` into a stream of MCAP.
 
     Life cycle: `write` for each odometry, `finish` once at the end.
+
+    Args:
+        stream: Stream that gets the bytes; it need not be seekable.
+        frames: Topic and names of the frames.
+        sensor: The gyroscope.
+
+    Raises:
+        InputError: The packages `mcap` and `rosbags` are missing.
     """
 
     def __init__(self, stream: BinaryIO, frames: OdometryFrames, sensor: RateSensor) -> None:
-        """Write the beginning of the file.
-
-        Args:
-            stream: Stream that gets the bytes; it need not be seekable.
-            frames: Topic and names of the frames.
-            sensor: The gyroscope.
-
-        Raises:
-            InputError: The packages `mcap` and `rosbags` are missing.
-        """
         with require_package(Path("the output"), "MCAP", "mcap", "ros"):
             from mcap.writer import Writer
         with require_package(Path("the output"), "ROS messages", "rosbags", "ros"):

@@ -10,7 +10,7 @@ from hybridctl.base.errors import FileFormatError, HybridctlError, InputError
 
 MAX_BYTES = 4 * 2**30
 """Largest content in bytes that is read into memory. The value is a choice."""
-_SHOWN_CHARACTERS = 200
+_SHOWN_CHARACTERS_OF_ERROR = 200
 """Characters of a library's message that an error quotes."""
 
 
@@ -50,7 +50,7 @@ def name_file_in_errors(path: Path, kind: str) -> Iterator[None]:
         raise FileFormatError(f"{path}: {error}") from error
     except Exception as error:
         lines = str(error).strip().splitlines()
-        reason = lines[0][:_SHOWN_CHARACTERS] if lines else ""
+        reason = lines[0][:_SHOWN_CHARACTERS_OF_ERROR] if lines else ""
         raise FileFormatError(
             f"{path}: damaged, or not {kind} after all ({type(error).__name__}: {reason})"
         ) from error

@@ -39,18 +39,16 @@ class StampOrder:
     Life cycle: `add` is called with each item, then `release`, which returns with their times the
     items before which no other can come.
 
+    Args:
+        clocks: Clocks of the sources.
+        needed: Number of sources, the first ones, for whose items others wait.
+        wait: Longest time in ns for which an item waits, by stamps.
+
     Attributes:
         origin: Stamp in ns of time zero, the earliest of all; 0 before the first release.
     """
 
     def __init__(self, clocks: Sequence[TopicClock], needed: int, wait: int) -> None:
-        """Begin without items.
-
-        Args:
-            clocks: Clocks of the sources.
-            needed: Number of sources, the first ones, for whose items others wait.
-            wait: Longest time in ns for which an item waits, by stamps.
-        """
         self._clocks, self._wait = clocks, wait
         self._newest: list[int | None] = [None] * needed
         self._silent_count = needed  # number of needed sources without an item so far

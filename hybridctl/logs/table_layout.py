@@ -21,7 +21,7 @@ from hybridctl.logs.units import NANOSECONDS, UNITS, normalize_unit
 
 _SAMPLED_LINES = 30
 """Last lines by which the layout is found. The value is a choice."""
-_SHOWN_CHARACTERS = 80
+_SHOWN_CHARACTERS_OF_ROW = 80
 """Characters of a row that an error quotes."""
 _Row = TypeVar("_Row")
 _DELIMITERS = ("\t", ";", ",", "|", " ")
@@ -179,10 +179,7 @@ def find_table_layout(path: Path, lines: TextLines, rows: list[list[str]]) -> Ta
     if first == 0:
         if lines.comments and _is_names_row(read_names_in_comment(lines, rows), width):
             return TableLayout(None, None, 0, width)  # as numpy.savetxt writes them
-        raise FileFormatError(
-            f"{path}: the first row must name the columns, but has numbers: "
-            f"{', '.join(rows[0])[:_SHOWN_CHARACTERS]}"
-        )
+        raise FileFormatError(describe_missing_names(path, rows[0]))
     if len(rows[first - 1]) == width and not is_data(rows[first - 1][0]):
         return TableLayout(first - 1, None, first, width)  # some names are numbers
     raise FileFormatError(describe_width(path, lines.numbers[first], rows[first], rows[first - 1]))
@@ -236,6 +233,12 @@ def _is_known_unit(text: str) -> bool:
 def strip_brackets(cell: str) -> str:
     """Return the content of a cell without blanks and brackets around it."""
     return cell.strip().strip("[]()").strip()
+
+
+def describe_missing_names(path: Path, row: Sequence[str]) -> str:
+    """Return the text of the error for a table whose row of names has numbers."""
+    shown = ", ".join(row)[:_SHOWN_CHARACTERS_OF_ROW]
+    return f"{path}: the first row must name the columns, but has numbers: {shown}"
 
 
 def describe_width(path: Path, number: int, row: Sequence[str], names: Sequence[str]) -> str:

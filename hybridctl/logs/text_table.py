@@ -22,6 +22,7 @@ from hybridctl.logs.read_errors import MAX_BYTES, describe_excess
 from hybridctl.logs.table_layout import (
     TableLayout,
     TextLines,
+    describe_missing_names,
     describe_width,
     find_delimiter,
     find_table_layout,
@@ -37,8 +38,6 @@ HEADER_MARK = "# hybridctl log "
 """Beginning of the line that holds the header of a log that hybridctl wrote."""
 _SHOWN_LINES = 3
 """Preamble lines that the note about them quotes."""
-_SHOWN_CHARACTERS = 80
-"""Characters of a row that an error quotes."""
 _NAME_WITH_UNIT = re.compile(r"^(?P<name>.+?)\s*[\[(](?P<unit>[^\])]+)[\])]$")
 
 
@@ -165,10 +164,7 @@ def _read_names(
         if unit and unit != "-":
             units[names[-1]] = normalize_unit(unit)
     if all(is_number(name) for name in names):
-        shown = ", ".join(cells)[:_SHOWN_CHARACTERS]
-        raise FileFormatError(
-            f"{path}: the first row must name the columns, but has numbers: {shown}"
-        )
+        raise FileFormatError(describe_missing_names(path, cells))
     return names, units
 
 

@@ -14,7 +14,7 @@ VALUES = np.random.default_rng(3).normal(size=(400, 2))
 
 
 def fault(times):
-    """The fault of a channel, by `describe_fault`, `examine` and `check_stamps` alike."""
+    """The fault of a channel, by `describe_stamp_fault`, `examine` and `check_stamps` alike."""
     log = Log({"imu": Series(times, np.arange(len(times)) + 0.5)})
     found = describe_stamp_fault(log["imu"])
     assert examine(log).channels[0].fault == found
