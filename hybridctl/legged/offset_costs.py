@@ -53,7 +53,7 @@ class OffsetCost(NamedTuple):
 
     Attributes:
         blocks: Sums (m, k) for m offsets over k blocks of time.
-        without_sensor: The sum with samples of the sensor that are constant.
+        without_sensor: The sum with a sensor whose samples are constant.
     """
 
     blocks: Array
@@ -143,6 +143,7 @@ class StanceResiduals:
             b.append((d - rolled)[k + window] / span - (d - rolled)[k] / span)
             begins.append(k)
             arms.append(float(np.linalg.norm(d, axis=1).mean()))
+        # A single foot has no distance to others: any scale has the same minimum.
         arm = float(np.mean(arms)) if arms else 1.0
         for i in np.flatnonzero(self._paths.flat).tolist():
             k = np.flatnonzero(inner[:, i])

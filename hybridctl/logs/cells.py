@@ -262,8 +262,8 @@ def _parse_clocks(cells: Sequence[str], is_empty: NDArray[np.bool_], kind: str) 
     values = stamps.astype(np.int64) - np.array(offsets, dtype=np.int64) * 10**9
     if kind == "clock":
         known = values[~is_absent]
-        passed = np.cumsum(np.diff(known, prepend=known[:1]) < -DAY_NS // 2)
-        values[~is_absent] = known + passed * DAY_NS
+        midnights = np.cumsum(np.diff(known, prepend=known[:1]) < -DAY_NS // 2)
+        values[~is_absent] = known + midnights * DAY_NS
     values[is_absent] = np.iinfo(np.int64).min
     return Column(values, is_absent, clock=kind)
 

@@ -51,7 +51,7 @@ class LiveFilter(Protocol):
     def rate(self) -> Array | None:
         """Measured angular velocity (3,) in rad/s, in axes of the sensor, at the last root.
 
-        It is None before the first root, and where the sample has none.
+        None before the first root.
         """
 
     def step(self, sample: LiveSample) -> RootPose | None:

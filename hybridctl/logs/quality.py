@@ -33,7 +33,7 @@ _LIKELY_CAUSE = {
 }
 """Cause of values above that size, by unit."""
 _LONGEST_SPACING, _SHORTEST_SPACING = 1e3, 1e-7
-"""Mean spacing of stamps in s outside of which their unit is doubted. The values are a choice."""
+"""Median spacing of stamps in s outside of which their unit is doubted. The values are a choice."""
 _NOTED_NORM_ERROR = 0.01
 """Difference of a quaternion's length from one that is warned of. The value is a choice."""
 _UNCHANGED_SHARE = 1 / 3
@@ -49,7 +49,7 @@ class ChannelQuality:
     Attributes:
         name: Name of the channel.
         count: Number of rows.
-        rate: Mean rate in Hz.
+        rate: Rate in Hz by the median spacing; NaN with fewer than two different stamps.
         duplicates: Number of stamps that another row has, too, beyond the first of each.
         out_of_order: Number of stamps that are earlier than one before them.
         gaps: Number of spacings above `GAP_SPACINGS` times the median.

@@ -26,10 +26,11 @@ def find_time_field(table: RawTable, source: TimeSource) -> tuple[str, str] | No
 
     Args:
         table: Table with the time.
-        source: The field that a mapping chooses; without one, the field that is named like a time.
+        source: The field that a mapping chooses; without one, `find_named_time` does.
 
     Returns:
-        Name and unit; None where the mapping chooses no field and no name is that of a time.
+        Name and unit; None where the mapping chooses no field, no field is named like a time, and
+        none has dates or clocks.
     """
     if not source.field:
         found = find_named_time(table)
