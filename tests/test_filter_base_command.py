@@ -65,7 +65,7 @@ from dataclasses import dataclass
 
 from hybridctl.legged.estimator import BaseSettings, StartDeviations
 from hybridctl.legged.kinematics import Foot
-from hybridctl.logs.legged import BaseChannels, BaseModel
+from hybridctl.logs.base_model import BaseChannels, BaseModel
 
 
 @dataclass(frozen=True)

@@ -227,7 +227,7 @@ def serve(odometry, sent):
     answers, lasted = [], []
     for line in sent:
         began = time.perf_counter()
-        answers.append(odometry.answer(line))
+        answers.append(odometry.answer_line(line))
         lasted.append(time.perf_counter() - began)
     return answers, np.array(lasted)
 

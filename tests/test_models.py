@@ -268,7 +268,7 @@ def test_a_mapping_to_edit_is_written_and_read_back(folder, header):
     assert log.names == (("a", "b") if header[0] == "t" else ("a", "b", "c"))
     np.testing.assert_array_equal(log["b"].values[:, 0], [2, 3] if header[0] == "t" else [1, 2])
     mapping = Mapping.load("map.yaml")
-    (folder / "again.yaml").write_text(mapping.text())
+    (folder / "again.yaml").write_text(mapping.format_yaml())
     assert Mapping.load("again.yaml") == mapping
     with pytest.raises(InputError, match="is there already"):
         CliRunner().invoke(cli, call, catch_exceptions=False)

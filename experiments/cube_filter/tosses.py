@@ -24,7 +24,7 @@ from hybridctl.estimation.filter_model import Scenario
 from hybridctl.estimation.record import Record
 from hybridctl.estimation.synthetic import simulate_record
 from hybridctl.logs import Log, Mapping, read_raw
-from hybridctl.logs.build import build
+from hybridctl.logs.build import build_log
 from hybridctl.logs.mapping import Segment
 from hybridctl.logs.raw import RawLog
 
@@ -65,7 +65,7 @@ def recorded(path: str, numbers: Sequence[int], settings: CubeSettings) -> dict[
 def toss_log(content: RawLog, mapping: Mapping, number: int) -> Log:
     """One toss of what a file of recordings holds."""
     own = msgspec.structs.replace(mapping, segment=Segment("offset", number))
-    return build(content, own)
+    return build_log(content, own)
 
 
 def simulated(number: int, settings: CubeSettings) -> Record:

@@ -20,7 +20,8 @@ from hybridctl.base.errors import FileFormatError, InputError
 from hybridctl.legged.estimator import BaseEstimator, BaseSettings
 from hybridctl.legged.readings import Readings, uniform_stamps
 from hybridctl.logs import Log, Mapping, read_log
-from hybridctl.logs.legged import BaseChannels, base_readings
+from hybridctl.logs.base_model import BaseChannels
+from hybridctl.logs.legged import make_base_readings
 from hybridctl.mechanics.multibody.robot import Robot
 
 ORIGIN = "ami-iit/paper_ramadoss_2021_icra_proprioceptive-base-estimator on GitHub"
@@ -88,7 +89,7 @@ class LeggedLog:
 
     def readings(self, estimator: BaseEstimator) -> Readings:
         """What the sensors said, for an estimator."""
-        return base_readings(self.log, CHANNELS, estimator)
+        return make_base_readings(self.log, CHANNELS, estimator)
 
     def weight(self, settings: BaseSettings) -> float:
         """What both feet bear while the robot stands, N."""

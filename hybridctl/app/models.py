@@ -38,7 +38,7 @@ from hybridctl.base.yaml_files import read_yaml
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
 from hybridctl.legged.estimator import BaseSettings
 from hybridctl.logs.base_file import load_base
-from hybridctl.logs.legged import BaseModel
+from hybridctl.logs.base_model import BaseModel
 
 M = TypeVar("M", FilterModel, BaseModel)
 

@@ -41,6 +41,7 @@ from hybridctl.legged.contact_checks import (
 from hybridctl.legged.creep import FootMotion
 from hybridctl.legged.creep_filter import CreepFilter
 from hybridctl.legged.hypotheses import ContactEvidence, ContactHypotheses
+from hybridctl.legged.inertial_alignment import align_inertial
 from hybridctl.legged.kinematics import Foot, LegKinematics
 from hybridctl.legged.leg_forces import LegDynamics, estimate_leg_forces
 from hybridctl.legged.live import LiveBaseFilter
@@ -76,10 +77,10 @@ from hybridctl.legged.system import (
     lifts,
     touches,
 )
-from hybridctl.legged.time_offset import TimeOffset, align_inertial, find_time_offset
+from hybridctl.legged.time_offset import TimeOffset, find_time_offset
 from hybridctl.legged.verdict import judge_walk
 from hybridctl.legged.wiring import find_wiring_faults
-from hybridctl.legged.wiring_signals import WiringFault
+from hybridctl.legged.wiring_fault import WiringFault
 from hybridctl.mechanics.multibody.robot import Robot
 
 _TILT_TIME = 0.5
@@ -243,9 +244,9 @@ class BaseEstimator:
         Args:
             given: Readings as recorded.
         """
-        told = self.settings.time_offset
-        if told != "auto":
-            return TimeOffset(None, None, told, told=True)
+        setting = self.settings.time_offset
+        if setting != "auto":
+            return TimeOffset(None, None, setting, is_given=True)
         # Start, record and flags of one log ask for it one after the other, and finding it takes
         # the whole log. The log is the same if the readings are the same object.
         if self._last_offset is None or self._last_offset[0] is not given:

@@ -30,6 +30,7 @@ from hybridctl.estimation.salted_kalman_filter import SaltedKalmanFilter
 from hybridctl.legged.compiled_formulas import build_formulas, build_root
 from hybridctl.legged.creep import FootMotion
 from hybridctl.legged.creep_filter import CreepFilter, CreepState
+from hybridctl.legged.inertial_alignment import InertialAlignment
 from hybridctl.legged.input_rows import ROUNDING, InputRows
 from hybridctl.legged.measurements import ANGLES, GROUND
 from hybridctl.legged.readings import (
@@ -43,7 +44,6 @@ from hybridctl.legged.readings import (
 from hybridctl.legged.rest import REST, RestSpan, rest_span
 from hybridctl.legged.space import RootPose
 from hybridctl.legged.system import LeggedBase
-from hybridctl.legged.time_offset import InertialAlignment
 
 _SAMPLES_PER_STEP = 4
 """Samples that one step filters at most until those of the opening are done.

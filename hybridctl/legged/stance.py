@@ -16,7 +16,7 @@ channel shows as a large residual, and its remedy can be tried: the residual is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -318,3 +318,52 @@ def _skews(vectors: Array) -> Array:
     zero = np.zeros(len(vectors))
     skews: Array = np.array([[zero, -z, y], [z, zero, -x], [-y, x, zero]]).transpose(2, 0, 1)
     return skews
+
+
+def find_standing(
+    kinematics: LegKinematics, loads: Mapping[str, Series], times: Array
+) -> NDArray[np.bool_]:
+    """Return whether each foot stands, by its force.
+
+    A foot whose force shows no contacts never counts as standing. If no foot's force shows any, the
+    robot stands, and all feet with forces do.
+
+    Args:
+        kinematics: Kinematics of the k feet.
+        loads: Vertical forces (m, 1) in N by foot, complete.
+        times: Times (n,) of the grid, s.
+
+    Returns:
+        Whether each foot stands at each time, (n, k).
+    """
+    found = {
+        foot: contacts
+        for foot, load in loads.items()
+        if len(load) and (contacts := find_contacts(load.values[:, 0])) is not None
+    }
+    columns = []
+    for foot in kinematics.feet:
+        if foot in found:
+            states = Series(loads[foot].times, found[foot].astype(float))
+            columns.append(states.hold_last(times)[:, 0] > 0.5)
+        else:
+            columns.append(np.full(len(times), not found and foot in loads))
+    return np.column_stack(columns)
+
+
+def find_parabola_minimum(places: Array, costs: Array, step: float) -> float:
+    """Return the minimum of costs, of the parabola through the lowest one and its neighbours.
+
+    Args:
+        places: Places (n,) at which the costs are known, evenly spaced.
+        costs: Costs (n,).
+        step: Distance of the places.
+
+    Returns:
+        The place of the minimum, of the next parabola if the lowest cost is the first or last.
+    """
+    k = int(np.clip(np.argmin(costs), 1, len(costs) - 2))
+    low, least, high = costs[k - 1 : k + 2]
+    bend = low - 2.0 * least + high
+    shift = 0.5 * (low - high) / bend if bend > 0.0 else 0.0
+    return float(places[k] + step * np.clip(shift, -1.0, 1.0))

@@ -1,4 +1,4 @@
-r"""Whether the filter of a legged base deserves what it claims, by innovations and footholds.
+r"""Verdict on the filter of a legged base: whether its errors are as small as it claims.
 
 *Size.* The mean NIS of each channel lies in its chi-square band, in each phase of the gait: all
 feet in contact, some in swing, shortly after a touchdown.
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise
+from itertools import combinations, groupby, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,26 +28,33 @@ from hybridctl.estimation.result import FilterResult
 from hybridctl.legged.system import LeggedBase
 
 PHASES = "all feet", "swing", "after touchdown"
-_TOUCHDOWN = 0.05
+"""Phases of the gait, of which each sample is in one."""
+_TOUCHDOWN_TIME = 0.05
 """Time after a touchdown that is a phase of its own, s: ground gives way for some 20 ms."""
-_LAGS = 5
+_LAG_COUNT = 5
 """Lags of Ljung and Box's statistic: 20 ms at 250 Hz, in which feet of soft ground settle."""
-_LEVEL_OF_TESTS = 0.99
+_TEST_PROBABILITY = 0.99
 """Probability with which a consistent filter passes a test."""
 
 NIS_RATIO = 2.0
-"""Mean NIS, per degree of freedom, from which on a phase is named. Bands of long logs are narrower
-than any real noise is known: a factor of 1.4 in the standard deviation is what matters."""
+"""Mean NIS, per degree of freedom, above which a phase is named: a factor of 1.4 in the standard
+deviation. Bands of long logs are narrower, but real noise is not known as precisely."""
 FEWEST_VALUES = 50
-"""Values of a phase from which on its mean says something."""
+"""Values from which on a mean or correlation is judged. The value is a choice."""
 SUM_RATIO = 3.0
 """Variance of sums of innovations, relative to what is claimed, from which on they are named as
 correlated: estimates drift by a factor of 1.7 more than claimed. Simulated trots have up to .1, a
 recorded humanoid 1.3, a trot with an inertial sensor that is 40 ms late 3.3 to 50."""
 LEVEL_SLOPE, LEVEL_HEIGHT = 0.02, 0.01
-"""Slope of level ground, and standard deviation in m of heights of feet that stand on it."""
+"""Largest slope of level ground, and largest standard deviation in m of heights of feet that stand
+on it. The values are a choice."""
 DRIFT_SHARE, DRIFT_DEVIATIONS = 0.01, 3.0
-"""Drift of the height, per metre of way, and in claimed deviations, from which on it is named."""
+"""Drift of the height, per metre of way, and in claimed deviations, above both of which it is
+named. The values are a choice."""
+_MOST_STEPS = 1000
+"""Estimates by which the slope of the ground is computed; more do not change it."""
+_LEAST_CONTACTS = 3
+"""Contacts a foot on average from which on a robot walks."""
 
 FOOT_SPEED = 0.5
 """Root mean square speed of feet in contact from which on it is named, m/s. A simulated hop has
@@ -74,11 +81,11 @@ class PhaseConsistency(NamedTuple):
 
 
 class Whiteness(NamedTuple):
-    """How white the innovations are.
+    """Correlations and size of normalised innovations.
 
     Attributes:
         lag_one: Correlation of successive normalised innovations.
-        ljung_box: Statistic over `_LAGS` lags.
+        ljung_box: Statistic over `_LAG_COUNT` lags.
         limit: Its 99 % bound for white innovations.
         mean_square: Mean square of a normalised component, of which 1 is expected.
     """
@@ -92,16 +99,16 @@ class Whiteness(NamedTuple):
     def sum_ratio(self) -> float:
         """Variance of sums of innovations relative to what is claimed.
 
-        If innovations decay like a first-order process of correlation r, it is their mean square
-        times (1 + r) / (1 - r). It is what makes an estimate drift: correlated innovations that are
-        small do no harm.
+        For innovations of a first-order process with correlation r, it is their mean square times
+        (1 + r) / (1 - r). An estimate drifts by the square root of it: small innovations do no
+        harm, however correlated.
         """
         r = min(self.lag_one, 1.0 - 1e-9)
         return self.mean_square * (1.0 + r) / (1.0 - r)
 
 
 class HeightDrift(NamedTuple):
-    """How footholds of a walk over level ground rise.
+    """Change of the height of footholds along a walk over level ground.
 
     Attributes:
         height: Height gained from the first foothold to the last, by a straight line, m.
@@ -116,12 +123,12 @@ class HeightDrift(NamedTuple):
 
 @dataclass(frozen=True)
 class WalkVerdict:
-    """What speaks for and against a filtered walk.
+    """Tests of a filtered walk.
 
     Attributes:
         phases: Mean NIS by channel and phase.
-        whiteness: None with too few innovations.
-        drift: None where the ground is not level, or the robot does not walk.
+        whiteness: Correlations of innovations; None with too few innovations.
+        drift: Drift of the height; None where the ground is not level, or the robot does not walk.
         foot_speed: Root mean square speed at which feet move while they are in contact by the
             estimate, m/s; NaN without contacts that end.
     """
@@ -133,19 +140,19 @@ class WalkVerdict:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """What fails, with its likely cause and what to change."""
+        """Tests that fail, one sentence each, with likely cause and remedy."""
         found = []
-        for one in self.phases:
-            channel, phase, nis = one
-            ratio = one.ratio
+        for entry in self.phases:
+            channel, phase, nis = entry
+            ratio = entry.ratio
             if nis.count >= FEWEST_VALUES and nis.mean > nis.high and ratio > NIS_RATIO:
                 found.append(
                     f"mean NIS of {channel!r}, {phase}, is {ratio:.1f} times what is expected: "
-                    f"{_CAUSES[phase]}"
+                    f"{_CAUSE_OF_PHASE[phase]}"
                 )
         white = self.whiteness
-        correlated = white is not None and white.lag_one > 0.0 and white.ljung_box > white.limit
-        if white is not None and correlated and white.sum_ratio > SUM_RATIO:
+        is_correlated = white is not None and white.lag_one > 0.0 and white.ljung_box > white.limit
+        if white is not None and is_correlated and white.sum_ratio > SUM_RATIO:
             found.append(
                 f"innovations are correlated (lag one {white.lag_one:.2f}), so that estimates "
                 f"drift {np.sqrt(white.sum_ratio):.1f} times as far as claimed: inertial sensor "
@@ -173,14 +180,14 @@ class WalkVerdict:
         return {
             "nis_by_phase": [
                 {
-                    "channel": one.channel,
-                    "phase": one.phase,
-                    "mean": one.ratio,
-                    "low": one.found.low * one.found.count / max(one.found.degrees, 1),
-                    "high": one.found.high * one.found.count / max(one.found.degrees, 1),
-                    "count": one.found.count,
+                    "channel": entry.channel,
+                    "phase": entry.phase,
+                    "mean": entry.ratio,
+                    "low": entry.found.low * entry.found.count / max(entry.found.degrees, 1),
+                    "high": entry.found.high * entry.found.count / max(entry.found.degrees, 1),
+                    "count": entry.found.count,
                 }
-                for one in self.phases
+                for entry in self.phases
             ],
             "lag_one": None if white is None else white.lag_one,
             "ljung_box": None if white is None else white.ljung_box,
@@ -191,13 +198,14 @@ class WalkVerdict:
         }
 
 
-_CAUSES = {
+_CAUSE_OF_PHASE = {
     "all feet": "measurement noise is larger than `noise.encoder` and `noise.measured` say, or "
     "loaded feet slip",
     "swing": "loaded feet slip or roll more than `noise.foot` says",
     "after touchdown": "feet count before they stand: a larger `settle` or `touch_force`, or a "
     "larger `noise.foot`",
 }
+"""Likely cause and remedy of a large NIS in a phase."""
 
 
 def judge_walk(base: LeggedBase, result: FilterResult) -> WalkVerdict:
@@ -205,20 +213,20 @@ def judge_walk(base: LeggedBase, result: FilterResult) -> WalkVerdict:
 
     Args:
         base: Base and feet.
-        result: What the filter made of a log; rejected innovations are left out.
+        result: Result of the filter along a log; rejected innovations are left out.
     """
-    taken = [i for i in result.innovations if i.accepted]
-    contacts = _collect_footholds(base, result)
+    accepted = [i for i in result.innovations if i.accepted]
+    contacts = _collect_contacts(base, result)
     return WalkVerdict(
-        _judge_phases(base, taken, contacts),
-        judge_whiteness(taken),
+        _judge_phases(base, accepted, contacts),
+        judge_whiteness(accepted),
         _judge_height(base, result, contacts),
         _measure_foot_speed(contacts),
     )
 
 
 class _Contact(NamedTuple):
-    """A contact of a foot.
+    """A contact of a foot, by the estimate.
 
     Attributes:
         foot: Frame of the foot.
@@ -237,7 +245,7 @@ class _Contact(NamedTuple):
     variance: float
 
 
-def _collect_footholds(base: LeggedBase, result: FilterResult) -> list[_Contact]:
+def _collect_contacts(base: LeggedBase, result: FilterResult) -> list[_Contact]:
     """Return all contacts of a result, those of the start included, in order of their begin."""
     open_contacts = dict[str, tuple[float, Array]]()
     ends, found = dict[str, tuple[float, Array, float]](), list[_Contact]()
@@ -253,41 +261,41 @@ def _collect_footholds(base: LeggedBase, result: FilterResult) -> list[_Contact]
         for foot in set(open_contacts) - {place.foot for place in places}:
             close(foot)
         for place in places:
-            here = estimate.mean[place.x]
-            open_contacts.setdefault(place.foot, (step.time, here))
-            up = place.dx.start + 2
-            ends[place.foot] = step.time, here, float(estimate.covariance[up, up])
+            position = estimate.mean[place.x]
+            open_contacts.setdefault(place.foot, (step.time, position))
+            height = place.dx.start + 2  # row of the height in the covariance
+            ends[place.foot] = step.time, position, float(estimate.covariance[height, height])
     for foot in list(open_contacts):
         close(foot)
     return sorted(found, key=lambda contact: contact.begin)
 
 
 def _judge_phases(
-    base: LeggedBase, taken: Sequence[Innovation], contacts: Sequence[_Contact]
+    base: LeggedBase, accepted: Sequence[Innovation], contacts: Sequence[_Contact]
 ) -> tuple[PhaseConsistency, ...]:
     """Return the mean NIS by channel and phase, of those phases that occur.
 
     Args:
         base: Base and feet.
-        taken: Innovations that were accepted, in order.
+        accepted: Innovations that were accepted, in order.
         contacts: Contacts; those that begin with the log are no touchdowns.
     """
     begins = np.sort([contact.begin for contact in contacts])
     groups = dict[tuple[str, str], list[Innovation]]()
-    first = taken[0].time if taken else 0.0
-    for innovation in taken:
+    first = accepted[0].time if accepted else 0.0
+    for innovation in accepted:
         k = int(np.searchsorted(begins, innovation.time, "right")) - 1
-        fresh = k >= 0 and begins[k] > first and innovation.time - begins[k] < _TOUCHDOWN
-        every = len(base.standing(innovation.mode)) == len(base.feet)
-        phase = PHASES[2] if fresh else PHASES[0 if every else 1]
+        is_fresh = k >= 0 and begins[k] > first and innovation.time - begins[k] < _TOUCHDOWN_TIME
+        is_full = len(base.standing(innovation.mode)) == len(base.feet)
+        phase = PHASES[2] if is_fresh else PHASES[0 if is_full else 1]
         groups.setdefault((innovation.channel, phase), []).append(innovation)
     return tuple(
         PhaseConsistency(
             channel,
             phase,
-            band([i.nis for i in some], [i.dimension for i in some], level=_LEVEL_OF_TESTS),
+            band([i.nis for i in group], [i.dimension for i in group], level=_TEST_PROBABILITY),
         )
-        for (channel, phase), some in sorted(groups.items())
+        for (channel, phase), group in sorted(groups.items())
     )
 
 
@@ -300,13 +308,9 @@ def judge_whiteness(innovations: Sequence[Innovation]) -> Whiteness | None:
     Returns:
         The correlations; None with too few innovations of one mode in a row.
     """
-    runs, before = list[list[Innovation]](), None
-    for i in innovations:
-        key = i.channel, i.mode, i.dimension
-        if key != before:
-            runs.append([])
-        runs[-1].append(i)
-        before = key
+    # Components of innovations are comparable within one mode of one channel.
+    groups = groupby(innovations, key=lambda i: (i.channel, i.mode, i.dimension))
+    runs = [list(run) for _, run in groups]
     whitened = []
     for run in runs:
         factors = np.linalg.cholesky(np.array([i.covariance for i in run]))
@@ -317,9 +321,9 @@ def judge_whiteness(innovations: Sequence[Innovation]) -> Whiteness | None:
 
 def _correlate(runs: Iterable[Array]) -> Whiteness | None:
     """Return the whiteness of runs (n, m) of normalised innovations."""
-    products, squares, counts = np.zeros(_LAGS), np.zeros(_LAGS), np.zeros(_LAGS)
+    products, squares, counts = np.zeros(_LAG_COUNT), np.zeros(_LAG_COUNT), np.zeros(_LAG_COUNT)
     for run in runs:
-        for lag in range(1, _LAGS + 1):  # shorter runs have no products
+        for lag in range(1, _LAG_COUNT + 1):  # shorter runs have no products
             one, other = run[:-lag], run[lag:]
             products[lag - 1] += (one * other).sum()
             squares[lag - 1] += 0.5 * ((one**2).sum() + (other**2).sum())
@@ -327,7 +331,7 @@ def _correlate(runs: Iterable[Array]) -> Whiteness | None:
     if counts[-1] < FEWEST_VALUES or not squares.all():
         return None
     r = products / squares
-    limit = float(chi2.ppf(_LEVEL_OF_TESTS, _LAGS))
+    limit = float(chi2.ppf(_TEST_PROBABILITY, _LAG_COUNT))
     statistic, mean = float((counts * r**2).sum()), float(squares[0] / counts[0])
     return Whiteness(float(r[0]), statistic, limit, mean)
 
@@ -335,20 +339,20 @@ def _correlate(runs: Iterable[Array]) -> Whiteness | None:
 def _judge_height(
     base: LeggedBase, result: FilterResult, contacts: Sequence[_Contact]
 ) -> HeightDrift | None:
-    """Return the drift of the height of footholds.
+    """Return the drift of the height of footholds over level ground.
 
     Args:
         base: Base and feet.
-        result: What the filter made of a log.
+        result: Result of the filter along a log.
         contacts: Its contacts.
 
     Returns:
         The drift; None on ground that is not level, or with few footholds.
     """
-    if len(contacts) < 3 * len(base.feet):
+    if len(contacts) < _LEAST_CONTACTS * len(base.feet):
         return None
     across, heights = [], []
-    for step in result.steps[:: max(len(result.steps) // 1000, 1)]:  # a thousand suffice for a mean
+    for step in result.steps[:: max(len(result.steps) // _MOST_STEPS, 1)]:
         x = step.estimate.mean
         for one, other in combinations(base.places(step.estimate.mode), 2):
             d = x[one.x] - x[other.x]
@@ -357,20 +361,20 @@ def _judge_height(
     if len(heights) < FEWEST_VALUES:
         return None
     slope, *_ = np.linalg.lstsq(np.array(across), np.array(heights), rcond=None)
-    left = np.array(heights) - np.array(across) @ slope
-    if np.linalg.norm(slope) > LEVEL_SLOPE or left.std() > LEVEL_HEIGHT:
+    unevenness = np.array(heights) - np.array(across) @ slope
+    if np.linalg.norm(slope) > LEVEL_SLOPE or unevenness.std() > LEVEL_HEIGHT:
         return None
     times = np.array([contact.begin for contact in contacts])
     places = np.array([contact.first for contact in contacts])
     fit = np.polyfit(times - times[0], places[:, 2], 1)
-    own = {foot: [c.first[:2] for c in contacts if c.foot == foot] for foot in base.feet}
-    ways = [sum(float(np.linalg.norm(b - a)) for a, b in pairwise(way)) for way in own.values()]
+    footholds = [[c.first[:2] for c in contacts if c.foot == foot] for foot in base.feet]
+    ways = [sum(float(np.linalg.norm(b - a)) for a, b in pairwise(way)) for way in footholds]
     deviation = float(np.sqrt(max(contact.variance for contact in contacts)))
     return HeightDrift(float(fit[0] * (times[-1] - times[0])), deviation, float(np.mean(ways)))
 
 
 def _measure_foot_speed(contacts: Sequence[_Contact]) -> float:
-    """Return the root mean square speed of feet over their contacts, m/s."""
+    """Return the root mean square speed of feet over their contacts in m/s; NaN without any."""
     speeds = [
         float(np.linalg.norm(c.last - c.first)) / (c.end - c.begin)
         for c in contacts

@@ -1,6 +1,6 @@
-"""A legged base in a YAML file, as a model for its logs.
+"""YAML files that describe a legged base, for its logs and for live odometry.
 
-It is a robot that has an inertial sensor, `imu`::
+The robot has an inertial sensor, `imu`::
 
     urdf: icub.urdf                   # beside this file, an absolute path, or that of an installed
                                       # package: package://example-robot-data/PATH/OF/FILE.urdf
@@ -34,15 +34,15 @@ from hybridctl.base.files import find_packaged_file
 from hybridctl.base.settings import Meta, parse_settings
 from hybridctl.legged.estimator import BaseSettings
 from hybridctl.legged.system import BaseNoise
-from hybridctl.logs.legged import BaseChannels, BaseModel, OdometryFrames
+from hybridctl.logs.base_model import BaseChannels, BaseModel, OdometryFrames
 from hybridctl.logs.mapping import Mapping as LogMapping
 
-_PACKAGED = "package://"
-"""Start of the URDF of an installed package; the form is that of ROS, for Python packages."""
+_PACKAGE_SCHEME = "package://"
+"""Beginning of the path of a URDF in an installed Python package, written as in ROS."""
 
 
 class ImuEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The inertial sensor: its frame, and the channels of its rates and forces."""
+    """The inertial sensor: its frame, and the channels of angular velocity and specific force."""
 
     frame: str
     gyroscope: str = "gyroscope"
@@ -50,13 +50,13 @@ class ImuEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AnglesEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The standard deviation of joint angles, rad."""
+    """The joint angles: their standard deviation in rad."""
 
     deviation: float = BaseNoise.encoder
 
 
 class FootEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A foot, see `Foot`, and the channel of its vertical force."""
+    """A foot, see `Foot`, and the channel of its vertical force; None without a force sensor."""
 
     frame: str
     flat: bool = False
@@ -65,7 +65,7 @@ class FootEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BaseStartEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The start of a log, see `BaseModel` and `BaseSettings`."""
+    """The pose of the root at the start of a log, see `BaseModel` and `BaseSettings`."""
 
     position: tuple[float, float, float] = (0.0, 0.0, 0.0)
     heading: float = 0.0
@@ -87,8 +87,8 @@ class BaseEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mapping: dict[str, Any] | None = None
     odometry: OdometryFrames = OdometryFrames()
 
-    def settings_given(self) -> dict[str, Any]:
-        """Return what the file says of `BaseSettings`, by the names of these."""
+    def collect_settings(self) -> dict[str, Any]:
+        """Return the values that the file has for `BaseSettings`, by the names of its fields."""
         (angles,), feet = self.encoders.values(), self.contacts.values()
         return {
             "inertial": self.imu.frame,
@@ -104,14 +104,28 @@ class BaseEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class BaseFile:
-    """What a file says of a legged base. settings: those of the file."""
+    """A legged base as a file describes it.
+
+    Attributes:
+        path: The file.
+        entry: Content of the file.
+        settings: Settings of the filter in the file.
+    """
 
     path: Path
     entry: BaseEntry
     settings: BaseSettings
 
     def model(self, settings: BaseSettings) -> BaseModel:
-        """Return the model of the base, with these settings."""
+        """Return the model of the base.
+
+        Args:
+            settings: Settings of the filter: those of the file, or changed ones.
+
+        Raises:
+            FileFormatError: The package with the URDF is not installed, or lacks the file.
+            InputError: A value does not fit the model.
+        """
         entry, imu = self.entry, self.entry.imu
         (joints,) = entry.encoders
         loads = tuple(foot.force for foot in entry.contacts.values())
@@ -137,20 +151,25 @@ def find_urdf(urdf: str, folder: Path) -> Path:
     Raises:
         FileFormatError: The package is not installed, or does not have the file.
     """
-    if not urdf.startswith(_PACKAGED):
+    if not urdf.startswith(_PACKAGE_SCHEME):
         return folder / urdf
-    package, _, file = urdf.removeprefix(_PACKAGED).partition("/")
+    package, _, file = urdf.removeprefix(_PACKAGE_SCHEME).partition("/")
     return find_packaged_file(package, file)
 
 
 def load_base(path: str | Path, content: Any) -> BaseFile:
     """Return the base that the content of a YAML file describes.
 
-    An error names the file, the key, its value, and what is right.
+    Args:
+        path: The file, for errors and relative paths.
+        content: Its content, as YAML gives it.
+
+    Raises:
+        InputError: A key or value is wrong; the message names file, key, value and remedy.
     """
     try:
         entry = parse_settings(BaseEntry, content, "robot")
-        settings = parse_settings(BaseSettings, entry.settings_given(), "settings")
+        settings = parse_settings(BaseSettings, entry.collect_settings(), "settings")
         if entry.mapping is not None:
             LogMapping.parse(entry.mapping)
         return BaseFile(Path(path), entry, settings)

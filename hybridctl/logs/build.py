@@ -1,13 +1,8 @@
-"""The way from the tables of a file to a log: stamps, values, units, rotations.
-
-Stamps are from a field, from a rate, or as recorded, without loss of precision. For recordings that
-come without a mapping one is guessed: a channel for each array, column or vector.
-"""
+"""Logs from the tables of a file: stamps, values in SI units, and rotations as quaternions."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -15,95 +10,21 @@ import numpy as np
 from scipy.spatial.transform import Rotation
 
 from hybridctl.base import checks
-from hybridctl.base.checks import Array, Indices
+from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError
 from hybridctl.base.time_series import Series
-from hybridctl.logs.mapping import ChannelSource, Mapping, Segment, TimeSource, si
-from hybridctl.logs.native import native_log
-from hybridctl.logs.raw import Field, RawLog, RawTable, measured
+from hybridctl.logs.column_layout import find_column_layout, join_fields
+from hybridctl.logs.log import Log
+from hybridctl.logs.mapping import ChannelSource, Mapping, Segment
+from hybridctl.logs.mapping_guess import guess_mapping
+from hybridctl.logs.native import make_native_log
+from hybridctl.logs.raw import RawLog, RawTable, convert_to_measured
 from hybridctl.logs.readers import read_raw
-from hybridctl.logs.schema import Log
-from hybridctl.logs.stamps import HEADER_STAMP, RECORDER, Stamps, find_stamps, note_delay
+from hybridctl.logs.stamp_faults import note_delay
+from hybridctl.logs.stamps import HEADER_STAMP, RECORDER_CLOCK, Stamps, find_stamps
 
-_SHOWN_NOTES = 200
-"""Characters of the reader's notes that an error quotes."""
-
-
-def guess_mapping(raw: RawLog) -> Mapping:
-    """Return channels named by field, or by topic and field; the time must have an obvious name."""
-    channels = dict(pair for table in raw.tables.values() for pair in _channels(table))
-    if not channels:
-        unusable = [text for table in raw.tables.values() for text in table.unusable.values()]
-        reasons = "; ".join(dict.fromkeys([*raw.notes, *unusable]))[:_SHOWN_NOTES]
-        because = f" ({reasons})" if reasons else ""
-        raise InputError(
-            f"{raw.path}: without a mapping, a field must be named like a time (t, time, stamp, "
-            f"time_ns, ...) and others have as many rows; see `hybridctl info {raw.path}`{because}"
-        )
-    return Mapping(channels)
-
-
-def draft_mapping(raw: RawLog) -> Mapping:
-    """Return a mapping to edit: the guessed one, or without stamps all numbers at 100 Hz."""
-    try:
-        return guess_mapping(raw)
-    except InputError:
-        channels = {
-            f"{table.name}.{name}".strip("."): ChannelSource((name,), topic=table.name)
-            for table in raw.tables.values()
-            for name, values in table.fields.items()
-            if values.size and _usable(values, len(values))
-        }
-        if not channels:
-            raise
-        return Mapping(channels, time=TimeSource(rate=100.0))
-
-
-def _channels(table: RawTable) -> list[tuple[str, ChannelSource]]:
-    time = table.obvious_time() if table.stamps is None else None
-    own = time or (table.obvious_steps() if table.stamps is None else None)
-    if table.stamps is not None:
-        rows = len(table.stamps)
-    elif own is not None:
-        rows = len(table.fields[own[0]])
-    else:
-        return []
-    groups: dict[str, list[str]] = {}
-    for name, values in table.fields.items():
-        if (
-            _usable(values, rows)
-            and (own is None or name != own[0])
-            and name not in table.clocks
-            and not (table.stamps is not None and table.units.get(name) == "ns")
-        ):
-            parent = name.rpartition(".")[0]
-            vector = parent and values.ndim == 1 and name not in table.labels
-            groups.setdefault(parent if vector else name, []).append(name)
-    clock = TimeSource(*time) if time else None
-    return [_source(table, group, fields, clock) for group, fields in groups.items()]
-
-
-def _usable(values: Field, rows: int) -> bool:
-    return (
-        values.dtype.kind in "biuf"
-        and values.ndim in (1, 2)
-        and len(values) == rows
-        and values.size > 0
-    )
-
-
-def _source(
-    table: RawTable, group: str, fields: list[str], time: TimeSource | None
-) -> tuple[str, ChannelSource]:
-    name = f"{table.name}.{group}" if table.name else group
-    parts = {field.rpartition(".")[2]: field for field in fields}
-    quaternion = set(parts) == set("wxyz")
-    return name, ChannelSource(
-        tuple(parts[axis] for axis in "xyzw") if quaternion else tuple(fields),
-        topic=table.name,
-        rotation="xyzw" if quaternion else "",
-        time=time,
-    )
+_SHOWN_CHANNELS = 3
+"""Channels of each clock that a note names."""
 
 
 def read_log(
@@ -115,24 +36,28 @@ def read_log(
 ) -> Log:
     """Return the log in a file or a ROS 2 bag folder.
 
-    `mapping` is a `Mapping` or the path of one in YAML. Without it, a log that `write_log` wrote
-    is read as it was, and any other becomes one channel for each array, column or vector in a
-    message, without units. `segment` chooses another segment than the mapping does. `is_default`:
-    whether the mapping is that of a model, for recordings of its driver; a log that `write_log`
-    wrote is then read as it was.
+    Args:
+        path: The file or folder.
+        mapping: Fields of each channel, as a `Mapping` or the path of a YAML file. Without it, a
+            log that `write_log` wrote is read as it was, and any other becomes one channel for each
+            array, column or vector in a message, without units.
+        segment: Number of another recording in the file than the mapping chooses.
+        is_default: Whether the mapping is that of a model, for recordings of its driver. A log that
+            `write_log` wrote is then read as it was.
 
-    Raises FileFormatError for a file that cannot be read, UnknownNameError for a field or topic
-    that is not in it, InputError for what does not fit together; each says which file.
+    Raises:
+        FileFormatError: The file cannot be read.
+        UnknownNameError: A field or topic is not in the file.
+        InputError: The file does not exist, fields do not fit together, or `segment` is given and
+            the mapping has none.
     """
     if mapping is None:
         if segment is not None:
             raise InputError(f"segment {segment} was asked for, but there is no mapping")
         raw = read_raw(path)
-        return (
-            native_log(raw)
-            if raw.native is not None
-            else build(raw, guess_mapping(raw), is_guess=True)
-        )
+        if raw.native is not None:
+            return make_native_log(raw)
+        return build_log(raw, guess_mapping(raw), is_guess=True)
     if not isinstance(mapping, Mapping):
         mapping = Mapping.load(mapping)
     if segment is not None:
@@ -140,15 +65,15 @@ def read_log(
             raise InputError(f"segment {segment} was asked for, but the mapping has no segments")
         index = checks.check_count("segment", segment, at_least=0)
         mapping = msgspec.structs.replace(mapping, segment=Segment(mapping.segment.offsets, index))
-    raw = read_raw(path, {source.topic for _, _, source in mapping.sources()})
+    raw = read_raw(path, {source.topic for _, _, source in mapping.list_sources()})
     if is_default and raw.native is not None:
-        return native_log(read_raw(path))  # with all of its topics
-    return build(raw, mapping)
+        return make_native_log(read_raw(path))  # with all topics, not those of the mapping alone
+    return build_log(raw, mapping)
 
 
 @np.errstate(over="ignore", invalid="ignore")  # damaged numbers may be of any size
-def build(raw: RawLog, mapping: Mapping, *, is_guess: bool = False) -> Log:
-    """Return the channels of a mapping, made from the tables of a file; SI units, one origin.
+def build_log(raw: RawLog, mapping: Mapping, *, is_guess: bool = False) -> Log:
+    """Return the log with the channels of a mapping, in SI units, with one origin of all stamps.
 
     Args:
         raw: Tables of the file.
@@ -163,9 +88,9 @@ def build(raw: RawLog, mapping: Mapping, *, is_guess: bool = False) -> Log:
     clocks: dict[str, Stamps] = {}
     notes = list(raw.notes)
     failures: list[InputError] = []
-    for name, role, source in mapping.sources():
+    for name, role, source in mapping.list_sources():
         try:
-            channels[name], clock, lost = _channel(raw, mapping, source, role)
+            channels[name], clock, unstamped_count = _build_channel(raw, mapping, source, role)
         except InputError as error:
             failures.append(type(error)(f"{raw.path}: channel {name!r}: {error}"))
             if not is_guess:
@@ -175,8 +100,8 @@ def build(raw: RawLog, mapping: Mapping, *, is_guess: bool = False) -> Log:
         clocks[name] = clock
         if clock.unset_count:
             notes.append(f"{name}: {clock.unset_count} rows whose stamp is zero are left out")
-        if lost:
-            notes.append(f"{name}: {lost} rows without a stamp are left out")
+        if unstamped_count:
+            notes.append(f"{name}: {unstamped_count} rows without a stamp are left out")
     if not channels:
         raise failures[0]
     notes += _note_clocks(raw, mapping, clocks)
@@ -192,91 +117,81 @@ def _note_clocks(raw: RawLog, mapping: Mapping, clocks: dict[str, Stamps]) -> li
 
     Args:
         raw: Tables of the file.
-        mapping: Where channels come from.
+        mapping: Topics of the channels.
         clocks: Stamps of the channels that were made.
     """
-    recorded = [name for name, clock in clocks.items() if clock.clock == RECORDER]
-    topics = {source.topic for name, _, source in mapping.sources() if name in recorded}
+    recorded = [name for name, clock in clocks.items() if clock.clock == RECORDER_CLOCK]
+    topics = {source.topic for name, _, source in mapping.list_sources() if name in recorded}
     notes = [note_delay(table) for name, table in raw.tables.items() if name in topics]
     sent = [name for name, clock in clocks.items() if clock.clock == HEADER_STAMP]
     if recorded and sent:
         notes.append(
-            f"two clocks: {', '.join(sent[:3])} by `header.stamp`, {', '.join(recorded[:3])} by "
-            "the recorder's stamps"
+            f"two clocks: {', '.join(sent[:_SHOWN_CHANNELS])} by `header.stamp`, "
+            f"{', '.join(recorded[:_SHOWN_CHANNELS])} by the recorder's stamps"
         )
     return [note for note in notes if note]
 
 
-def _channel(
+def _build_channel(
     raw: RawLog, mapping: Mapping, source: ChannelSource, role: str
 ) -> tuple[Series, Stamps, int]:
+    """Return a channel whose stamps count from its own origin.
+
+    Args:
+        raw: Tables of the file.
+        mapping: Stamps and segment of channels that have none of their own.
+        source: Fields of the channel.
+        role: Role of the channel, see `ROLES`.
+
+    Returns:
+        The channel, its stamps, and the number of rows that are left out because they have no
+        stamp, without those whose stamp was not set.
+
+    Raises:
+        InputError: The channel cannot be made.
+        UnknownNameError: A topic, field or unit is unknown.
+    """
     if source.topic in raw.unread:
         raise InputError(f"topic {source.topic!r} cannot be read: {raw.unread[source.topic]}")
     table = raw.tables[checks.check_member("topic", source.topic, raw.tables)]
     joined = join_fields(table, source)
     count = len(joined)
-    rows = _segment(table, mapping, count)
+    rows = _find_segment(table, mapping, count)
     clock = find_stamps(table, source.time or mapping.time, rows, count)
     values = joined[rows].astype(np.float64)
-    layout = find_layout(table, source, values.shape[1])
+    layout = find_column_layout(table, source, values.shape[1])
     values = layout.convert(values)
-    stamped = np.isfinite(clock.times)
+    is_stamped = np.isfinite(clock.times)
+    # Channels with other stamps share a text table, and leave each other's cells empty.
     absent = [table.absent.get(name, np.zeros(count, bool)) for name in source.fields]
-    keep = stamped & ~np.logical_and.reduce(absent)[rows]
-    if not keep.any():
+    is_used = is_stamped & ~np.logical_and.reduce(absent)[rows]
+    if not is_used.any():
         raise InputError("no row with a stamp and a value")
     if source.rotation:
-        values = _make_quaternions(source.rotation, values)
+        values = _convert_to_quaternions(source.rotation, values)
     series = Series(
-        clock.times[keep],
-        measured(values[keep]),
+        clock.times[is_used],
+        convert_to_measured(values[is_used]),
         () if source.rotation else layout.names,
         "1" if source.rotation else layout.unit,
         source.frame,
         role,
         quaternion=bool(source.rotation),
     )
-    return series, clock, int((~stamped).sum()) - clock.unset_count
+    return series, clock, int((~is_stamped).sum()) - clock.unset_count
 
 
-def join_fields(table: RawTable, source: ChannelSource) -> Field:
-    """Return all columns (n, m) of the fields of a channel, as recorded.
-
-    Args:
-        table: Table with the fields.
-        source: Where the channel comes from.
-
-    Raises:
-        UnknownNameError: A field is not there.
-        InputError: Fields are not numbers, have no rows, or have different numbers of them.
-    """
-    parts = [_rows(table, name) for name in source.fields]
-    count = len(parts[0])
-    for name, part in zip(source.fields, parts, strict=True):
-        if len(part) != count:
-            raise InputError(
-                f"field {name!r} has {len(part)} rows, but {source.fields[0]!r} {count}"
-            )
-    if not count:
-        raise InputError(f"field {source.fields[0]!r} has no rows")
-    return np.concatenate(parts, axis=1)
-
-
-def _rows(table: RawTable, name: str) -> Field:
-    """Return a field as (n, m) numbers."""
-    values = table[name]
-    if values.dtype.kind not in "biuf" or values.ndim not in (1, 2):
-        raise InputError(
-            f"field {name!r} must be (n,) or (n, m) numbers, not {values.dtype} of shape "
-            f"{values.shape}"
-        )
-    return values.reshape(len(values), -1)
-
-
-def _segment(table: RawTable, mapping: Mapping, count: int) -> slice:
+def _find_segment(table: RawTable, mapping: Mapping, count: int) -> slice:
     """Return the rows of the segment, or all rows if the mapping has none.
 
-    Raises `InputError` where the segment does not exist, as in topics, which have no offsets.
+    Args:
+        table: Table with the offsets.
+        mapping: The mapping.
+        count: Number of all rows.
+
+    Raises:
+        InputError: The segment does not exist, or the table is a topic, which has no offsets.
+        UnknownNameError: The field of the offsets is not there.
     """
     if mapping.segment is None:
         return slice(0, count)
@@ -297,82 +212,11 @@ def _segment(table: RawTable, mapping: Mapping, count: int) -> slice:
     return slice(first, end)
 
 
-@dataclass(frozen=True)
-class ColumnLayout:
-    """Which columns of the fields of a channel are taken, their names, and their unit.
-
-    Attributes:
-        columns: Numbers of the m columns.
-        names: Names of the m columns.
-        unit: SI unit of the channel.
-        factor: By which values are multiplied to be in it.
-        width: Number of all columns.
-    """
-
-    columns: tuple[int, ...]
-    names: tuple[str, ...]
-    unit: str
-    factor: float
-    width: int
-
-    def convert(self, values: Array) -> Array:
-        """Return the chosen columns (..., m) in SI units, of all columns (..., n)."""
-        return np.asarray(values.take(self._index, axis=-1) * self.factor)
-
-    @cached_property
-    def _index(self) -> Indices:
-        return np.array(self.columns, dtype=np.intp)
-
-
-def find_layout(table: RawTable, source: ChannelSource, width: int) -> ColumnLayout:
-    """Return the columns that a channel takes of its fields, for a log or a live message.
-
-    Args:
-        table: Table with the fields, their labels and units.
-        source: Where the channel comes from.
-        width: Number of columns of all of its fields together.
-
-    Raises:
-        InputError: Labels do not fit the columns.
-        UnknownNameError: A column or unit is unknown.
-    """
-    labels = _labels(table, source, width)
-    chosen = list[int]()
-    for column in source.columns:
-        if column in labels:
-            chosen.append(labels.index(column))
-        elif column.isdecimal() and int(column) < len(labels):
-            chosen.append(int(column))
-        else:
-            checks.check_member("column", column, labels)
-    columns = tuple(chosen) if source.columns else tuple(range(width))
-    unit, factor = si("unit", source.unit or table.units.get(source.fields[0], "1"))
-    names = tuple(labels[k] for k in columns)
-    return ColumnLayout(columns, names, unit, factor * source.scale, width)
-
-
-def _labels(table: RawTable, source: ChannelSource, width: int) -> tuple[str, ...]:
-    if isinstance(source.labels, str):
-        labels = tuple(str(label) for label in table[source.labels].ravel())
-    else:
-        labels = source.labels
-    if labels:
-        if len(labels) != width or len(set(labels)) != width:
-            raise InputError(f"labels must be {width} different names, got {list(labels)}")
-        return labels
-    if len(source.fields) == width:
-        short = tuple(name.rpartition(".")[2].rpartition("/")[2] for name in source.fields)
-        return short if len(set(short)) == width else source.fields
-    known = table.labels.get(source.fields[0], ())
-    alone = len(source.fields) == 1 and len(known) == width
-    return known if alone else tuple(str(i) for i in range(width))
-
-
-def _make_quaternions(rotation: str, values: Array) -> Array:
+def _convert_to_quaternions(rotation: str, values: Array) -> Array:
     """Return quaternions (n, 4), x, y, z, w.
 
     Args:
-        rotation: What the columns are, one of `ROTATIONS`.
+        rotation: Meaning of the columns, one of `ROTATIONS`.
         values: Quaternions (n, 4), or angles (n, 3) in rad.
 
     Raises:
@@ -384,7 +228,7 @@ def _make_quaternions(rotation: str, values: Array) -> Array:
     if rotation == "wxyz":
         return np.asarray(values[:, [1, 2, 3, 0]])
     if rotation == "rpy":
-        known = np.isfinite(values).all(axis=1)
+        known = np.isfinite(values).all(axis=1)  # scipy refuses NaN
         quaternions = np.full((len(values), 4), np.nan)
         quaternions[known] = Rotation.from_euler("xyz", values[known]).as_quat()
         return quaternions

@@ -1,4 +1,4 @@
-"""What `hybridctl info` prints: the content of a log file, and what is odd about it."""
+"""The output of `hybridctl info`: the content of a log file, and warnings about it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ from rich.table import Table
 from hybridctl.base.checks import make_printable
 from hybridctl.base.errors import FileFormatError, HybridctlError, InputError
 from hybridctl.base.files import atomic
-from hybridctl.logs.bags import TEXT
-from hybridctl.logs.build import build, draft_mapping, guess_mapping, read_log
-from hybridctl.logs.native import native_log
+from hybridctl.logs.build import build_log, read_log
+from hybridctl.logs.log import Log
+from hybridctl.logs.mapping_guess import draft_mapping, guess_mapping
+from hybridctl.logs.native import make_native_log
 from hybridctl.logs.quality import LogReport, examine
 from hybridctl.logs.raw import RawTable
 from hybridctl.logs.readers import FORMATS, read_raw
-from hybridctl.logs.schema import Log
-from hybridctl.logs.stamps import ABSOLUTE
+from hybridctl.logs.stamps import EPOCH_STAMP
+from hybridctl.logs.topic_table import IS_TEXT
+
+_SHOWN_NAMES = 6
+"""Names of columns that a cell shows; of more, the first three and the last."""
 
 
 def print_info(
@@ -31,32 +35,43 @@ def print_info(
 ) -> None:
     """Print format, fields, channels, rates, gaps and warnings of a log.
 
-    Without a mapping, every field of the file is listed, and then the channels it makes where
-    the time has an obvious name.
+    Without a mapping, every field of the file is listed, and then the channels that are guessed
+    where a field is named like a time.
+
+    Args:
+        path: The file or folder.
+        console: Console to print on.
+        mapping: Path of a mapping; None without one.
+        segment: Number of another recording in the file than the mapping chooses.
+
+    Raises:
+        FileFormatError: The file cannot be read.
+        UnknownNameError: The mapping names a field or topic that is not in the file.
+        InputError: A file does not exist, or fields do not fit together.
     """
     if mapping is not None:
         log = read_log(path, mapping, segment=segment)
-        _say(console, f"{path}: {FORMATS[log.format]}")
+        _print_line(console, f"{path}: {FORMATS[log.format]}")
         _print_log(log, console)
         return
     raw = read_raw(path)
-    _say(console, f"{raw.path}: {FORMATS[raw.format]}")
+    _print_line(console, f"{raw.path}: {FORMATS[raw.format]}")
     if raw.native is not None:
-        _print_log(native_log(raw), console)
+        _print_log(make_native_log(raw), console)
         return
     for table in raw.tables.values():
-        console.print(_fields(table))
+        console.print(_tabulate_fields(table))
         for name, reason in table.unusable.items():
-            if reason != TEXT:
-                _say(console, f"left out: {f'{table.name} {name}'.strip()}: {reason}")
+            if reason != IS_TEXT:
+                _print_line(console, f"left out: {f'{table.name} {name}'.strip()}: {reason}")
     try:
-        log = build(raw, guess_mapping(raw), is_guess=True)
+        log = build_log(raw, guess_mapping(raw), is_guess=True)
     except FileFormatError:
-        raise
+        raise  # the file itself is damaged
     except HybridctlError as error:
         for note in raw.notes:
-            _say(console, f"warning: {note}")
-        _say(console, f"no channels without a mapping: {error}")
+            _print_line(console, f"warning: {note}")
+        _print_line(console, f"no channels without a mapping: {error}")
         return
     _print_log(log, console)
 
@@ -64,42 +79,55 @@ def print_info(
 def write_mapping(path: str | Path, target: str | Path) -> None:
     """Write a mapping of a log to edit, with a channel for each of its arrays and columns.
 
-    Raises `InputError` for a target that exists.
+    Args:
+        path: The log.
+        target: The file to write.
+
+    Raises:
+        InputError: The target exists, or the log has no numbers.
+        FileFormatError: The log cannot be read.
     """
     if Path(target).exists():
         raise InputError(f"write_mapping must name a new file, but {target} is there already")
     mapping = draft_mapping(read_raw(path))
     with atomic(target) as temporary:
-        temporary.write_text(mapping.text(), encoding="utf-8")
+        temporary.write_text(mapping.format_yaml(), encoding="utf-8")
 
 
-def _say(console: Console, line: str) -> None:
+def _print_line(console: Console, line: str) -> None:
     console.print(make_printable(line), markup=False, highlight=False, soft_wrap=True)
 
 
 def _print_log(log: Log, console: Console) -> None:
     report = examine(log)
     first, last = log.span
-    _say(console, f"{last - first:.6g} s, from {first:.6f} to {last:.6f} s after {_origin(log)}")
+    _print_line(
+        console,
+        f"{last - first:.6g} s, from {first:.6f} to {last:.6f} s after {_format_origin(log)}",
+    )
     for key, value in log.metadata.items():
-        _say(console, f"{key}: {value}")
-    console.print(_channels(log, report))
+        _print_line(console, f"{key}: {value}")
+    console.print(_tabulate_channels(log, report))
     for warning in report.warnings:
-        _say(console, f"warning: {warning}")
+        _print_line(console, f"warning: {warning}")
 
 
-def _origin(log: Log) -> str:
-    if log.origin_ns < ABSOLUTE * 1e9:
+def _format_origin(log: Log) -> str:
+    """Return the time of stamp 0: as a date, or in ns where it does not count from 1970."""
+    if log.origin_ns < EPOCH_STAMP * 1e9:
         return f"{log.origin_ns} ns"
     date = datetime.fromtimestamp(log.origin_ns // 10**9, timezone.utc)
     return f"{date:%Y-%m-%d %H:%M:%S}.{log.origin_ns % 10**9:09d} UTC"
 
 
-def _channels(log: Log, report: LogReport) -> Table:
-    """Return one row for each channel; a role is given where it is not a measurement."""
+def _tabulate_channels(log: Log, report: LogReport) -> Table:
+    """Return a table with a row for each channel.
+
+    Roles and frames have a column only where a channel is no measurement, or has a frame.
+    """
     with_role = any(channel.role != "measurement" for channel in log.channels.values())
     with_frame = any(channel.frame for channel in log.channels.values())
-    table = _table("channels")
+    table = _start_table("channels")
     table.add_column("channel", overflow="fold", min_width=8)
     table.add_column("columns", overflow="fold", min_width=8)
     for name in (*["role"] * with_role, "unit", *["frame"] * with_frame):
@@ -110,7 +138,7 @@ def _channels(log: Log, report: LogReport) -> Table:
         ends = (channel.times.min(), channel.times.max()) if len(channel) else ()
         table.add_row(
             escape(quality.name),
-            escape(_short(channel.columns)),
+            escape(_shorten_names(channel.columns)),
             *["" if channel.role == "measurement" else channel.role] * with_role,
             escape(channel.unit),
             *[escape(channel.frame)] * with_frame,
@@ -123,21 +151,22 @@ def _channels(log: Log, report: LogReport) -> Table:
     return table
 
 
-def _table(title: str) -> Table:
+def _start_table(title: str) -> Table:
     return Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
 
 
-def _fields(content: RawTable) -> Table:
-    table = _table(escape(f"{content.name}: {content.kind}") if content.name else "fields")
+def _tabulate_fields(content: RawTable) -> Table:
+    """Return a table with a row for each field."""
+    table = _start_table(escape(f"{content.name}: {content.kind}") if content.name else "fields")
     for name in ("field", "type", "shape", "unit", "columns"):
         table.add_column(name, overflow="fold")
     for name, values in content.fields.items():
         row = [name, str(values.dtype), str(values.shape), content.units.get(name, "")]
-        table.add_row(*map(escape, [*row, _short(content.labels.get(name, ()))]))
+        table.add_row(*map(escape, [*row, _shorten_names(content.labels.get(name, ()))]))
     return table
 
 
-def _short(names: tuple[str, ...]) -> str:
-    if len(names) <= 6:
+def _shorten_names(names: tuple[str, ...]) -> str:
+    if len(names) <= _SHOWN_NAMES:
         return ", ".join(names)
     return f"{', '.join(names[:3])}, ... {names[-1]} ({len(names)})"

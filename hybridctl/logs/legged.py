@@ -1,103 +1,49 @@
-"""The base of a legged robot from a log: what the robot is, which channels, and its poses."""
+"""The base of a legged robot along a log: readings of its sensors, the filter, and baselines."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from itertools import combinations
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from time import perf_counter
 
 import numpy as np
 
-from hybridctl.base.checks import Array, check_number, check_vector
+from hybridctl.base.checks import Array
 from hybridctl.base.errors import ImplausibleLogError, InputError
 from hybridctl.base.time_series import Series
 from hybridctl.estimation.pose_track import PoseTrack
 from hybridctl.estimation.result import FilterResult
-from hybridctl.legged.estimator import BaseEstimator, BaseSettings, RootPose
+from hybridctl.legged.estimator import BaseEstimator, RootPose
 from hybridctl.legged.measurements import ANGLES
+from hybridctl.legged.odometry import leg_odometry, literature_settings
 from hybridctl.legged.readings import Readings
 from hybridctl.legged.time_offset import TimeOffset
 from hybridctl.legged.verdict import WalkVerdict, judge_walk
+from hybridctl.logs.base_model import BaseChannels, BaseModel
 from hybridctl.logs.column_names import find_columns
-from hybridctl.logs.schema import Log
-from hybridctl.logs.stamps import find_first_rows
+from hybridctl.logs.estimates import PoseSeries, write_estimates
+from hybridctl.logs.log import Log
+from hybridctl.logs.quality import find_disjoint_channels
+from hybridctl.logs.stamp_faults import find_first_rows
 from hybridctl.logs.tum import write_tum
-from hybridctl.logs.writers import PoseSeries, write_estimates
 from hybridctl.mechanics.multibody.robot import Robot
-
-
-@dataclass(frozen=True)
-class BaseChannels:
-    """Names of channels of a log: inertial sensor, joint angles, forces of feet, joint torques.
-
-    loads: of the feet in their order, None for one that has none; the last column of a channel is
-    the vertical force. torques: of the motors, in N m along the joints, from which the forces of
-    feet that have none are found; None where the log has none, or all feet have forces.
-    """
-
-    gyroscope: str
-    accelerometer: str
-    joints: str
-    loads: tuple[str | None, ...]
-    torques: str | None = None
-
-
-@dataclass(frozen=True)
-class OdometryFrames:
-    """Names that odometry has in ROS.
-
-    topic: of `nav_msgs/Odometry`. frame: in which poses are. child_frame: of the root, in which
-    twists are; empty for the root link of the URDF.
-    """
-
-    topic: str = "/odom"
-    frame: str = "odom"
-    child_frame: str = ""
-
-    def __post_init__(self) -> None:
-        for name in ("topic", "frame"):
-            if not getattr(self, name):
-                raise InputError(f"{name} of odometry must be a name, got ''")
-
-
-@dataclass(frozen=True)
-class BaseModel:
-    """A legged robot whose base is estimated from logs.
-
-    urdf: path of its description. heading (rad) and position (m): of its root at the start of a
-    log, which no sensor knows. mapping: from topics or fields of a log to channels, where logs
-    have others. odometry: names for ROS.
-    """
-
-    urdf: str
-    channels: BaseChannels
-    settings: BaseSettings
-    heading: float = 0.0
-    position: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    mapping: dict[str, Any] | None = None
-    name: str = ""
-    odometry: OdometryFrames = OdometryFrames()
-
-    def __post_init__(self) -> None:
-        feet, loads = self.settings.feet, self.channels.loads
-        if len(loads) != len(feet):
-            raise InputError(
-                f"loads must have one channel, or None, for each of {len(feet)} feet, got {loads}"
-            )
-        check_number("heading", self.heading)
-        check_vector("position", self.position, 3)
 
 
 @dataclass(frozen=True, eq=False)
 class BaseRun:
-    """What came of a log: the filter's result, and the root after each row of joint angles.
+    """The result of a filter along a log, with the root after each row of joint angles.
 
-    contacts (n, k): how probable it is of each foot that it stands, at the same rows. flags: what
-    speaks against trusting the poses, one sentence each. faults: those of them, the first ones,
-    that say what is wired wrongly. walk: what innovations and footholds say of the filter.
-    time_offset: how late the inertial sensor is against the joints, and what is compensated.
+    Attributes:
+        estimator: The estimator.
+        readings: Readings of the log.
+        result: Result of the filter.
+        roots: Root after each of n rows of joint angles.
+        contacts: Probability (n, k) of each foot to stand, at the same rows.
+        flags: Reasons not to trust the poses, one sentence each.
+        faults: The first of the flags, which name wiring mistakes.
+        walk: Verdict on the filter by innovations and footholds.
+        time_offset: Delay of the inertial sensor against the joints, and its compensation.
     """
 
     estimator: BaseEstimator
@@ -112,28 +58,31 @@ class BaseRun:
 
     @property
     def track(self) -> PoseTrack:
-        """The poses of the root; of rows with the same stamp the last."""
-        return PoseTrack(*self._at_stamps("time", "position", "orientation"))
+        """Poses of the root; the last one of rows with the same stamp."""
+        return PoseTrack(*self._select_at_stamps("time", "position", "orientation"))
 
     @property
     def position_covariances(self) -> Array:
         """Covariances (n, 3, 3) in m^2 of the positions of `track`."""
-        return self._at_stamps("covariance")[0][:, 3:6, 3:6]
+        return self._select_at_stamps("covariance")[0][:, 3:6, 3:6]
 
-    def _at_stamps(self, *names: str) -> list[Array]:
-        """Return these attributes of the root, one row for each stamp."""
+    def _select_at_stamps(self, *names: str) -> list[Array]:
+        """Return attributes of the root by name, with one row for each stamp."""
         times = np.array([root.time for root in self.roots])
         last = np.flatnonzero(np.append(np.diff(times) > 0.0, True))
         return [np.array([getattr(self.roots[k], name) for k in last]) for name in names]
 
     def write(self, folder: str | Path, *, origin_ns: int = 0, mcap: bool = False) -> list[Path]:
-        """Write times, poses, velocities and their covariances; return the paths of the files.
+        """Write times, poses, velocities and their covariances.
 
         Args:
-            folder: Where `write_estimates` writes estimates.npz and .csv, and `write_tum`
-                estimates.tum.
+            folder: Folder of estimates.npz, estimates.csv (see `write_estimates`) and estimates.tum
+                (see `write_tum`).
             origin_ns: Time of stamp 0 in ns since 1970.
             mcap: Whether estimates.mcap is written, too.
+
+        Returns:
+            The paths of the files.
         """
         poses = np.array([np.append(r.position, r.orientation) for r in self.roots])
         series = {
@@ -181,9 +130,13 @@ def filter_base(log: Log, model: BaseModel) -> BaseRun:
         FileFormatError: The robot's file is no URDF.
         UnknownNameError: A frame, joint or channel is not there.
         ImplausibleLogError: The filter fails on a log that is wired wrongly.
+        ArithmeticError: The filter fails on a log without a wiring mistake.
+        RuntimeError: The same.
+        ValueError: The same; or settings do not fit the robot.
+        InputError: Channels have other units, columns or clocks.
     """
     estimator = model.settings.build(Robot.from_urdf(Path(model.urdf)))
-    readings = base_readings(log, model.channels, estimator)
+    readings = make_base_readings(log, model.channels, estimator)
     faults = estimator.find_wiring_faults(readings)
     try:
         first = estimator.start(readings, heading=model.heading, position=model.position)
@@ -212,54 +165,81 @@ def filter_base(log: Log, model: BaseModel) -> BaseRun:
     )
 
 
-def base_readings(log: Log, channels: BaseChannels, estimator: BaseEstimator) -> Readings:
+def make_base_readings(log: Log, channels: BaseChannels, estimator: BaseEstimator) -> Readings:
     """Return the readings of a log for an estimator; columns of joints are found by their names.
 
-    Feet without a force have that by joint torques, where the log has these (see `leg_forces`).
+    Feet without a force sensor get forces by joint torques, where the log has these (see
+    `leg_forces`). Where gyroscope and accelerometer have stamps of their own, specific forces are
+    interpolated at the stamps of the rates.
 
-    Where gyroscope and accelerometer have stamps of their own, forces are interpolated at the
-    stamps of the rates. Raises `UnknownNameError` for a channel or joint that the log does not
-    have, `InputError` for units other than rad, rad/s, m/s^2, N and Nm where the log has some, and
-    for stamps that cannot be put in order or share no time.
+    Args:
+        log: The log.
+        channels: Names of its channels.
+        estimator: Estimator with joints and feet.
+
+    Raises:
+        UnknownNameError: The log does not have a channel or joint.
+        InputError: A channel with a unit is not in rad, rad/s, m/s^2, N or Nm, has other columns,
+            or has stamps that cannot be put in order; or two channels share no time.
     """
     names = [channels.gyroscope, channels.accelerometer, channels.joints]
     names += [name for name in (*channels.loads, channels.torques) if name is not None]
     log.check_stamps(names)
-    rate = _in(log, channels.gyroscope, "rad/s", 3)
-    force = _in(log, channels.accelerometer, "m/s^2", 3)
-    angles = _in(log, channels.joints, "rad")
+    rate = _read_channel(log, channels.gyroscope, "rad/s", 3)
+    force = _read_channel(log, channels.accelerometer, "m/s^2", 3)
+    angles = _read_channel(log, channels.joints, "rad")
     columns = find_columns(channels.joints, estimator.joints, angles.columns)
     loads = {
-        foot: _in(log, name, "N")
+        foot: _read_channel(log, name, "N")
         for foot, name in zip(estimator.base.feet, channels.loads, strict=True)
         if name is not None
     }
     _check_overlap({name: log[name] for name in names})
     readings = Readings(
-        Series(rate.times, np.hstack([rate.values, _at(force, rate.times)])),
+        Series(rate.times, np.hstack([rate.values, _interpolate(force, rate.times)])),
         Series(angles.times, angles.values[:, columns]),
         {foot: Series(load.times, load.values[:, -1:]) for foot, load in loads.items()},
     )
     if channels.torques is None:
         return readings
-    torques = _in(log, channels.torques, "Nm")
+    torques = _read_channel(log, channels.torques, "Nm")
     columns = find_columns(channels.torques, estimator.joints, torques.columns)
     return estimator.add_leg_forces(readings, Series(torques.times, torques.values[:, columns]))
 
 
 def _check_overlap(channels: Mapping[str, Series]) -> None:
-    """Raise `InputError` if two channels share no time, so that their clocks differ."""
-    for (one, a), (other, b) in combinations(channels.items(), 2):
-        if len(a) and len(b) and (a.times.max() < b.times.min() or b.times.max() < a.times.min()):
-            raise InputError(
-                f"channels {one!r} ({a.times.min():.6g} to {a.times.max():.6g} s) and {other!r} "
-                f"({b.times.min():.6g} to {b.times.max():.6g} s) share no time; stamp both by one "
-                "clock, with `time` in the mapping"
-            )
+    """Check that all channels share some time, because their clocks differ otherwise.
+
+    Args:
+        channels: Channels by name.
+
+    Raises:
+        InputError: Two channels share no time.
+    """
+    for pair in find_disjoint_channels(channels):
+        spans = [
+            f"{name!r} ({times.min():.6g} to {times.max():.6g} s)"
+            for name, times in ((name, channels[name].times) for name in pair)
+        ]
+        raise InputError(
+            f"channels {' and '.join(spans)} share no time; stamp both by one clock, with `time` "
+            "in the mapping"
+        )
 
 
-def _in(log: Log, name: str, unit: str, width: int | None = None) -> Series:
-    """Return a channel in a unit, with so many columns, each row once."""
+def _read_channel(log: Log, name: str, unit: str, width: int | None = None) -> Series:
+    """Return a channel without rows that repeat an earlier one.
+
+    Args:
+        log: The log.
+        name: Name of the channel.
+        unit: Unit that it must have, if the log names one.
+        width: Number of columns that it must have; None for any.
+
+    Raises:
+        UnknownNameError: The log does not have the channel.
+        InputError: The channel has another unit or other columns.
+    """
     series = log[name]
     series = series.select_rows(find_first_rows(series))
     if series.unit not in ("1", unit):
@@ -271,9 +251,64 @@ def _in(log: Log, name: str, unit: str, width: int | None = None) -> Series:
     return series
 
 
-def _at(series: Series, times: Array) -> Array:
-    """Return the values (n, m) of a channel at these times."""
+def _interpolate(series: Series, times: Array) -> Array:
+    """Return the values (n, m) of a channel at times (n,) in s."""
     if np.array_equal(series.times, times):
-        return series.values
+        return series.values  # unchanged, missing values included
     known = series.sort_by_time()
     return np.column_stack([np.interp(times, known.times, column) for column in known.values.T])
+
+
+@dataclass(frozen=True, eq=False)
+class BaseTrack:
+    """Poses of the root along a log by one method.
+
+    Attributes:
+        track: Poses.
+        covariances: Claimed covariances (n, 3, 3) of the positions in m^2; None where the method
+            claims none.
+        seconds: Computing time in s per pose.
+    """
+
+    track: PoseTrack
+    covariances: Array | None
+    seconds: float
+
+
+def make_filtered_track(run: BaseRun) -> BaseTrack:
+    """Return the track of a filter's run."""
+    seconds = run.result.seconds / len(run.roots)
+    return BaseTrack(run.track, run.position_covariances, seconds)
+
+
+def compute_invariant_track(log: Log, model: BaseModel) -> BaseTrack:
+    """Return the track of the invariant filter of the literature, see `literature_settings`.
+
+    Args:
+        log: Log with the channels that the model names.
+        model: Model of the robot, of whose settings those of the literature keep a part.
+    """
+    settings = literature_settings(model.settings)
+    return make_filtered_track(filter_base(log, replace(model, settings=settings)))
+
+
+def compute_odometry_track(log: Log, model: BaseModel) -> BaseTrack:
+    """Return the track of odometry by gyroscope and loaded feet, see `leg_odometry`.
+
+    Args:
+        log: Log with the channels that the model names.
+        model: Model of the robot.
+    """
+    estimator = model.settings.build(Robot.from_urdf(Path(model.urdf)))
+    readings = make_base_readings(log, model.channels, estimator)
+    first = estimator.start(readings, heading=model.heading, position=model.position)
+    before = perf_counter()
+    track = leg_odometry(estimator, readings, first)
+    return BaseTrack(track, None, (perf_counter() - before) / len(track))
+
+
+BASELINES: dict[str, Callable[[Log, BaseModel], BaseTrack]] = {
+    "invariant": compute_invariant_track,
+    "odometry": compute_odometry_track,
+}
+"""Functions that compute baselines, by the names that `hybridctl filter --compare` prints."""

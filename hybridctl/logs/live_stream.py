@@ -1,9 +1,8 @@
-"""Messages of a live stream, JSON lines or MCAP, each as soon as it is there.
+"""Messages of a live stream of JSON lines or of MCAP, each as soon as it has arrived.
 
-A stream that begins with the magic bytes of MCAP is one. Its messages that are encoded as JSON are
-samples, as lines are. Those of topics that the mapping names, in ROS's encodings, are decoded by
-the schemas that the stream carries, as those of a file are (see `bag_files`). Others are passed
-over.
+A stream that begins with the magic bytes of MCAP is read as MCAP. Its messages that are encoded as
+JSON are samples, like lines. Messages of topics that the mapping names, in ROS's encodings, are
+decoded by the schemas in the stream, as in a file (see `message_decoders`). All others are ignored.
 """
 
 from __future__ import annotations
@@ -14,28 +13,28 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from hybridctl.base.errors import FileFormatError, InputError
-from hybridctl.logs.bag_files import Decoder, make_mcap_decoder
-from hybridctl.logs.raw import needing
+from hybridctl.logs.mcap_files import MCAP_MAGIC
+from hybridctl.logs.message_decoders import Decoder, make_mcap_decoder
+from hybridctl.logs.read_errors import require_package
 
 LONGEST_LINE = 2**20
-"""Bytes of a line: hundreds of joints.
+"""Largest size of a line in bytes: enough for hundreds of joints.
 
 A sender without ends of lines must not fill the memory.
 """
 _LARGEST_RECORD = 2**26
-"""Bytes of a record of MCAP; a chunk is one, and recorders make chunks of some megabytes."""
-_MAGIC = b"\x89MCAP0\r\n"
-"""First bytes of MCAP, of which no line of JSON begins with the first."""
+"""Largest size of a record of MCAP in bytes; recorders make chunks, which are records, of some MB.
+"""
 _SHOWN_TOPICS = 8
 """Topics that an error lists."""
 
 
 class LiveMessage(NamedTuple):
-    """The text of a sample.
+    """A message with the text of a sample.
 
     Attributes:
         text: A JSON object.
-        time: Time in s at which it was logged; None for a line, which has one of its own.
+        time: Time in s at which it was logged; None for a line, which contains its time.
     """
 
     text: bytes
@@ -43,14 +42,14 @@ class LiveMessage(NamedTuple):
 
 
 class TopicMessage(NamedTuple):
-    """A message of a topic that the mapping names.
+    """An encoded message of a topic that the mapping names.
 
     Attributes:
-        topic: Its topic.
-        kind: The name of its type.
-        stamp: Time in ns at which it was logged.
-        data: Its bytes.
-        decode: Its decoder.
+        topic: The topic.
+        kind: Name of the type of the message.
+        stamp: Time in ns at which the message was logged.
+        data: The encoded message.
+        decode: Decoder of the topic.
     """
 
     topic: str
@@ -65,12 +64,15 @@ def read_messages(
     topics: Collection[str] = (),
     warn: Callable[[str], None] = lambda text: None,
 ) -> Iterator[LiveMessage | TopicMessage]:
-    """Yield the messages of a stream of JSON lines or of MCAP, each as soon as it is there.
+    """Yield the messages of a stream of JSON lines or of MCAP, each as soon as it has arrived.
 
     Args:
         stream: A stream that need not be seekable, such as a pipe or a socket.
         topics: Topics whose ROS messages are wanted.
-        warn: Is called with what is lost of MCAP that is cut.
+        warn: Called with a warning where MCAP ends without its last records.
+
+    Yields:
+        Lines, or messages of MCAP that hold samples or are of a wanted topic.
 
     Raises:
         FileFormatError: MCAP is damaged.
@@ -78,7 +80,7 @@ def read_messages(
             without any message that is wanted.
     """
     first = stream.read(1)
-    if first == _MAGIC[:1]:
+    if first == MCAP_MAGIC[:1]:  # no line of JSON begins with this byte
         yield from _read_mcap_messages(stream, topics, warn)
         return
     line = first if first == b"\n" else first + stream.readline(LONGEST_LINE)
@@ -87,21 +89,30 @@ def read_messages(
         line = stream.readline(LONGEST_LINE)
 
 
-class _Channels:
-    """The channels of a stream of MCAP, as far as they have been declared.
+class _DeclaredChannels:
+    """The channels that a stream of MCAP has declared so far.
 
-    Life cycle: `add` takes records of schemas and channels, `read` those of messages.
+    Life cycle: `add_schema` and `add_channel` are called with records as they come, `read_message`
+    with those of messages, which are of declared channels.
     """
 
     def __init__(self, topics: Collection[str]) -> None:
+        """Begin without channels; `topics` are those whose ROS messages are wanted."""
         self._topics = topics
         self._schemas = dict[int, Any]()
         self._samples = set[int]()  # channels encoded as JSON
         self._decoders = dict[int, tuple[str, str, Decoder]]()  # topic and type, by channel
-        self._others = dict[str, str]()  # encoding by topic that is passed over
+        self._others = dict[str, str]()  # encodings of topics that are ignored
 
     def add_channel(self, channel: Any) -> None:
-        """Take a record of a channel; raises `InputError` for one that cannot be decoded."""
+        """Add a channel, with a decoder if its topic is wanted.
+
+        Args:
+            channel: Record of the channel, from the package `mcap`.
+
+        Raises:
+            InputError: The topic is wanted, and its messages cannot be decoded.
+        """
         if channel.message_encoding == "json":
             self._samples.add(channel.id)
             return
@@ -115,15 +126,15 @@ class _Channels:
                 f"topic {channel.topic!r} cannot be read: {decode}; send it in ROS's encoding with "
                 "the definition of its type, as recorders of ROS 2 do"
             )
-        assert schema is not None  # or there is no decoder
+        assert schema is not None  # without a schema there is no decoder
         self._decoders[channel.id] = channel.topic, schema.name, decode
 
     def add_schema(self, schema: Any) -> None:
-        """Take a record of a schema."""
+        """Add a schema from its record."""
         self._schemas[schema.id] = schema
 
-    def read(self, message: Any) -> LiveMessage | TopicMessage | None:
-        """Return the message in a record, None for one that is passed over."""
+    def read_message(self, message: Any) -> LiveMessage | TopicMessage | None:
+        """Return the message in a record; None for one that is not wanted."""
         if message.channel_id in self._samples:
             return LiveMessage(message.data, message.log_time / 10**9)
         found = self._decoders.get(message.channel_id)
@@ -133,9 +144,9 @@ class _Channels:
         return TopicMessage(topic, kind, message.log_time, message.data, decode)
 
     def describe_lack(self) -> str:
-        """Return the error of a stream that ended without any message that is wanted."""
-        shown = ", ".join(f"{t} ({encoding})" for t, encoding in self._others.items())
-        shown = ", ".join(shown.split(", ")[:_SHOWN_TOPICS]) or "none"
+        """Return the text of the error for a stream that ended without any wanted message."""
+        others = [f"{topic} ({encoding})" for topic, encoding in self._others.items()]
+        shown = ", ".join(others[:_SHOWN_TOPICS]) or "none"
         if self._topics:
             return (
                 f"the stream has no message of {', '.join(map(repr, self._topics))}, which the "
@@ -150,32 +161,41 @@ class _Channels:
 def _read_mcap_messages(
     stream: BinaryIO, topics: Collection[str], warn: Callable[[str], None]
 ) -> Iterator[LiveMessage | TopicMessage]:
-    """Yield messages of MCAP after the first byte, up to the end of the file or of the sender.
+    """Yield messages of MCAP, up to the end of the file or of the sender.
 
-    Those of a chunk come when it is there as a whole.
+    The messages of a chunk come when the whole chunk has arrived.
 
     Args:
-        stream: The stream.
+        stream: The stream, after its first byte.
         topics: Topics whose ROS messages are wanted.
-        warn: Is called with what is lost of a stream that is cut.
+        warn: Called with a warning where the stream ends without its last records.
+
+    Yields:
+        Messages with samples, and messages of wanted topics.
+
+    Raises:
+        FileFormatError: The stream is no MCAP, or damaged.
+        InputError: A package is missing, a wanted topic cannot be decoded, or there was no message
+            that is wanted.
+        OSError: The stream cannot be read.
     """
-    with needing(Path("the stream"), "MCAP", "mcap", "ros"):
+    with require_package(Path("the stream"), "MCAP", "mcap", "ros"):
         from mcap.exceptions import EndOfFile
         from mcap.records import Channel, Message, Schema
         from mcap.stream_reader import StreamReader
-    if stream.read(len(_MAGIC) - 1) != _MAGIC[1:]:
+    if stream.read(len(MCAP_MAGIC) - 1) != MCAP_MAGIC[1:]:
         raise FileFormatError("the stream is neither lines of JSON nor MCAP")
     source: Any = stream
     reader = StreamReader(
         source, skip_magic=True, validate_crcs=True, record_size_limit=_LARGEST_RECORD
     )
     records = reader.records
-    channels, count = _Channels(topics), 0
+    channels, count = _DeclaredChannels(topics), 0
     while True:
         try:
             record = next(records, None)
-        except (EndOfFile, struct.error) as error:  # the latter in the length of a record
-            if stream.read(1):
+        except (EndOfFile, struct.error) as error:  # the latter within the length of a record
+            if stream.read(1):  # there is more behind: it is not cut here
                 raise FileFormatError(f"the stream of MCAP is damaged: {error}") from error
             warn(
                 f"the stream of MCAP ends without its last records, after {count} messages: the "
@@ -183,13 +203,13 @@ def _read_mcap_messages(
             )
             break
         except OSError:
-            raise  # of the stream
+            raise  # the stream itself has failed, not its content
         except Exception as error:  # its decoders raise nearly anything on damaged bytes
             raise FileFormatError(f"the stream of MCAP is damaged: {error}") from error
         if record is None:
             break
         if isinstance(record, Message):
-            found = channels.read(record)
+            found = channels.read_message(record)
             if found is not None:
                 count += 1
                 yield found

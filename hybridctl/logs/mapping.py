@@ -1,4 +1,6 @@
-"""The mapping file: which fields of a recording make up which channel, and what their units are.
+"""Mappings: which fields of a recording make up which channel of a log, and in which units.
+
+A mapping file is YAML::
 
     time: {field: t_ms, unit: ms}          # or {rate: 148}; left out: the recording's own stamps
     segment: {offsets: offset, index: 3}   # rows offset[3] to offset[4] of concatenated recordings
@@ -27,23 +29,30 @@ from hybridctl.base import checks
 from hybridctl.base.errors import InputError
 from hybridctl.base.settings import Meta, Natural, Positive, parse_settings
 from hybridctl.base.yaml_files import read_yaml
-from hybridctl.logs.units import NANOSECONDS as NANOSECONDS
-from hybridctl.logs.units import UNITS as UNITS
-from hybridctl.logs.units import si as si
+from hybridctl.logs.units import NANOSECONDS, UNITS
 
 STEPS = ("previous", "next")
+"""Row to which the time in a field of steps leads, counted from its own row."""
 ROTATIONS = ("wxyz", "xyzw", "rpy")
-ROLES = {"channels": "measurement", "inputs": "input", "truth": "truth"}  # by section
+"""Columns that can be made into quaternions, see `ChannelSource`."""
+ROLES = {"channels": "measurement", "inputs": "input", "truth": "truth"}
+"""Role of the channels in each section of a mapping."""
 
 Names = Annotated[tuple[str, ...], Meta(min_length=1)]
 
 
 class TimeSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Stamps: a field in a unit, or a rate [Hz] (a number, or the field that holds it).
+    """The origin of the stamps of a channel: a field, a rate, or by default the recording.
 
-    With neither, the stamps of the recording, or the field whose name says that it is the time.
-    With `steps` the field holds the time since the row before ("previous") or until the row after
-    ("next"), and stamps are its sums.
+    With neither field nor rate, stamps are those of the recorder, or of the field that is named
+    like a time.
+
+    Attributes:
+        field: Field of the stamps, or of the steps between them.
+        unit: Unit of the field; empty for the unit that the file or the field's name has, or s.
+        rate: Samples per second, Hz: a number, or the field that holds it.
+        steps: "previous" if the field holds the time since the row before, "next" if it holds the
+            time until the row after, so that stamps are its sums; empty if it holds stamps.
     """
 
     field: str = ""
@@ -63,19 +72,32 @@ class TimeSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
 
 class Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One of several recordings in a row: rows `offsets[index]` up to `offsets[index + 1]`."""
+    """One of several recordings in one table: rows `offsets[index]` up to `offsets[index + 1]`.
+
+    Attributes:
+        offsets: Field with the first row of each recording, and the number of rows at the end.
+        index: Number of the recording, from 0.
+    """
 
     offsets: str
     index: Natural = 0
 
 
 class ChannelSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The place that a channel comes from.
+    """The fields of a recording that a channel is made of.
 
-    `columns` keeps some columns, by label or number; `labels` names them (a list, or the field
-    that holds the names). Values are converted from `unit` to SI, then multiplied by `scale`.
-    With `rotation` they become quaternions (x, y, z, w): from that order, from w first, or from
-    roll, pitch and yaw about fixed axes, Rz(yaw) Ry(pitch) Rx(roll).
+    Attributes:
+        fields: Names of the fields, whose columns stand side by side.
+        topic: Topic of the fields; empty for tables and archives.
+        columns: Columns that are kept, by label or number; empty for all.
+        labels: Names of the columns: a list, or the field that holds them.
+        unit: Unit from which values are converted to SI; empty for the unit that the file names.
+        scale: Factor by which values are multiplied after the conversion.
+        frame: Frame in which values are given.
+        rotation: One of `ROTATIONS` for columns that become quaternions (x, y, z, w): quaternions
+            with w first or last, or roll, pitch and yaw in rad about fixed axes,
+            Rz(yaw) Ry(pitch) Rx(roll). Empty for values that are no rotations.
+        time: Stamps of this channel; None for those of the mapping.
     """
 
     fields: Names
@@ -97,7 +119,15 @@ class ChannelSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
 
 
 class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How fields of a recording become the channels of a log, by name and in their roles."""
+    """The fields of a recording that become the channels of a log, by name.
+
+    Attributes:
+        channels: Measured channels.
+        inputs: Channels of inputs, such as motor torques.
+        truth: Channels that estimates are compared with.
+        time: Stamps of all channels that have none of their own.
+        segment: The recording that is read of a file that holds several; None for all rows.
+    """
 
     channels: dict[str, ChannelSource] = {}
     inputs: dict[str, ChannelSource] = {}
@@ -114,7 +144,16 @@ class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
     @classmethod
     def load(cls, path: str | Path) -> Mapping:
-        """Return the mapping in a YAML file; an error names the file and the key at fault."""
+        """Return the mapping in a YAML file.
+
+        Args:
+            path: The file.
+
+        Raises:
+            InputError: The file does not exist, or is no mapping; the message names the file and
+                the key.
+            FileFormatError: The file is no YAML.
+        """
         content = read_yaml(path, "mapping")
         try:
             return cls.parse(content)
@@ -123,13 +162,22 @@ class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
     @classmethod
     def parse(cls, content: Any) -> Mapping:
-        """Return the mapping in nested dictionaries, as YAML gives them."""
+        """Return the mapping that nested dictionaries describe.
+
+        Args:
+            content: Sections and their entries, as YAML gives them.
+
+        Raises:
+            InputError: A key or value has no place in a mapping; the message names it.
+        """
         given = parse_settings(dict[str, Any], content, "mapping")
         for key in given:
             checks.check_member("key in mapping", key, cls.__struct_fields__)
         parts: dict[str, Any] = {
             section: {
-                str(name): parse_settings(ChannelSource, _spelled(source), f"{section}.{name}")
+                str(name): parse_settings(
+                    ChannelSource, _expand_shorthand(source), f"{section}.{name}"
+                )
                 for name, source in parse_settings(
                     dict[Any, Any], given.get(section) or {}, section
                 ).items()
@@ -142,14 +190,14 @@ class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
             parts["segment"] = parse_settings(Segment, given["segment"], "segment")
         return cls(**parts)
 
-    def text(self) -> str:
-        """This mapping as YAML, to be edited; `load` reads it back."""
+    def format_yaml(self) -> str:
+        """Return this mapping as YAML, to be edited; `load` reads it back."""
         content = msgspec.to_builtins(self)
         body = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, default_flow_style=None)
         return f"# channels are read as SI after `unit`, one of {', '.join(UNITS)}\n{body}"
 
-    def sources(self) -> list[tuple[str, str, ChannelSource]]:
-        """Name, role and source of every channel."""
+    def list_sources(self) -> list[tuple[str, str, ChannelSource]]:
+        """Return name, role and source of every channel."""
         return [
             (name, role, source)
             for section, role in ROLES.items()
@@ -157,10 +205,10 @@ class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         ]
 
 
-def _spelled(source: Any) -> Any:
+def _expand_shorthand(source: Any) -> Any:
     """Return a source in full: a single name counts as a list of it, and a number as a name."""
     if not isinstance(source, dict):
-        return source
+        return source  # the check of its type reports it
     full = dict(source)
     for key in ("fields", "columns", "labels", "unit"):
         value = full.get(key)

@@ -10,8 +10,8 @@ velocity v of the root in the world
 
 where \delta\theta is the turn in the world, R_i the axes of the inertial sensor in the root, and b
 the bias of the gyroscope. The covariance of the angular velocity is that of the bias and of the
-noise of the gyroscope over a period. What velocities share with angular velocities is not told:
-those entries are zero.
+noise of the gyroscope over a period. Covariances between linear and angular velocity are not
+computed: those entries are zero.
 
 Messages are not in chunks, so that each can be read at once.
 """
@@ -27,23 +27,24 @@ from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError
 from hybridctl.legged.rotation import matrix, skew
 from hybridctl.legged.space import GYROSCOPE
-from hybridctl.logs.legged import OdometryFrames
+from hybridctl.logs.base_model import OdometryFrames
 from hybridctl.logs.live_odometry import Odometry
-from hybridctl.logs.raw import needing
+from hybridctl.logs.read_errors import require_package
 
-KIND = "nav_msgs/msg/Odometry"
+MESSAGE_TYPE = "nav_msgs/msg/Odometry"
+"""Type of the messages."""
 _BIAS = slice(10, 13)
 """Bias of the gyroscope in the mean of an estimate."""
 _POSE_ROWS = [3, 4, 5, 0, 1, 2]
 """Position, then turn, in the covariance of a root."""
 _UNKNOWN_RATE = 1e6
-"""Variance in (rad/s)^2 of an angular velocity that was not measured, as ROS has no word for it."""
+"""Variance in (rad/s)^2 of an angular velocity that was not measured; ROS has no mark for that."""
 _LAST_STAMP = 2**31 * 10**9
 """Stamp in ns from which on seconds do not fit into the 32 bits that ROS has for them."""
 
 
 class RateSensor(NamedTuple):
-    """What the twist needs of the gyroscope.
+    """The gyroscope, as far as the twist depends on it.
 
     Attributes:
         turn: Axes (3, 3) of the sensor in the root: rates of the root are `turn @ rates`.
@@ -58,7 +59,7 @@ class OdometryTwist(NamedTuple):
     """Velocities of the root in its own axes.
 
     Attributes:
-        linear: Velocity (3,) of its origin, m/s.
+        linear: Velocity (3,) of the root's origin, m/s.
         angular: Angular velocity (3,), rad/s.
         covariance: Covariance (6, 6), linear before angular.
     """
@@ -69,7 +70,7 @@ class OdometryTwist(NamedTuple):
 
 
 def find_twist(found: Odometry, sensor: RateSensor) -> OdometryTwist:
-    """Return the twist of the root in its own axes; see this module.
+    """Return the twist of the root in its own axes, by the equations of this module.
 
     Args:
         found: Odometry. Without estimate or measured rate its angular velocity is zero, with the
@@ -79,25 +80,33 @@ def find_twist(found: Odometry, sensor: RateSensor) -> OdometryTwist:
     root = found.root
     axes = matrix(root.orientation)
     covariance = np.zeros((6, 6))
-    by = np.hstack([axes.T @ skew(root.velocity), np.zeros((3, 3)), axes.T])
-    covariance[:3, :3] = by @ root.covariance @ by.T
+    jacobian = np.hstack([axes.T @ skew(root.velocity), np.zeros((3, 3)), axes.T])
+    covariance[:3, :3] = jacobian @ root.covariance @ jacobian.T
     rate, covariance[3:, 3:] = np.zeros(3), _UNKNOWN_RATE * np.eye(3)
     if found.estimate is not None and found.rate is not None:
         rate = sensor.turn @ (found.rate - found.estimate.mean[_BIAS])
-        own = found.estimate.covariance[GYROSCOPE, GYROSCOPE]
+        bias = found.estimate.covariance[GYROSCOPE, GYROSCOPE]
         white = sensor.noise**2 / found.period if found.period else 0.0
-        covariance[3:, 3:] = sensor.turn @ (own + white * np.eye(3)) @ sensor.turn.T
+        covariance[3:, 3:] = sensor.turn @ (bias + white * np.eye(3)) @ sensor.turn.T
     return OdometryTwist(axes.T @ root.velocity, rate, covariance)
 
 
 class _CountingStream:
-    """A stream that knows how many bytes were written; pipes and sockets cannot tell."""
+    """A stream that counts the bytes written to it, because pipes and sockets have no `tell`."""
 
     def __init__(self, stream: BinaryIO) -> None:
+        """Begin at zero; `stream` gets the bytes."""
         self._stream, self._count = stream, 0
 
     def write(self, data: bytes) -> int:
-        """Write bytes."""
+        """Write bytes.
+
+        Args:
+            data: The bytes.
+
+        Returns:
+            Their number.
+        """
         self._stream.write(data)
         self._count += len(data)
         return len(data)
@@ -107,7 +116,7 @@ class _CountingStream:
         return self._count
 
     def flush(self) -> None:
-        """Hand over what was written."""
+        """Flush the stream."""
         self._stream.flush()
 
 
@@ -115,45 +124,46 @@ class OdometryWriter:
     """Writes odometry as `nav_msgs/Odometry` into a stream of MCAP.
 
     Life cycle: `write` for each odometry, `finish` once at the end.
+
+    Args:
+        stream: Stream that gets the bytes; it need not be seekable.
+        frames: Topic and names of the frames.
+        sensor: The gyroscope.
+
+    Raises:
+        InputError: The packages `mcap` and `rosbags` are missing.
     """
 
     def __init__(self, stream: BinaryIO, frames: OdometryFrames, sensor: RateSensor) -> None:
-        """Write the beginning of the file.
-
-        Args:
-            stream: Gets the bytes; it need not be seekable.
-            frames: Topic and names of the frames.
-            sensor: The gyroscope.
-
-        Raises:
-            InputError: The packages `mcap` and `rosbags` are missing.
-        """
-        with needing(Path("the output"), "MCAP", "mcap", "ros"):
+        with require_package(Path("the output"), "MCAP", "mcap", "ros"):
             from mcap.writer import Writer
-        with needing(Path("the output"), "ROS messages", "rosbags", "ros"):
+        with require_package(Path("the output"), "ROS messages", "rosbags", "ros"):
             from rosbags.typesys import Stores, get_typestore
         self._stream, self._frames, self._sensor = _CountingStream(stream), frames, sensor
         self._store = get_typestore(Stores.LATEST)
         out: Any = self._stream
         self._writer: Any = Writer(out, use_chunking=False)
         self._writer.start(profile="ros2", library="hybridctl")
-        text, _ = self._store.generate_msgdef(KIND, ros_version=2)
-        schema = self._writer.register_schema(KIND, "ros2msg", text.encode())
+        text, _ = self._store.generate_msgdef(MESSAGE_TYPE, ros_version=2)
+        schema = self._writer.register_schema(MESSAGE_TYPE, "ros2msg", text.encode())
         self._channel = self._writer.register_channel(frames.topic, "cdr", schema)
         self._sequence = 0
 
     def write(self, found: Odometry) -> None:
         """Write a message, stamped and logged at the time of the sample.
 
+        Args:
+            found: The odometry.
+
         Raises:
-            InputError: The stamp has no place in a message of ROS.
+            InputError: A message of ROS cannot hold the stamp.
         """
         if not 0 <= found.stamp < _LAST_STAMP:
             raise InputError(
                 f"a stamp in ROS must be from 0 to {_LAST_STAMP / 1e9:.0f} s, got "
                 f"{1e-9 * found.stamp:.6g} s"
             )
-        data = self._store.serialize_cdr(self._make_message(found), KIND)
+        data = self._store.serialize_cdr(self._make_message(found), MESSAGE_TYPE)
         self._writer.add_message(
             self._channel, found.stamp, bytes(data), found.stamp, self._sequence
         )
@@ -172,7 +182,7 @@ class OdometryWriter:
         )
         rows = root.covariance[np.ix_(_POSE_ROWS, _POSE_ROWS)]
         twist = find_twist(found, self._sensor)
-        return types[KIND](
+        return types[MESSAGE_TYPE](
             header,
             self._frames.child_frame,
             types["geometry_msgs/msg/PoseWithCovariance"](pose, rows.ravel()),

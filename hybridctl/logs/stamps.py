@@ -1,4 +1,4 @@
-"""Stamps of a channel: from a field, a rate, steps or the recorder, and what is wrong with them."""
+"""Stamps of a channel: from a field, a rate, steps, or the recorder, exact to the last one."""
 
 from __future__ import annotations
 
@@ -10,32 +10,25 @@ from numpy.typing import NDArray
 from hybridctl.base import checks
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError
-from hybridctl.base.time_series import Series
 from hybridctl.logs.mapping import TimeSource
 from hybridctl.logs.raw import Field, RawTable
+from hybridctl.logs.time_fields import find_named_steps, find_time_field
 from hybridctl.logs.units import NANOSECONDS
 
-ABSOLUTE = 1e8
-"""Stamp in s from which on it counts from 1970; a smaller one counts from the log's start."""
-LARGEST_OVERLAP = 1.0
-"""Time in s by which stretches of rows may overlap after the clock went back.
+EPOCH_STAMP = 1e8
+"""Stamp in s from which on it counts from 1970; a smaller one counts from the log's start.
 
-Transport delays stay below it. More means a clock that was set back, or two recordings in one."""
-_SHARE, _FEWEST_PERIODS = 0.2, 20.0
-"""The same for short logs: share of their length, but at least so many median periods."""
-_MOST_STRAY = 2
-"""Rows that may come arbitrarily late behind one step back; more are another recording."""
-_MOST_STEPS_BACK = 100
-"""Steps back that are looked at, the largest first; each costs a pass over the stamps."""
-_LARGEST = float(2**63)
-_EVEN = 1e-3
-"""Relative spread of time steps below which they count as equal."""
-_LATE = 0.1
-"""Delay in s of the recorder behind `header.stamp` that is worth a note. The value is a choice."""
+It is three years: no log lasts as long, and no robot was logged before 1973."""
 HEADER_STAMP = "header.stamp"
 """Field of a message with the time at which its sender measured."""
-RECORDER = "recorder"
+RECORDER_CLOCK = "recorder"
 """`Stamps.clock` of stamps at which messages were recorded."""
+_END_OF_INT64 = float(2**63)
+"""Number of nanoseconds from which on a stamp does not fit into 64 bits: the year 2262."""
+_EQUAL_STEPS = 1e-3
+"""Spread of time steps, relative to their median, below which they count as equal.
+
+The value is a choice."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +38,9 @@ class Stamps:
     Attributes:
         origin_ns: Nanoseconds since 1970 at which `times` are zero; 0 for relative stamps.
         times: Stamps (n,) in s; NaN where the recording has none.
-        unset_count: Stamps that are zero in a clock that counts from 1970; NaN in `times`.
-        clock: Name of the clock, as `recorder` or the name of the field.
+        unset_count: Number of stamps that are zero in a clock that counts from 1970, so that they
+            were not set; they are NaN in `times`.
+        clock: Name of the clock: `RECORDER_CLOCK`, the field of the stamps, or empty for a rate.
     """
 
     origin_ns: int
@@ -58,13 +52,14 @@ class Stamps:
 def find_stamps(table: RawTable, source: TimeSource, rows: slice, count: int) -> Stamps:
     """Return the stamps of the chosen rows of a table.
 
-    Stamps from 1970 (more than three years) get an origin, taken off before anything is rounded;
-    smaller ones are relative already and stay as they are.
+    Stamps that count from 1970 (above `EPOCH_STAMP`) get an origin, which is subtracted before
+    anything is rounded. Smaller ones are relative already, and stay as they are.
 
     Args:
         table: Table with the time.
-        source: Which time is taken; empty for the recorder's, or for the field named like a time.
-        rows: Rows that are taken.
+        source: The time that is used; empty for that of the recorder or, without one, the field
+            that is named like a time.
+        rows: Rows that are used.
         count: Number of all rows.
 
     Raises:
@@ -76,10 +71,10 @@ def find_stamps(table: RawTable, source: TimeSource, rows: slice, count: int) ->
     if source.steps:
         return _sum_steps(table, source.field, source.unit, source.steps, rows)
     if not source.field and table.stamps is not None:
-        return _from_integers(RECORDER, table.stamps[rows], 1)
+        return _convert_integers(RECORDER_CLOCK, table.stamps[rows], 1)
     found = find_time_field(table, source)
     if found is None:
-        return _from_obvious_steps(table, rows)
+        return _sum_named_steps(table, rows)
     name, unit = found
     values = table[name]
     if values.ndim != 1 or values.dtype.kind not in "iuf":
@@ -89,24 +84,20 @@ def find_stamps(table: RawTable, source: TimeSource, rows: slice, count: int) ->
             f"time field {name!r} has {len(values)} stamps, but there are {count} rows"
         )
     is_absent = table.absent.get(name, np.zeros(count, bool))[rows]
-    return _from_field(name, values[rows], unit, is_absent)
-
-
-def find_time_field(table: RawTable, source: TimeSource) -> tuple[str, str] | None:
-    """Return the field that holds the stamps, and its unit; None where no name says so.
-
-    Args:
-        table: Table with the time.
-        source: Which time is taken; without a field, that which is named like a time.
-    """
-    if not source.field:
-        found = table.obvious_time()
-        return None if found is None else (found[0], source.unit or found[1])
-    unit = table.units.get(source.field) or table.obvious_unit(source.field) or "s"
-    return source.field, source.unit or unit
+    return _convert_field(name, values[rows], unit, is_absent)
 
 
 def _find_rate(table: RawTable, rate: float | str) -> float:
+    """Return a rate in Hz.
+
+    Args:
+        table: Table with the field.
+        rate: The rate, or the field that holds it as its one number.
+
+    Raises:
+        InputError: The field does not hold one positive number.
+        UnknownNameError: There is no such field.
+    """
     if not isinstance(rate, str):
         return rate
     value = table[rate]
@@ -115,8 +106,8 @@ def _find_rate(table: RawTable, rate: float | str) -> float:
     return checks.check_number(f"time.rate (field {rate!r})", value.item(), above=0)
 
 
-def _from_obvious_steps(table: RawTable, rows: slice) -> Stamps:
-    """Return the sums of a field such as `dt`.
+def _sum_named_steps(table: RawTable, rows: slice) -> Stamps:
+    """Return stamps that are the sums of a field such as `dt`.
 
     Args:
         table: Table without a field that is named like a time.
@@ -126,7 +117,7 @@ def _from_obvious_steps(table: RawTable, rows: slice) -> Stamps:
         InputError: There is no such field, or its steps differ: then it matters which row a step
             leads to.
     """
-    found = table.obvious_steps()
+    found = find_named_steps(table)
     if found is None:
         raise InputError(
             f"no field is named like a time among {list(table.fields)}; the mapping needs "
@@ -134,7 +125,7 @@ def _from_obvious_steps(table: RawTable, rows: slice) -> Stamps:
         )
     name, unit = found
     steps = np.asarray(table[name][1:], np.float64)
-    if steps.size and not np.ptp(steps) <= _EVEN * abs(float(np.median(steps))):
+    if steps.size and not np.ptp(steps) <= _EQUAL_STEPS * abs(float(np.median(steps))):
         raise InputError(
             f"the only time is {name!r}, which changes: the mapping must say to which row each "
             f"step leads, by `time: {{field: {name}, steps: previous}}` (from the row before) or "
@@ -144,14 +135,19 @@ def _from_obvious_steps(table: RawTable, rows: slice) -> Stamps:
 
 
 def _sum_steps(table: RawTable, name: str, unit: str, steps: str, rows: slice) -> Stamps:
-    """Return the sums of the steps between rows, the first row of all at zero.
+    """Return stamps that are sums of the steps between rows, the first row of the table at zero.
 
     Args:
         table: Table with the field.
         name: Field of the steps.
-        unit: Its unit; "" for that of the table, or s.
-        steps: "previous" if each is the time since the row before, "next" if until the row after.
-        rows: Rows that are taken.
+        unit: Unit of the steps; empty for that of the table, or s.
+        steps: "previous" if each step is the time since the row before, "next" if it is the time
+            until the row after.
+        rows: Rows that are used.
+
+    Raises:
+        InputError: The field does not hold numbers, one is missing, or a step is negative.
+        UnknownNameError: The unit is unknown.
     """
     values = table[name]
     if values.ndim != 1 or values.dtype.kind not in "iuf" or not np.isfinite(values[1:]).all():
@@ -167,38 +163,49 @@ def _sum_steps(table: RawTable, name: str, unit: str, steps: str, rows: slice) -
     return Stamps(0, times[rows], clock=name)
 
 
-def _from_field(name: str, values: Field, unit: str, is_absent: NDArray[np.bool_]) -> Stamps:
-    """Return the stamps in a field; those of cells that are absent are NaN."""
+def _convert_field(name: str, values: Field, unit: str, is_absent: NDArray[np.bool_]) -> Stamps:
+    """Return the stamps that a field holds.
+
+    Args:
+        name: Name of the field.
+        values: Stamps (n,) in the unit.
+        unit: Unit of the stamps.
+        is_absent: Whether a cell (n,) is empty; its stamp is NaN.
+
+    Raises:
+        InputError: A stamp is out of range, or stamps are of two clocks.
+        UnknownNameError: The unit is unknown.
+    """
     nanoseconds = NANOSECONDS[
         checks.check_member(f"unit of time field {name!r}", unit, NANOSECONDS)
     ]
     if values.dtype.kind in "iu":
         known = values[~is_absent]
         largest = max(abs(int(known.min())), abs(int(known.max()))) if len(known) else 0
-        if largest * nanoseconds >= _LARGEST:
+        if largest * nanoseconds >= _END_OF_INT64:
             raise InputError(
                 f"time field {name!r} has a stamp of {largest} {unit}, which is out of range; "
                 "is its unit right?"
             )
-        found = _from_integers(name, known.astype(np.int64), nanoseconds)
+        found = _convert_integers(name, known.astype(np.int64), nanoseconds)
         times = np.full(len(values), np.nan)
         times[~is_absent] = found.times
         return Stamps(found.origin_ns, times, found.unset_count, name)
-    return _from_floats(name, values.astype(np.float64), unit, nanoseconds)
+    return _convert_floats(name, values.astype(np.float64), unit, nanoseconds)
 
 
-def _from_integers(name: str, values: NDArray[np.int64], nanoseconds: int) -> Stamps:
-    """Return stamps of whole numbers, each of so many nanoseconds; exact to the last one."""
+def _convert_integers(name: str, values: NDArray[np.int64], nanoseconds: int) -> Stamps:
+    """Return stamps (n,) that are whole numbers of a unit of so many ns, exact to the last one."""
     values = values * nanoseconds
     is_unset = _find_unset(name, np.asarray(values * 1e-9, np.float64))
     known = values[~is_unset]
-    origin = int(known.min()) if known.size and known.min() >= ABSOLUTE * 1e9 else 0
+    origin = int(known.min()) if known.size and known.min() >= EPOCH_STAMP * 1e9 else 0
     times = np.where(is_unset, np.nan, (values - origin) * 1e-9)
     return Stamps(origin, times, int(is_unset.sum()), name)
 
 
-def _from_floats(name: str, values: Array, unit: str, nanoseconds: int) -> Stamps:
-    """Return stamps of floats in a unit; what is not finite is NaN.
+def _convert_floats(name: str, values: Array, unit: str, nanoseconds: int) -> Stamps:
+    """Return stamps that are floats in a unit; those that are not finite are NaN.
 
     Args:
         name: Name of the field.
@@ -214,10 +221,10 @@ def _from_floats(name: str, values: Array, unit: str, nanoseconds: int) -> Stamp
     is_unset = _find_unset(name, seconds)
     seconds[is_unset] = np.nan
     is_known = np.isfinite(seconds)
-    if not is_known.any() or seconds[is_known].min() < ABSOLUTE:
+    if not is_known.any() or seconds[is_known].min() < EPOCH_STAMP:
         return Stamps(0, seconds, int(is_unset.sum()), name)
     first = float(values[is_known].min())
-    if first * nanoseconds >= _LARGEST:
+    if first * nanoseconds >= _END_OF_INT64:
         raise InputError(
             f"time field {name!r} has a stamp of {first:g} {unit}, which is out of range; "
             "is its unit right?"
@@ -229,11 +236,16 @@ def _from_floats(name: str, values: Array, unit: str, nanoseconds: int) -> Stamp
 
 
 def _find_unset(name: str, seconds: Array) -> NDArray[np.bool_]:
-    """Return which stamps (n,) are zero in a clock that counts from 1970.
+    """Return which stamps (n,) are zero in a clock that counts from 1970, so that they are not set.
 
-    Raises `InputError` for other stamps of a second clock.
+    Args:
+        name: Name of the clock, for the error.
+        seconds: Stamps (n,) in s; NaN where they are missing.
+
+    Raises:
+        InputError: Stamps count from 1970 and others do not.
     """
-    is_absolute = seconds >= ABSOLUTE
+    is_absolute = seconds >= EPOCH_STAMP
     if not is_absolute.any():
         return np.zeros(len(seconds), bool)
     is_unset = seconds == 0.0
@@ -244,97 +256,3 @@ def _find_unset(name: str, seconds: Array) -> NDArray[np.bool_]:
             f"{seconds[is_absolute][0]:.6g} s since 1970; take another time in the mapping"
         )
     return np.asarray(is_unset)
-
-
-def describe_fault(series: Series) -> str:
-    """Return why the rows of a channel cannot be put in order, or "" if they can.
-
-    Rows that come late are put in order, as are files that follow each other in the wrong order,
-    and rows that repeat an earlier one do not count. Rows of two recordings with the same stamps
-    cannot be told apart.
-
-    Args:
-        series: Rows of the channel in the order of the file.
-    """
-    times = series.times
-    if len(times) > 2 and np.ptp(times) == 0.0:
-        return f"all {len(times)} stamps are {times[0]:.9g} s, the clock stands still"
-    times = times[find_first_rows(series)]
-    steps = np.diff(times)
-    starts = np.flatnonzero(steps < 0.0) + 1
-    if not len(starts):
-        return ""
-    periods = steps[steps > 0.0]
-    least = _FEWEST_PERIODS * float(np.median(periods)) if len(periods) else 0.0
-    limit = min(LARGEST_OVERLAP, max(_SHARE * float(np.ptp(times)), least))
-    largest = _find_overlap(times, starts, steps, limit)
-    if largest <= limit:
-        return ""
-    return (
-        f"stamps go back {len(starts)} times, and rows of {largest:.3g} s lie among others with "
-        "the same stamps: a clock that was set back, or two recordings in one"
-    )
-
-
-def _find_overlap(times: Array, starts: NDArray[np.intp], steps: Array, limit: float) -> float:
-    """Return the longest time in s in which rows lie among rows before a step back.
-
-    Args:
-        times: Stamps (n,).
-        starts: Rows whose stamp is earlier than the one before.
-        steps: Differences (n - 1,) of the stamps.
-        limit: Time in s that is too long; the search ends where it is exceeded.
-    """
-    first, last = np.minimum.accumulate(times), np.maximum.accumulate(times)
-    rest = np.minimum.accumulate(times[::-1])[::-1]
-    far = starts[last[starts - 1] - rest[starts] > limit]
-    largest = 0.0
-    for k in far[np.argsort(steps[far - 1])][:_MOST_STEPS_BACK]:
-        later = times[k:]
-        among = later[(later >= first[k - 1]) & (later < last[k - 1])]
-        if len(among) > _MOST_STRAY:
-            largest = max(
-                largest, float(last[k - 1] - np.partition(among, _MOST_STRAY)[_MOST_STRAY])
-            )
-        if largest > limit:
-            break
-    return largest
-
-
-def find_first_rows(series: Series) -> NDArray[np.intp]:
-    """Return the rows of a series without those that repeat stamp and values of an earlier one."""
-    count = len(series)
-    if len(np.unique(series.times)) == count:
-        return np.arange(count)
-    table = np.column_stack([series.times, series.values])
-    # Compared by their bytes, so that missing values are equal to each other.
-    whole_row = np.dtype((np.void, table.dtype.itemsize * table.shape[1]))
-    rows = np.ascontiguousarray(table).view(whole_row)[:, 0]
-    return np.sort(np.unique(rows, return_index=True)[1])
-
-
-def note_delay(table: RawTable) -> str:
-    """Return a note if the recorder's stamps of a topic are late or uneven, else "".
-
-    They are compared with `header.stamp`, the time at which the sender says that it measured.
-
-    Args:
-        table: Messages of the topic, with or without stamps of both kinds.
-    """
-    sent = table.fields.get(HEADER_STAMP)
-    if table.stamps is None or sent is None or sent.dtype.kind not in "iu" or not len(sent):
-        return ""
-    is_set = sent != 0
-    if not is_set.any():
-        return ""
-    unset = "" if is_set.all() else f"; {int((~is_set).sum())} are not set"
-    late = (table.stamps[is_set] - sent[is_set]) * 1e-9
-    low, middle, high = np.percentile(late, [5.0, 50.0, 95.0])
-    periods = np.diff(np.sort(sent)) * 1e-9
-    period = float(np.median(periods)) if len(periods) else np.inf
-    if abs(middle) <= _LATE and high - low <= 0.5 * period:
-        return ""
-    return (
-        f"{table.name}: stamps are the recorder's, {low:.3g} to {high:.3g} s after `header.stamp`"
-        f"{unset}; `time: {{field: header.stamp}}` in the mapping takes those"
-    )

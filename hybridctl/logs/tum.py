@@ -1,7 +1,7 @@
 """Trajectories in TUM's format: `timestamp tx ty tz qx qy qz qw`, a pose a line, `#` for comments.
 
-Stamps are seconds, positions metres, quaternions have w last. Evaluation tools such as `evo` read
-it. A stamp before 1e8 s (1973) counts from the start of a log, a later one since 1970.
+Stamps are in s, positions in m, quaternions have w last. Evaluation tools such as `evo` read it. A
+stamp before 1e8 s (1973) counts from the start of a log, a later one from 1970.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from hybridctl.base import checks
 from hybridctl.base.errors import FileFormatError, InputError
 from hybridctl.base.files import atomic, read_text
 from hybridctl.estimation.pose_track import PoseTrack
+from hybridctl.logs.stamps import EPOCH_STAMP
 
 COLUMNS = ("timestamp", "tx", "ty", "tz", "qx", "qy", "qz", "qw")
-EPOCH_STAMP = 1e8
-"""Stamp in s from which on stamps count since 1970: no log lasts three years, and no robot logged
-in 1973."""
+"""Columns of a line: stamp in s, position in m, quaternion."""
 MOST_BYTES = 2**28
 """Largest file in bytes that is read: some two million poses."""
-_NANO = Decimal(10) ** 9
+_NANOSECONDS = Decimal(10) ** 9
+"""Nanoseconds in a second; decimal numbers keep all digits of stamps of today."""
 
 
 def write_tum(path: str | Path, track: PoseTrack, *, origin_ns: int = 0) -> None:
@@ -43,7 +43,7 @@ def write_tum(path: str | Path, track: PoseTrack, *, origin_ns: int = 0) -> None
     rows = np.hstack([track.positions, turns]).tolist()
     lines = [f"# {' '.join(COLUMNS)}"]
     for time, row in zip(track.times.tolist(), rows, strict=True):
-        stamp = Decimal(origin_ns + round(time * 1e9)) / _NANO
+        stamp = Decimal(origin_ns + round(time * 1e9)) / _NANOSECONDS
         lines.append(f"{stamp:.9f} {' '.join(map(repr, row))}")
     with atomic(path) as temporary:
         temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -70,19 +70,19 @@ def read_tum(path: str | Path, *, origin_ns: int = 0) -> PoseTrack:
         if not cells:
             continue
         try:
-            stamp, values = Decimal(cells[0]) * _NANO, [float(cell) for cell in cells[1:]]
+            stamp, values = Decimal(cells[0]) * _NANOSECONDS, [float(cell) for cell in cells[1:]]
         except (InvalidOperation, ValueError) as error:
-            raise _refuse(path, number, line) from error
-        if len(values) != 7 or not stamp.is_finite():
-            raise _refuse(path, number, line)
+            raise FileFormatError(_describe_line(path, number, line)) from error
+        if len(values) != len(COLUMNS) - 1 or not stamp.is_finite():
+            raise FileFormatError(_describe_line(path, number, line))
         stamps.append(int(stamp.to_integral_value()))
         rows.append(values)
     poses = np.array(rows).reshape(-1, 7)
     known = np.isfinite(poses).all(axis=1)
     if not known.any():
         raise FileFormatError(f"{path}: no pose; a line is `{' '.join(COLUMNS)}`")
-    begins = origin_ns if stamps[int(known.argmax())] >= EPOCH_STAMP * 1e9 else 0
-    times = np.array([(stamp - begins) / 1e9 for stamp in stamps])[known]
+    origin = origin_ns if stamps[int(known.argmax())] >= EPOCH_STAMP * 1e9 else 0
+    times = np.array([(stamp - origin) / 1e9 for stamp in stamps])[known]
     times, first = np.unique(times, return_index=True)
     poses = poses[known][first]
     try:
@@ -91,8 +91,8 @@ def read_tum(path: str | Path, *, origin_ns: int = 0) -> PoseTrack:
         raise FileFormatError(f"{path}: {error}") from error
 
 
-def _refuse(path: Path, number: int, line: str) -> FileFormatError:
-    """Return the error for a line that is no pose."""
-    return FileFormatError(
+def _describe_line(path: Path, number: int, line: str) -> str:
+    """Return the text of the error for a line that is no pose."""
+    return (
         f"{path}, line {number}: {checks.quote(line)} is no pose; a line is `{' '.join(COLUMNS)}`"
     )

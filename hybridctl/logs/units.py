@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 
-from hybridctl.base import checks
+from scipy.constants import degree, g, inch
 
-_DEGREE = math.pi / 180
-_GRAVITY = 9.80665
+from hybridctl.base import checks
 
 UNITS: dict[str, tuple[str, float]] = {
     "1": ("1", 1.0),
@@ -21,24 +20,24 @@ UNITS: dict[str, tuple[str, float]] = {
     "cm": ("m", 1e-2),
     "mm": ("m", 1e-3),
     "um": ("m", 1e-6),
-    "in": ("m", 0.0254),
+    "in": ("m", inch),
     "rad": ("rad", 1.0),
     "mrad": ("rad", 1e-3),
-    "deg": ("rad", _DEGREE),
+    "deg": ("rad", degree),
     "rev": ("rad", 2 * math.pi),
     "m/s": ("m/s", 1.0),
     "mm/s": ("m/s", 1e-3),
     "km/h": ("m/s", 1 / 3.6),
     "rad/s": ("rad/s", 1.0),
-    "deg/s": ("rad/s", _DEGREE),
+    "deg/s": ("rad/s", degree),
     "mrad/s": ("rad/s", 1e-3),
     "rpm": ("rad/s", 2 * math.pi / 60),
     "m/s^2": ("m/s^2", 1.0),
     "mm/s^2": ("m/s^2", 1e-3),
-    "g": ("m/s^2", _GRAVITY),
-    "mg": ("m/s^2", 1e-3 * _GRAVITY),
+    "g": ("m/s^2", g),
+    "mg": ("m/s^2", 1e-3 * g),
     "rad/s^2": ("rad/s^2", 1.0),
-    "deg/s^2": ("rad/s^2", _DEGREE),
+    "deg/s^2": ("rad/s^2", degree),
     "N": ("N", 1.0),
     "mN": ("N", 1e-3),
     "kN": ("N", 1e3),
@@ -53,18 +52,20 @@ UNITS: dict[str, tuple[str, float]] = {
     "A": ("A", 1.0),
     "mA": ("A", 1e-3),
 }
+"""SI unit, and the number of SI units in one, of each unit that a mapping may name."""
 NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1, "min": 60 * 10**9}
+"""Nanoseconds in each unit of time: whole numbers, with which stamps are converted exactly."""
 
 
-def si(name: str, unit: object) -> tuple[str, float]:
-    """Return the SI unit of a unit, and the factor to it.
+def find_si_unit(name: str, unit: object) -> tuple[str, float]:
+    """Return the SI unit of a unit, and the factor by which values are converted to it.
 
     Args:
-        name: What the unit is of, for the error.
+        name: Name of the setting that holds the unit, for the error.
         unit: One of `UNITS`: `g` is standard gravity, mass in grams is `gram`.
 
     Returns:
-        The SI unit, and the number of these in one of `unit`.
+        The SI unit, and the number of SI units in one `unit`.
 
     Raises:
         UnknownNameError: The unit is unknown.
@@ -101,8 +102,8 @@ _SPELLINGS = {
 """Spellings in files that mean exactly one unit of `UNITS`."""
 
 
-def canonical_unit(text: str) -> str:
-    """Return the spelling of `UNITS` for a unit as files write it, or the text as it is."""
+def normalize_unit(text: str) -> str:
+    """Return a unit in the spelling of `UNITS`; text that is no known unit is unchanged."""
     # Superscripts, the dot of products, and both characters that are used for micro.
     plain = text.strip().translate(str.maketrans("²·µμ", "2*uu"))
     return _SPELLINGS.get(plain, plain if plain in UNITS else text.strip())

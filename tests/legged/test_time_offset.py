@@ -19,20 +19,18 @@ from scipy.stats import chi2
 
 from hybridctl.base.errors import InputError
 from hybridctl.base.time_series import Series
+from hybridctl.legged.inertial_alignment import InertialAlignment, align_inertial
+from hybridctl.legged.offset_costs import OffsetCost, list_offsets
 from hybridctl.legged.stance import GRID, FootPaths
 from hybridctl.legged.time_offset import (
-    FLOOR,
-    InertialAlignment,
+    FLOOR_DEVIATION,
     SensorOffset,
     TimeOffset,
-    _Cost,
-    _find_offset,
-    align_inertial,
     choose_compensation,
     compare_with_stance,
+    find_least_offset,
     find_time_offset,
     join_offsets,
-    offsets_tried,
 )
 
 DURATION, PERIOD = 6.0, 2e-3  # s
@@ -94,7 +92,7 @@ def test_a_shifted_motion_shows_its_shift(late, flat):
     found = compare_with_stance(*stand(late, flat=flat))
     for one in (found.gyroscope, found.accelerometer):
         assert one.value == pytest.approx(late, abs=1e-4)
-        assert FLOOR <= one.deviation < 2.0 * FLOOR
+        assert FLOOR_DEVIATION <= one.deviation < 2.0 * FLOOR_DEVIATION
 
 
 @pytest.mark.parametrize("late", [0.0585, -0.0585])
@@ -107,7 +105,7 @@ def test_both_sensors_have_their_own_offset():
     found = compare_with_stance(*stand(0.004, force_late=0.012))
     assert found.gyroscope.value == pytest.approx(0.004, abs=1e-4)
     assert found.accelerometer.value == pytest.approx(0.012, abs=2e-4)
-    assert found.differs
+    assert found.has_contradiction
     assert found.common.deviation == pytest.approx(0.004, rel=0.1)  # half of what they differ by
     assert choose_compensation(found.common, 1e-3) == 0.0
     assert "late by themselves: gyroscope 4.0 +- 0.3 ms, accelerometer 12.0" in str(found)
@@ -120,7 +118,7 @@ def normalise_errors(sensor, noise, count, duration=DURATION):
         given = stand(late, noise=noise, seed=seed, duration=duration)
         one = getattr(compare_with_stance(*given), sensor)
         if one is not None:  # else noise left a half of what feet predict
-            assert one.deviation > 1.2 * FLOOR
+            assert one.deviation > 1.2 * FLOOR_DEVIATION
             found.append((one.value - late) / one.deviation)
     assert len(found) > 0.95 * count
     return np.array(found)
@@ -160,7 +158,7 @@ def test_a_log_that_ends_while_feet_stand_shows_both_signs_alike(late):
     found = compare_with_stance(*stand(late, extra=0.0))
     for one in (found.gyroscope, found.accelerometer):
         assert one.value == pytest.approx(late, abs=1e-4)
-        assert one.deviation < 1.1 * FLOOR
+        assert one.deviation < 1.1 * FLOOR_DEVIATION
 
 
 @pytest.mark.parametrize("late", [0.008, -0.008])
@@ -171,7 +169,7 @@ def test_missing_inertial_samples_are_no_motion(late):
     found = compare_with_stance(paths, standing, radii, lost)
     for one in (found.gyroscope, found.accelerometer):
         assert one.value == pytest.approx(late, abs=1e-4)
-        assert one.deviation < 1.1 * FLOOR
+        assert one.deviation < 1.1 * FLOOR_DEVIATION
 
 
 def test_missing_joint_angles_are_no_motion():
@@ -239,13 +237,13 @@ def test_the_deviation_is_that_of_a_mean_by_few_blocks(n):
     """
     own = np.random.default_rng(n).normal(4e-3, 2e-3, n)
     costs = [
-        _Cost(1e3 + (offsets_tried()[:, None] - own - shift) ** 2, 1e6) for shift in (0.0, 1e-3)
+        OffsetCost(1e3 + (list_offsets()[:, None] - own - shift) ** 2, 1e6) for shift in (0.0, 1e-3)
     ]
-    found = _find_offset(costs)
+    found = find_least_offset(costs)
     assert found.value == pytest.approx(own.mean() + 0.5e-3, abs=1e-9)
-    variance = (n - 1) / (n - 3) * own.var(ddof=1) / n + 0.5e-3**2 + FLOOR**2
+    variance = (n - 1) / (n - 3) * own.var(ddof=1) / n + 0.5e-3**2 + FLOOR_DEVIATION**2
     assert found.deviation == pytest.approx(np.sqrt(variance), rel=1e-5)
-    assert _find_offset([costs[0], None]) is None
+    assert find_least_offset([costs[0], None]) is None
 
 
 def test_feet_that_stand_one_at_a_time_leave_it_to_the_accelerometer():
@@ -271,7 +269,7 @@ def test_sensors_that_contradict_each_other_are_as_uncertain_as_they_differ():
     """By their deviations alone it were -20 +- 5.5 ms, which would be compensated."""
     sensors = SensorOffset(-0.003, 3e-3), SensorOffset(-0.022, 1e-3)
     found = TimeOffset(*sensors)
-    assert found.differs
+    assert found.has_contradiction
     assert found.common == SensorOffset(join_offsets(sensors).value, pytest.approx(0.0095))
     assert choose_compensation(found.common, 1e-3) == 0.0
 
@@ -361,7 +359,7 @@ def test_an_offset_that_is_told_is_not_looked_for():
     estimator, readings = kinematic_log()
     told = replace(estimator.settings, time_offset=0.004).build(walking.robot("a1"))
     found = told.time_offset(readings)
-    assert found == TimeOffset(None, None, 0.004, told=True)
+    assert found == TimeOffset(None, None, 0.004, is_given=True)
     assert str(found) == "inertial sensor is 4.0 ms late, as told by `time_offset`"
     with pytest.raises(InputError, match="time_offset"):
         replace(estimator.settings, time_offset="never")

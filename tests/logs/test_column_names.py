@@ -72,12 +72,12 @@ def test_a_prefix_that_all_names_share_is_said():
 def test_a_record_says_that_columns_are_taken_by_place():
     from hybridctl.estimation.filter_model import LogChannel
     from hybridctl.logs import Log
-    from hybridctl.logs.schema import _columns
+    from hybridctl.logs.filter_record import _ChannelReader
 
     log = Log({"rails": Series(np.arange(3.0), np.eye(3)[:, :2], ("across", "up"), "m")})
-    notes = []
-    _columns(log, LogChannel("rails", ("x", "z"), "m"), notes)
-    assert notes == [
+    reader = _ChannelReader(log.channels, "log")
+    reader.join_channels([LogChannel("rails", ("x", "z"), "m")])
+    assert reader.notes == [
         "rails: columns across, up are taken as x, z by their place; `labels` in the mapping names "
         "them"
     ]

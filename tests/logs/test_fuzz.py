@@ -8,7 +8,7 @@ import pytest
 from logs.sample_logs import NEEDS, write
 
 from hybridctl.base.errors import InputError
-from hybridctl.logs import Log, examine, read_log, readers
+from hybridctl.logs import Log, array_files, examine, read_log
 
 
 class Hang(BaseException):
@@ -104,7 +104,7 @@ def test_much_damage_to_hdf5_gives_one_line_or_a_log(tmp_path):
 
 def test_a_reader_that_does_not_come_back_is_stopped(tmp_path, monkeypatch):
     path = write("h5", tmp_path)
-    monkeypatch.setattr(readers, "PATIENCE", 1e-3)
+    monkeypatch.setattr(array_files, "HDF5_TIMEOUT", 1e-3)
     with pytest.raises(InputError, match="does not end"):
         read_log(path)
 

@@ -11,7 +11,8 @@ from hybridctl import Series
 from hybridctl.base.errors import InputError, UnknownNameError
 from hybridctl.base.settings import parse_settings
 from hybridctl.logs import Log
-from hybridctl.logs.legged import BaseModel, filter_base
+from hybridctl.logs.base_model import BaseModel
+from hybridctl.logs.legged import filter_base
 from hybridctl.mechanics.multibody.robot import Robot
 
 MODEL = """

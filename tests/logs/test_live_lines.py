@@ -7,8 +7,9 @@ import pytest
 
 from hybridctl.base.errors import InputError
 from hybridctl.legged.estimator import RootPose
-from hybridctl.logs.legged import BaseChannels
-from hybridctl.logs.live_lines import LineOdometry, SampleReader
+from hybridctl.logs.base_model import BaseChannels
+from hybridctl.logs.live_lines import SampleReader
+from hybridctl.logs.live_odometry import LiveOdometry
 
 JOINTS, FEET = ("hip", "knee"), ("left foot", "right foot")
 READER = SampleReader(BaseChannels("gyro", "accel", "joints", ("left", None)), JOINTS, FEET)
@@ -84,10 +85,10 @@ def test_what_is_no_sample_is_refused(line, message):
 def test_numbers_go_through_to_the_last_bit():
     rng = np.random.default_rng(0)
     live = Counting()
-    odometry = LineOdometry(READER, live)
+    odometry = LiveOdometry(READER, live)
     for k in range(200):
         rate = (rng.normal(size=3) * 10.0 ** rng.integers(-12, 12, 3)).tolist()
-        found = json.loads(odometry.answer(changed(time=0.001 * k, gyro=rate)))
+        found = json.loads(odometry.answer_line(changed(time=0.001 * k, gyro=rate)))
         assert found["position"] == rate
         assert found["time"] == 0.001 * k
         assert found["covariance"][0][0] == 1.0 / 3.0
@@ -97,19 +98,21 @@ def test_numbers_go_through_to_the_last_bit():
 
 def test_a_bad_line_is_answered_and_changes_nothing():
     live = Counting(waits=2)
-    odometry = LineOdometry(READER, live)
-    assert odometry.answer(changed(time=0.0)) is None
-    assert odometry.answer("  \n") is None
-    assert "JSON" in json.loads(odometry.answer("nonsense"))["error"]
-    assert odometry.answer(changed(time=0.01)) is None
+    odometry = LiveOdometry(READER, live)
+    assert odometry.answer_line(changed(time=0.0)) is None
+    assert odometry.answer_line("  \n") is None
+    assert "JSON" in json.loads(odometry.answer_line("nonsense"))["error"]
+    assert odometry.answer_line(changed(time=0.01)) is None
     for time in (0.01, 0.005):  # twice the same stamp, and one that goes back
-        assert "after the last sample" in json.loads(odometry.answer(changed(time=time)))["error"]
-    assert json.loads(odometry.answer(changed(time=0.02)))["flags"] == []
+        assert (
+            "after the last sample" in json.loads(odometry.answer_line(changed(time=time)))["error"]
+        )
+    assert json.loads(odometry.answer_line(changed(time=0.02)))["flags"] == []
     assert [sample.time for sample in live.samples] == [0.0, 0.01, 0.02]
 
 
 def test_gaps_are_flagged_and_do_not_become_usual():
-    odometry = LineOdometry(READER, Counting())
+    odometry = LiveOdometry(READER, Counting())
     times = [0.0, 0.01, 0.02, 0.03, 0.13, 0.14, 0.24]
-    flags = [json.loads(odometry.answer(changed(time=t)))["flags"] for t in times]
+    flags = [json.loads(odometry.answer_line(changed(time=t)))["flags"] for t in times]
     assert flags == [[], [], [], [], ["no sample for 100 ms"], [], ["no sample for 100 ms"]]

@@ -26,14 +26,16 @@ from oracles.ros_walks import (
 
 from hybridctl.app.commands.live import answer_stream, find_base_model, start_odometry
 from hybridctl.base.errors import FileFormatError, InputError
-from hybridctl.logs.bags import _flat, _Unfit, find_field
-from hybridctl.logs.live_lines import LineOdometry, SampleReader
+from hybridctl.logs.live_clock import TopicClock
+from hybridctl.logs.live_lines import SampleReader
+from hybridctl.logs.live_odometry import LiveOdometry
 from hybridctl.logs.live_stream import read_messages
 from hybridctl.logs.live_topics import TopicSamples
 from hybridctl.logs.mapping import Mapping, TimeSource
 from hybridctl.logs.raw import RawTable
-from hybridctl.logs.stamp_order import SourceClock, StampedItem, StampOrder
+from hybridctl.logs.stamp_order import StampedItem, StampOrder
 from hybridctl.logs.stamps import find_stamps
+from hybridctl.logs.topic_table import UnfitValue, find_field, flatten_message
 
 PERIOD = 10_000_000  # ns, of the walk
 ARRAYS = ("position", "orientation", "velocity", "covariance")
@@ -126,7 +128,7 @@ def samples_of(path, content, wait=0.02):
     model = find_base_model(str(path))
     joints, feet = walk()[0].joints, ("left_foot", "right_foot")
     made = TopicSamples(Mapping.parse(model.mapping), model.channels, joints, feet, wait)
-    odometry = LineOdometry(SampleReader(model.channels, joints, feet), Recorder(), made)
+    odometry = LiveOdometry(SampleReader(model.channels, joints, feet), Recorder(), made)
     out = io.BytesIO()
     answer_stream(odometry, io.BytesIO(content), out)
     errors = [json.loads(line)["error"] for line in out.getvalue().splitlines()]
@@ -180,7 +182,7 @@ def test_a_topic_that_is_not_in_order_is_named(tmp_path):
 
 def test_a_message_waits_for_no_topic_that_has_one_as_late():
     """One that is complete goes at once; a topic that is silent holds others for 20 ms."""
-    clocks = [SourceClock(topic, TimeSource()) for topic in ("/a", "/b")]
+    clocks = [TopicClock(topic, TimeSource()) for topic in ("/a", "/b")]
     order, gone = StampOrder(clocks, 2, 20_000_000), []
     for ms, source in ((1, 0), (1, 1), (2, 1), (2, 0), (3, 0), (10, 0), (23, 0), (24, 0), (25, 1)):
         stamp = clocks[source].read(None, ms * 10**6)
@@ -192,7 +194,7 @@ def test_a_message_waits_for_no_topic_that_has_one_as_late():
 
 def test_stamps_that_are_not_set_are_no_time_zero():
     """A zero of one topic, before the other begins in 2023: its first message is time zero."""
-    clocks = [SourceClock(topic, TimeSource()) for topic in ("/a", "/b")]
+    clocks = [TopicClock(topic, TimeSource()) for topic in ("/a", "/b")]
     order, gone = StampOrder(clocks, 2, 20_000_000), []
     for ns, source in ((0, 0), (ORIGIN, 1), (ORIGIN + PERIOD, 0), (ORIGIN + PERIOD, 1)):
         order.add(source, StampedItem(clocks[source].read(None, ns), source, []))
@@ -213,7 +215,7 @@ def test_times_are_those_of_a_log_to_the_last_bit(unit, start, whole):
     source = TimeSource("clock", unit)
     table = RawTable("/a", {"clock": values})
     expected = find_stamps(table, source, slice(0, 200), 200)
-    clock = SourceClock("/a", source)
+    clock = TopicClock("/a", source)
     clock.find_field(RawTable("/a", {"clock": values[:1]}))
     stamps = [clock.read({"clock": value}, 0) for value in values.tolist()]
     clock.start(stamps[0])
@@ -246,9 +248,9 @@ def test_fields_are_those_of_tables(package):
         if not kind.startswith(f"{package}/msg"):
             continue
         message = random_value(rng, kind)
-        for path, value in _flat(message, "", 12):
+        for path, value in flatten_message(message, "", 12):
             found = find_field(message, path)
-            if isinstance(value, _Unfit):
+            if isinstance(value, UnfitValue):
                 assert found is None
                 continue
             np.testing.assert_array_equal(found, value)
@@ -388,7 +390,7 @@ def test_samples_as_json_and_on_topics_are_refused(tmp_path):
     model = find_base_model(str(robot_file(tmp_path)))
     odometry = start_odometry(model)()
     sample = {"time": 0.0, "gyroscope": [0.0] * 3, "accelerometer": [0.0, 0.0, 9.81]}
-    odometry.answer(json.dumps(sample))
+    odometry.answer_line(json.dumps(sample))
     with pytest.raises(InputError, match="as JSON and on topics"):
         answer_stream(odometry, io.BytesIO(mcap(messages()[:10])), io.BytesIO())
 

@@ -8,7 +8,7 @@ import pytest
 from logs.sample_logs import require, write
 
 from hybridctl.base.errors import FileFormatError, InputError
-from hybridctl.logs import read_log, read_raw, readers
+from hybridctl.logs import array_files, read_log, read_raw
 from hybridctl.logs.cells import Column
 from hybridctl.logs.raw import RawTable
 from hybridctl.logs.text_table import _fill_table
@@ -149,19 +149,19 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch, format
 
 def test_a_missing_h5py_is_named_with_its_extra(tmp_path, monkeypatch):
     path = write("h5", tmp_path)
-    monkeypatch.setattr(readers, "find_spec", lambda name: None)
+    monkeypatch.setattr(array_files, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"needs the package h5py.*hybridctl\[hdf5\]"):
         read_log(path)
 
 
 def test_joint_states_whose_order_and_number_change_are_sorted_by_name():
-    from hybridctl.logs.bags import Topic
+    from hybridctl.logs.topic_table import CollectedTopic
 
-    topic = Topic("/joint_states", "sensor_msgs/msg/JointState")
+    topic = CollectedTopic("/joint_states", "sensor_msgs/msg/JointState")
     topic.add(1, {"name": ["a", "b"], "position": [1.0, 2.0], "effort": []})
     topic.add(2, {"name": ["b", "a"], "position": [3.0, 4.0], "effort": []})
     topic.add(3, {"name": ["c"], "position": [5.0], "effort": []})
-    table = topic.table()
+    table = topic.make_table()
     assert table.labels["position"] == ("a", "b", "c")
     nan = np.nan
     np.testing.assert_array_equal(
@@ -170,13 +170,13 @@ def test_joint_states_whose_order_and_number_change_are_sorted_by_name():
 
 
 def test_messages_that_do_not_fit_a_table_say_why():
-    from hybridctl.logs.bags import Topic
+    from hybridctl.logs.topic_table import CollectedTopic
 
-    topic = Topic("/scan", "sensor_msgs/msg/LaserScan")
+    topic = CollectedTopic("/scan", "sensor_msgs/msg/LaserScan")
     for k in range(2):
         message = {"ranges": [1.0] * (k + 1), "frame": "a", "tf": [{"x": 1, "of": "b"}], "ok": True}
         topic.add(k, {**message, "image": np.zeros(10_000)})
-    table = topic.table()
+    table = topic.make_table()
     assert list(table.fields) == ["ok"]
     assert table.unusable["ranges"] == "its size changes"
     assert table.unusable["image"] == "it has 10000 numbers in one message"

@@ -7,16 +7,16 @@ from logs.sample_logs import ORIGIN, require
 from hybridctl import Series
 from hybridctl.base.errors import InputError
 from hybridctl.logs import Log, Mapping, examine, read_log
-from hybridctl.logs.stamps import describe_fault, find_first_rows
+from hybridctl.logs.stamp_faults import describe_stamp_fault, find_first_rows
 
 TIMES = np.arange(400) * 0.01
 VALUES = np.random.default_rng(3).normal(size=(400, 2))
 
 
 def fault(times):
-    """The fault of a channel, by `describe_fault`, `examine` and `check_stamps` alike."""
+    """The fault of a channel, by `describe_stamp_fault`, `examine` and `check_stamps` alike."""
     log = Log({"imu": Series(times, np.arange(len(times)) + 0.5)})
-    found = describe_fault(log["imu"])
+    found = describe_stamp_fault(log["imu"])
     assert examine(log).channels[0].fault == found
     if found:
         assert f"imu: {found}" in examine(log).warnings

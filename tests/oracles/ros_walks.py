@@ -11,7 +11,7 @@ from rosbags.typesys import Stores, get_typestore
 
 from hybridctl.legged.creep_filter import CreepFilter
 from hybridctl.logs import read_log
-from hybridctl.logs.legged import base_readings
+from hybridctl.logs.legged import make_base_readings
 from hybridctl.mechanics.multibody.robot import Robot
 
 ORIGIN = 1_700_000_000_123_456_789  # ns
@@ -169,7 +169,7 @@ class Offline:
 
         estimator = model.settings.build(Robot.from_urdf(model.urdf))
         found = read_log(path, Mapping.parse(model.mapping))
-        readings = base_readings(found, model.channels, estimator)
+        readings = make_base_readings(found, model.channels, estimator)
         first = estimator.start(readings, heading=model.heading, position=model.position)
         self.estimator, self.origin, self.readings = estimator, found.origin_ns, readings
         self.record = estimator.record(readings)

@@ -13,7 +13,7 @@ from hybridctl.base.checks import Array
 from hybridctl.base.time_series import Series
 from hybridctl.legged.kinematics import LegKinematics
 from hybridctl.legged.readings import Readings
-from hybridctl.legged.wiring_trials import find_legs
+from hybridctl.legged.wiring_changes import find_legs
 
 Plant = Callable[[LegKinematics, Readings], Readings]
 G = 9.80665  # m/s^2, of sensors in g

@@ -14,11 +14,12 @@ from hybridctl.app.models import find_source
 from hybridctl.base.errors import FileFormatError, UnknownNameError
 from hybridctl.base.time_series import Series
 from hybridctl.logs import Log, read_log, write_log
-from hybridctl.logs.bags import Topic
 from hybridctl.logs.base_file import find_urdf
-from hybridctl.logs.legged import BaseModel, filter_base
+from hybridctl.logs.base_model import BaseModel
+from hybridctl.logs.json_mcap import JsonMcapWriter
+from hybridctl.logs.legged import filter_base
 from hybridctl.logs.mapping import Mapping
-from hybridctl.logs.writers import McapFile
+from hybridctl.logs.topic_table import CollectedTopic
 from hybridctl.mechanics.multibody.robot import Robot
 
 ROBOTS = plugins.robot_files()
@@ -105,8 +106,8 @@ def test_a_recording_of_the_driver_of_a_go2(tmp_path):
     """One message has all of it: the state of each of 20 motors becomes a column."""
     model = made("go2")
     log, joints = standing(model, "go2")
-    with McapFile.at(tmp_path / "go2.mcap") as file:
-        topic = file.topic("/lowstate", "unitree_go/msg/LowState", {"type": "object"})
+    with JsonMcapWriter.open(tmp_path / "go2.mcap") as file:
+        topic = file.add_topic("/lowstate", "unitree_go/msg/LowState", {"type": "object"})
         order = [
             f"{leg}_{j}_joint" for leg in ("FR", "FL", "RR", "RL") for j in ("hip", "thigh", "calf")
         ]
@@ -116,7 +117,7 @@ def test_a_recording_of_the_driver_of_a_go2(tmp_path):
             motors += [{"q": 9.0, "dq": 0.0, "reserve": [0, 0]}] * 8
             inertial = {n: log[n].values[k].tolist() for n in ("gyroscope", "accelerometer")}
             message = {"imu_state": inertial, "motor_state": motors, "foot_force": [38, 38, 38, 38]}
-            file.write(topic, 10**18, time, message)
+            file.write_message(topic, 10**18, time, message)
     found = read_log(tmp_path / "go2.mcap", Mapping.parse(model.mapping))
     by_name = dict(zip(found["joints"].columns, found["joints"].values[0], strict=True))
     assert {joint: by_name[joint] for joint in joints} == pytest.approx(
@@ -128,10 +129,10 @@ def test_a_recording_of_the_driver_of_a_go2(tmp_path):
 
 
 def table(messages):
-    topic = Topic("/a", "a/B")
+    topic = CollectedTopic("/a", "a/B")
     for k, message in enumerate(messages):
         topic.add(k, message)
-    return topic.table()
+    return topic.make_table()
 
 
 def test_lists_of_messages_with_numbers_alone_become_columns():

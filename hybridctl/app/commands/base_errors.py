@@ -22,7 +22,7 @@ from hybridctl.estimation.trajectory_errors import (
     path_distances,
     trajectory_errors,
 )
-from hybridctl.logs.base_tracks import BaseTrack
+from hybridctl.logs.legged import BaseTrack
 
 OWN = "salted"
 """Name of the filter with the settings of the model, beside the baselines."""

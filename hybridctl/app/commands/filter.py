@@ -29,7 +29,7 @@ from hybridctl.estimation.record import Record
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.logs import Log, examine, read_log, read_raw
 from hybridctl.logs import Mapping as LogMapping
-from hybridctl.logs.legged import BaseModel
+from hybridctl.logs.base_model import BaseModel
 from hybridctl.logs.reference import read_reference
 from hybridctl.sampling.filters import FILTERS, run_filter
 
@@ -202,7 +202,7 @@ def load_log(
         return read_log(path, mapping, segment=segment)
     raw = read_raw(path)
     known = LogMapping.parse(recordings)
-    fields = {name for _, _, source in known.sources() for name in source.fields}
+    fields = {name for _, _, source in known.list_sources() for name in source.fields}
     if raw.native is None and "" in raw.tables and fields <= set(raw.tables[""].fields):
         return read_log(path, known, segment=segment)
     return read_log(path, segment=segment)

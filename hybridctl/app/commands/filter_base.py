@@ -27,8 +27,8 @@ from hybridctl.base.run_folder import RunFolder
 from hybridctl.estimation.consistency import Judgement, judge
 from hybridctl.estimation.pose_track import PoseTrack
 from hybridctl.logs import Log, examine, write_tum
-from hybridctl.logs.base_tracks import BASELINES, filtered_track
-from hybridctl.logs.legged import BaseModel, BaseRun, filter_base
+from hybridctl.logs.base_model import BaseModel
+from hybridctl.logs.legged import BASELINES, BaseRun, filter_base, make_filtered_track
 
 _SIGMAS = 2.0
 _PLACE = 3  # of the position in a root's covariance
@@ -61,7 +61,7 @@ def run(
     found = filter_base(log, model)
     judgement = judge(found.estimator.system, found.result, faults=found.faults)
     summary = summarize(model.name, log.source or None, found, judgement, warnings)
-    tracks = {OWN: filtered_track(found)}
+    tracks = {OWN: make_filtered_track(found)}
     if compare:
         for name, run_baseline in BASELINES.items():
             with report_alive(console, name):

@@ -18,9 +18,9 @@ from hybridctl.app.models import find_source
 from hybridctl.base.checks import check_number, quote
 from hybridctl.base.errors import FileFormatError, HybridctlError, InputError
 from hybridctl.logs import Mapping as LogMapping
-from hybridctl.logs.legged import BaseModel, OdometryFrames
-from hybridctl.logs.live_lines import LineOdometry, SampleReader, write_line
-from hybridctl.logs.live_odometry import Answer, Refusal
+from hybridctl.logs.base_model import BaseModel, OdometryFrames
+from hybridctl.logs.live_lines import SampleReader
+from hybridctl.logs.live_odometry import Answer, LiveOdometry, Refusal, write_line
 from hybridctl.logs.live_stream import read_messages
 from hybridctl.logs.live_topics import DEFAULT_WAIT, TopicSamples
 from hybridctl.logs.odometry_messages import OdometryWriter, RateSensor
@@ -78,7 +78,7 @@ class McapWriter:
 
 def start_odometry(
     model: BaseModel, mapping: Path | None = None, wait: float = DEFAULT_WAIT
-) -> Callable[[], LineOdometry]:
+) -> Callable[[], LiveOdometry]:
     """Return a function that begins odometry of a robot anew, for each stream of samples.
 
     Args:
@@ -109,12 +109,12 @@ def start_odometry(
             return None
         return TopicSamples(found, model.channels, estimator.joints, estimator.base.feet, wait)
 
-    def start() -> LineOdometry:
+    def start() -> LiveOdometry:
         live = estimator.live(heading=model.heading, position=model.position)
         samples = make_samples()
         if samples is not None:
             live.shares_stamps = samples.shares_stamps
-        return LineOdometry(reader, live, samples)
+        return LiveOdometry(reader, live, samples)
 
     return start
 
@@ -191,7 +191,7 @@ def answer_live(
 
 
 def answer_stream(
-    odometry: LineOdometry,
+    odometry: LiveOdometry,
     samples: BinaryIO,
     answers: BinaryIO,
     writer: AnswerWriter | None = None,
@@ -215,7 +215,7 @@ def answer_stream(
         writer = LineWriter(answers, odometry.feet)
     try:
         for message in read_messages(samples, odometry.topics, partial(click.echo, err=True)):
-            for answer in odometry.take(message):
+            for answer in odometry.answer_message(message):
                 writer.write(answer)
         for answer in odometry.finish():
             writer.write(answer)
@@ -246,7 +246,7 @@ def listen_at(address: str) -> socket.socket:
 
 
 def answer_clients(
-    start: Callable[[], LineOdometry],
+    start: Callable[[], LiveOdometry],
     listening: socket.socket,
     clients: int | None = None,
     make_writer: Callable[[BinaryIO], AnswerWriter] | None = None,

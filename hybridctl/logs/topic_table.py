@@ -1,4 +1,8 @@
-"""Messages of a topic, as the objects or dictionaries that decoders give, as a table of fields."""
+"""Messages of one topic as a table: nested fields become columns named by dotted paths.
+
+Messages are the objects or dictionaries that decoders return. A path such as `pose.position.x`
+leads to a number, a text, or an array of numbers.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +14,15 @@ import numpy as np
 
 from hybridctl.logs.raw import RawTable
 
-TEXT = "it is text"
-_DEPTH = 12
-_LONGEST = 4096  # numbers; images and clouds of points are not kept
+IS_TEXT = "it is text"
+"""Reason why a field of text is unusable."""
+_DEEPEST_NESTING = 12
+"""Levels of nested messages that are opened; deeper ones are left out. The value is a choice."""
+_MOST_NUMBERS = 4096
+"""Largest array that is kept, in numbers: images and clouds of points are left out."""
 _SI_PACKAGES = ("geometry_msgs", "nav_msgs", "sensor_msgs")
-_SI = {
+"""Packages of ROS whose vectors are in SI units, by the convention of REP 103."""
+_VECTOR_UNITS = {
     "position": "m",
     "translation": "m",
     "linear": "m/s",
@@ -24,11 +32,19 @@ _SI = {
     "force": "N",
     "torque": "Nm",
 }
+"""Units of vectors in messages of these packages, by the name of the vector."""
 
 
 @dataclass
-class Topic:
-    """Collects the messages of one topic."""
+class CollectedTopic:
+    """The messages of one topic, collected one by one and then made into a table.
+
+    Attributes:
+        name: The topic.
+        kind: Type of its messages; empty while it is not known.
+        stamps: Times in ns at which the messages were recorded.
+        rows: Flattened messages, a dictionary from dotted path to value each.
+    """
 
     name: str
     kind: str
@@ -36,16 +52,16 @@ class Topic:
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, stamp: int, message: Any) -> None:
-        """One message, recorded at `stamp` nanoseconds."""
+        """Append a decoded message that was recorded at `stamp` nanoseconds."""
         self.stamps.append(stamp)
-        self.rows.append(dict(_flat(message, "", _DEPTH)))
+        self.rows.append(dict(flatten_message(message, "", _DEEPEST_NESTING)))
 
-    def table(self) -> RawTable:
+    def make_table(self) -> RawTable:
         """Return fields by dotted path, with NaN where a field is missing in a message.
 
         Arrays beside a list `name`, as in sensor_msgs/JointState, get that list as labels, and
         are sorted by it where its order or its length changes from one message to the next.
-        The vectors of the usual ROS packages are in SI units, by convention.
+        The vectors of `_SI_PACKAGES` get units.
         """
         stamps = np.array(self.stamps, dtype=np.int64)
         table = RawTable(self.name, stamps=stamps, kind=self.kind)
@@ -53,29 +69,39 @@ class Topic:
             cells = [row.get(path) for row in self.rows]
             parent, dot, _ = path.rpartition(".")
             names = [row.get(f"{parent}{dot}name") for row in self.rows]
-            self._column(table, path, cells, names)
+            self._fill_field(table, path, cells, names)
         return table
 
-    def _column(self, table: RawTable, path: str, cells: list[Any], names: list[Any]) -> None:
-        if any(isinstance(cell, str) for cell in cells) or any(_is_text(cell) for cell in cells):
-            table.unusable[path] = TEXT
+    def _fill_field(self, table: RawTable, path: str, cells: list[Any], names: list[Any]) -> None:
+        """Add a field to a table, or the reason why it is unusable.
+
+        Args:
+            table: The table; its fields, labels, units and unusable fields are set.
+            path: Path of the field.
+            cells: Value of the field in each message; None where a message has none.
+            names: Value of the field `name` beside it in each message; None where there is none.
+        """
+        if any(isinstance(cell, str) or _is_text_list(cell) for cell in cells):
+            table.unusable[path] = IS_TEXT
             return
         for cell in cells:
-            if isinstance(cell, _Unfit):
+            if isinstance(cell, UnfitValue):
                 table.unusable[path] = cell.reason
                 return
         arrays = [np.nan if cell is None else np.asarray(cell) for cell in cells]
         shapes = {np.shape(array) for array in arrays}
         labelled = [
-            _is_text(n) and np.shape(a) == (len(n),) for n, a in zip(names, arrays, strict=True)
+            _is_text_list(n) and np.shape(a) == (len(n),)
+            for n, a in zip(names, arrays, strict=True)
         ]
         if all(labelled):
             labels = list(dict.fromkeys(label for n in names for label in n))
             table.labels[path] = tuple(labels)
             if any(list(n) != labels for n in names):
-                table.fields[path] = _by_label(arrays, names, labels)
+                table.fields[path] = _sort_by_label(arrays, names, labels)
                 return
         elif any(labelled) and len(shapes) > 1:
+            # Without its labels, an array of another length cannot be assigned to columns.
             table.unusable[path] = "it is not in every message, or not as long as `name`"
             return
         if len(shapes) > 1 or len(next(iter(shapes))) > 1:
@@ -85,39 +111,53 @@ class Topic:
         if path.rpartition(".")[2] in ("stamp", "timestamp") and values.dtype.kind == "i":
             table.units[path] = "ns"
         vector = path.split(".")[-2:-1]
-        if vector and self.kind.partition("/")[0] in _SI_PACKAGES and vector[0] in _SI:
-            table.units[path] = _SI[vector[0]]
+        if vector and self.kind.partition("/")[0] in _SI_PACKAGES and vector[0] in _VECTOR_UNITS:
+            table.units[path] = _VECTOR_UNITS[vector[0]]
         table.fields[path] = values
 
 
 @dataclass(frozen=True)
-class _Unfit:
-    """A mark for what has no place in a table."""
+class UnfitValue:
+    """A value of a message that has no place in a table.
+
+    Attributes:
+        reason: Why it has none.
+    """
 
     reason: str
 
 
-def _flat(message: Any, prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
-    """Yield pairs (path, scalar or array) of all leaves; stamps of two parts become one number."""
-    for name, value in _parts(message):
+def flatten_message(message: Any, prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
+    """Yield all leaves of a message.
+
+    Args:
+        message: A decoded message.
+        prefix: Path of the message with its dot; empty for the whole message.
+        depth: Levels of nested messages that are opened.
+
+    Yields:
+        Path and value: a scalar, a text, an array, or an `UnfitValue`. A stamp in two parts is one
+        whole number of nanoseconds.
+    """
+    for name, value in _list_parts(message):
         path = f"{prefix}{name}"
         if value is None or isinstance(value, bool | int | float | str):
             yield path, value
             continue
-        parts = dict(_parts(value))
+        parts = dict(_list_parts(value))
         if set(parts) in ({"sec", "nanosec"}, {"sec", "nsec"}):
             rest = parts["nanosec"] if "nanosec" in parts else parts["nsec"]
             yield path, int(parts["sec"]) * 10**9 + int(rest)
         elif parts and depth:
-            yield from _flat(value, f"{path}.", depth - 1)
-        elif isinstance(value, list | tuple) and any(_parts(item) for item in value):
-            gathered = _gather(value)
+            yield from flatten_message(value, f"{path}.", depth - 1)
+        elif isinstance(value, list | tuple) and any(_list_parts(item) for item in value):
+            gathered = _gather_numbers(value)
             if gathered is None:
-                yield path, _Unfit("it is a list of messages")
+                yield path, UnfitValue("it is a list of messages")
             else:
                 yield from ((f"{path}.{part}", numbers) for part, numbers in gathered.items())
-        elif isinstance(value, np.ndarray | list | tuple) and np.size(value) > _LONGEST:
-            yield path, _Unfit(f"it has {np.size(value)} numbers in one message")
+        elif isinstance(value, np.ndarray | list | tuple) and np.size(value) > _MOST_NUMBERS:
+            yield path, UnfitValue(f"it has {np.size(value)} numbers in one message")
         elif isinstance(value, np.ndarray | np.generic):
             yield path, value
         elif isinstance(value, list | tuple):
@@ -127,8 +167,12 @@ def _flat(message: Any, prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
 def find_field(message: Any, path: str) -> Any:
     """Return the scalar, text or array at a dotted path of a message, None where there is none.
 
-    It is the value that a table of the topic has there: a stamp in two parts is one whole number
-    of nanoseconds, and a path into a list of messages gives an entry for each of them.
+    It is the value that `flatten_message` yields for the path, without opening the whole message. A
+    path into a list of messages gives a list with an entry for each of them.
+
+    Args:
+        message: A decoded message.
+        path: Dotted path of a field.
     """
     value, rest = message, path
     while rest:
@@ -141,7 +185,7 @@ def find_field(message: Any, path: str) -> Any:
     if isinstance(value, bool | int | float | str | np.ndarray | np.generic):
         return value
     if isinstance(value, list | tuple):
-        return None if any(_parts(item) for item in value) else list(value)
+        return None if any(_list_parts(item) for item in value) else list(value)
     seconds, rest_ns = _get_part(value, "sec"), _get_part(value, "nanosec")
     if rest_ns is None:
         rest_ns = _get_part(value, "nsec")
@@ -154,25 +198,31 @@ def _get_part(message: Any, name: str) -> Any:
     """Return a part of a message by its name, None where there is none."""
     if isinstance(message, Mapping):
         return message.get(name)
-    return getattr(message, name, None) if name in _names_of(message) else None
+    return getattr(message, name, None) if name in _get_part_names(message) else None
 
 
-def _names_of(message: Any) -> Mapping[str, Any]:
-    """Return the names of the parts of a decoded message, none of anything else."""
+def _get_part_names(message: Any) -> Mapping[str, Any]:
+    """Return the names of the parts of a decoded message, none for any other value."""
     found: Mapping[str, Any] = getattr(message, "__dataclass_fields__", {})
     return found
 
 
-def _gather(messages: Sequence[Any]) -> dict[str, list[float]] | None:
+def _gather_numbers(messages: Sequence[Any]) -> dict[str, list[float]] | None:
     """Return the numbers of messages of one kind as arrays, one entry for each message.
 
     So the state of each of 20 motors becomes `motor_state.q` with 20 columns. Arrays within the
-    messages are left out. None for messages that have text, messages or stamps in them, such as
-    transforms, whose order may change.
+    messages are left out.
+
+    Args:
+        messages: A list of messages within a message.
+
+    Returns:
+        The arrays by name; None for messages that contain text, messages or stamps, such as
+        transforms, because their order in the list may change from one message to the next.
     """
-    rows = [dict(_parts(message)) for message in messages]
+    rows = [dict(_list_parts(message)) for message in messages]
     names = list(rows[0])
-    if len(rows) > _LONGEST or any(list(row) != names for row in rows):
+    if len(rows) > _MOST_NUMBERS or any(list(row) != names for row in rows):
         return None
     numbers = [name for name in names if all(_is_number(row[name]) for row in rows)]
     plain = [name for name in names if not _is_numeric_array(rows[0][name])]
@@ -189,18 +239,26 @@ def _is_numeric_array(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
 
 
-def _parts(value: Any) -> Sequence[tuple[str, Any]]:
+def _list_parts(value: Any) -> Sequence[tuple[str, Any]]:
+    """Return names and values of the parts of a message, none for a scalar or an array."""
     if isinstance(value, Mapping):
         return [(str(name), part) for name, part in value.items()]
-    names = getattr(value, "__dataclass_fields__", ())
-    return [(name, getattr(value, name)) for name in names if not name.startswith("__")]
+    names = [name for name in _get_part_names(value) if not name.startswith("__")]
+    return [(name, getattr(value, name)) for name in names]
 
 
-def _is_text(value: Any) -> bool:
+def _is_text_list(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(v, str) for v in value)
 
 
-def _by_label(arrays: list[Any], names: list[Any], labels: list[str]) -> Any:
+def _sort_by_label(arrays: list[Any], names: list[Any], labels: list[str]) -> Any:
+    """Return arrays (n, m) whose columns are in the order of labels, NaN where one is missing.
+
+    Args:
+        arrays: Array of each of n messages.
+        names: Labels of the entries of each array.
+        labels: Labels of the m columns.
+    """
     place = {label: i for i, label in enumerate(labels)}
     out = np.full((len(arrays), len(labels)), np.nan)
     for row, array, own in zip(out, arrays, names, strict=True):
