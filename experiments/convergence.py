@@ -72,14 +72,25 @@ def measure_errors(
 def make_panel(
     label: str, found: Mapping[str, Convergence], guide: Convergence, order: float
 ) -> Panel:
-    """Return a panel of errors by name, logarithmic, with a line of an order below the guide."""
+    """Return a panel of errors by name, logarithmic, with a line of an order below the guide.
+
+    Args:
+        label: Label of the ordinate.
+        found: Errors by name.
+        guide: Errors below which the line is drawn.
+        order: Slope of the line.
+    """
     return Panel(
         label, [*curves(found), power_law(guide.sizes, 0.5 * guide.errors, order)], log=True
     )
 
 
 def curves(found: Mapping[str, Convergence]) -> list[Line]:
-    """Return a curve of errors over sizes for each name."""
+    """Return a curve of errors over sizes for each name.
+
+    Args:
+        found: Errors by name.
+    """
     looks = zip(found.items(), (*CURVES, REFERENCE), STYLES, strict=False)
     return [
         Line(one.sizes, np.maximum(one.errors, np.finfo(np.float64).eps), name, color, style)
@@ -88,5 +99,12 @@ def curves(found: Mapping[str, Convergence]) -> list[Line]:
 
 
 def draw_errors(path: Path, panels: Sequence[Panel], title: str, xlabel: str) -> None:
-    """Save panels of errors side by side, over the logarithm of the sizes."""
+    """Save panels of errors side by side, over the logarithm of the sizes.
+
+    Args:
+        path: File of the figure.
+        panels: The panels.
+        title: Title of the figure.
+        xlabel: Label of the abscissa.
+    """
     series(path, [panels], title=title, xlabel=xlabel, xlog=True)

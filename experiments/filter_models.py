@@ -87,7 +87,11 @@ class BallSettings(BodySettings):
 
 
 def ball_model(settings: BallSettings) -> FilterModel:
-    """Return the model of the ball: state (x, z) in m and their rates; the position is measured."""
+    """Return the model of the ball: state (x, z) in m and their rates; the position is measured.
+
+    Args:
+        settings: Settings of the filter.
+    """
     return _thrown_body(
         ball,
         ball.system(settings.parameters()),
@@ -96,8 +100,8 @@ def ball_model(settings: BallSettings) -> FilterModel:
             coordinates("position", [0, 1], settings.position_noise**2 * np.eye(2)),
             (LogChannel("position", ("x", "z"), "m", "world"),),
         ),
-        settings.force_noise**2 * np.eye(2),
-        settings.reset_noise**2 * np.eye(2),
+        np.full(2, settings.force_noise),
+        np.full(2, settings.reset_noise),
         speeds=np.full(2, 10.0),
         states=("x", "z", "vx", "vz"),
         scenario=lambda: Scenario(np.array([0.0, 1.0, 0.5, 0.0]), np.array([0.02, 0.02, 0.1, 0.1])),
@@ -141,22 +145,23 @@ def block_model(settings: BlockSettings) -> FilterModel:
     """Return the model of the block: state (x, z, pitch) in m and rad and their rates.
 
     Position and pitch are measured.
+
+    Args:
+        settings: Settings of the filter.
     """
     parts = (
         LogChannel("position", ("x", "z"), "m", "world"),
         LogChannel("pitch", ("pitch",), "rad", "world"),
     )
     deviations = np.array([settings.position_noise] * 2 + [settings.angle_noise])
-    push = np.array([settings.force_noise] * 2 + [settings.torque_noise])
-    kick = np.array([settings.reset_noise] * 2 + [settings.reset_torque])
     spread = np.array([0.01, 0.01, 0.01, 0.05, 0.05, 0.05])
     return _thrown_body(
         block,
         block.system(settings.parameters(), actuated=True),
         settings,
         Sensor(coordinates("pose", [0, 1, 2], np.diag(deviations**2)), parts),
-        np.diag(push**2),
-        np.diag(kick**2),
+        np.array([settings.force_noise] * 2 + [settings.torque_noise]),
+        np.array([settings.reset_noise] * 2 + [settings.reset_torque]),
         speeds=np.array([10.0, 10.0, 20.0]),
         states=("x", "z", "pitch", "vx", "vz", "spin"),
         scenario=lambda: Scenario(np.array([0.0, 0.3, 0.2, 1.0, 0.0, 0.0]), spread),
@@ -202,7 +207,11 @@ class CubeSettings(BodySettings):
 
 
 def cube_model(settings: CubeSettings) -> FilterModel:
-    """Return the model of the cube: pose in m, velocities in its own frame; pose measured."""
+    """Return the model of the cube: pose in m, velocities in its own frame; pose measured.
+
+    Args:
+        settings: Settings of the filter.
+    """
     p = settings.parameters()
     space = RobotStateSpace(cube.robot(p, actuated=True))
     parts = (
@@ -210,8 +219,6 @@ def cube_model(settings: CubeSettings) -> FilterModel:
         LogChannel("orientation", ("qx", "qy", "qz", "qw"), frame="table", quaternion=True),
     )
     deviations = np.repeat([settings.position_noise, settings.angle_noise], 3)
-    push = np.repeat([settings.force_noise, settings.torque_noise], 3)
-    kick = np.repeat([settings.reset_noise, settings.reset_torque], 3)
     camera: Measurement = configuration("pose", space, np.diag(deviations**2))
     attitude = Rotation.from_euler("xyz", (0.5, 0.3, 0.2)).as_quat()
     mean = np.concatenate([[0.0, 0.0, 0.2], attitude, [1.0, 0.2, 0.0], [2.0, 6.0, -1.0]])
@@ -221,8 +228,8 @@ def cube_model(settings: CubeSettings) -> FilterModel:
         cube.system(p, actuated=True),
         settings,
         Sensor(camera, parts),
-        np.diag(push**2),
-        np.diag(kick**2),
+        np.repeat([settings.force_noise, settings.torque_noise], 3),
+        np.repeat([settings.reset_noise, settings.reset_torque], 3),
         speeds=np.repeat([10.0, 50.0], 3),
         states=("x", "y", "z", "qx", "qy", "qz", "qw", *velocities),
         scenario=lambda: Scenario(mean, np.repeat([0.01, 0.02, 0.05, 0.2], 3)),
@@ -272,8 +279,8 @@ def _thrown_body(
         system: Hybrid system of the body.
         settings: Settings of the filter.
         camera: The sensor.
-        force: Spectral density of the input along the motion.
-        impulse: Covariance of the impulse at an impact.
+        force: Roots (m,) of the spectral density of the input along the motion.
+        impulse: Standard deviations (m,) of the impulse at an impact.
         shown: Further attributes of `FilterModel`.
     """
     contacts = robot.contacts(settings.parameters())
@@ -281,8 +288,8 @@ def _thrown_body(
         system=system,
         open=("open",) * len(contacts),
         sensors=(camera,),
-        process_noise=Noise(force, True, "force_noise", settings.compliance),
-        reset_noise=impulse_noise(impulse, settings.compliance),
+        process_noise=Noise(np.diag(force**2), True, "force_noise", settings.compliance),
+        reset_noise=impulse_noise(np.diag(impulse**2), settings.compliance),
         guard_noise=surface_noise(contacts, settings.guard_noise),
         **shown,
     )

@@ -63,5 +63,9 @@ def sample_relaxed_run(
 
 
 def compute_standard_error(values: Array) -> float | None:
-    """Return the standard error of the mean of values (n,), or None for less than two."""
+    """Return the standard error of the mean of values (n,), or None for less than two.
+
+    Args:
+        values: Independent values (n,).
+    """
     return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None

@@ -249,6 +249,9 @@ def _compare_stiff_ground(config: Config) -> dict[str, dict[str, list[float]]]:
     """Return largest errors of the final state and its derivative against rigid ground.
 
     By biped, for each stiffness. Coupled feet press each other down, uncoupled ones do not.
+
+    Args:
+        config: Settings.
     """
     later, tol = replace(config, after=config.settled), config.tolerance
 
@@ -321,7 +324,12 @@ def difference_of_orders(p: BipedParameters) -> Array:
 
 
 def _record(config: Config, result: DropResult) -> dict[str, Any]:
-    """Return a variant as it stands in summary.json; derivatives in SI units per rad."""
+    """Return a variant as it stands in summary.json; derivatives in SI units per rad.
+
+    Args:
+        config: Settings.
+        result: Drops of the variant.
+    """
     found: dict[str, Any] = {
         "has_cascade": result.map is not None,
         "steps": config.steps,
@@ -385,7 +393,12 @@ def _write_drops(folder: RunFolder, config: Config, rigid: Variant) -> None:
 
 
 def _draw_flow(folder: RunFolder, results: Mapping[str, DropResult]) -> None:
-    """Save a row for each ground: drops as dots, and the one-sided derivatives as tangents."""
+    """Save a row for each ground: drops as dots, and the one-sided derivatives as tangents.
+
+    Args:
+        folder: Folder of the run.
+        results: Drops by ground.
+    """
     rows = []
     for i, (name, result) in enumerate(results.items()):
         row = []

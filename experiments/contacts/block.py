@@ -106,7 +106,11 @@ def run(config: Config, console: Console) -> Findings:
 
 
 def _define_motions(config: Config) -> dict[str, KnownMotion]:
-    """Return the block that lands and is lifted, the one that slides, the one that rocks."""
+    """Return the block that lands and is lifted, the one that slides, the one that rocks.
+
+    Args:
+        config: Settings.
+    """
     model = config.model
     slide_time = 1.2 * config.slide_speed / (model.friction * model.gravity)
     on_ground = np.array([0.0, 0.5 * model.height, 0.0, config.slide_speed, 0.0, 0.0])
@@ -195,7 +199,12 @@ def _compare_sliding(config: Config, run: HybridTrajectory) -> list[Comparison]:
 
 
 def _compare_rocking(config: Config, run: HybridTrajectory) -> list[Comparison]:
-    """Return the energy before the first impact, and the share that every impact keeps."""
+    """Return the energy before the first impact, and the share that every impact keeps.
+
+    Args:
+        config: Settings.
+        run: Run of the rocking block.
+    """
     model, robot, alpha = block.ROCKING, block.robot(block.ROCKING), _slenderness()
     radius = 0.5 * float(np.hypot(model.width, model.height))
     fall = radius * (np.cos(alpha * (1.0 - config.lean)) - np.cos(alpha))

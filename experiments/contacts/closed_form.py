@@ -118,7 +118,12 @@ class KnownMotions:
 
 
 def comparison_table(title: str, groups: Mapping[str, Sequence[Comparison]]) -> Table:
-    """Return a table with one row for each comparison of each named group."""
+    """Return a table with one row for each comparison of each named group.
+
+    Args:
+        title: Title of the table.
+        groups: Comparisons by name.
+    """
     columns = {
         "quantity": "{name}: {quantity}",
         "simulated": "{simulated:.6f}",

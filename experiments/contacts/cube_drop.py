@@ -314,7 +314,11 @@ def _find_worst_contact(model: cube.CubeParameters, run: HybridTrajectory) -> di
 
 
 def _print_results(summary: Mapping[str, Any]) -> list[Table | str]:
-    """Return poses side by side, their differences, the rest of the cube, and its energy."""
+    """Return poses side by side, their differences, the rest of the cube, and its energy.
+
+    Args:
+        summary: Content of summary.json.
+    """
     poses, rest, modes, energy = (summary[n] for n in ("poses", "rest", "modes", "energy"))
     rows = [
         {"time": t, "name": name, "place": 1e3 * poses[name][k, :3], "turn": poses[name][k, 3:]}
@@ -352,7 +356,13 @@ def _print_results(summary: Mapping[str, Any]) -> list[Table | str]:
 
 
 def _draw_poses(times: Array, poses: Mapping[str, Array], folder: RunFolder) -> None:
-    """Save position (left) and quaternion (right) of every motion, named in the first panel."""
+    """Save position (left) and quaternion (right) of every motion, named in the first panel.
+
+    Args:
+        times: Times (n,), s.
+        poses: Poses (n, 7) by motion.
+        folder: Folder of the run.
+    """
 
     def panel(label: str, values: Mapping[str, Array], *, named: bool = False) -> Panel:
         lines = [Line(times, v, n if named else None, *STYLES[n]) for n, v in values.items()]

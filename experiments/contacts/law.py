@@ -304,7 +304,12 @@ LEGEND = (
 
 
 def _draw_shares(rows: Sequence[dict[str, Any]], folder: RunFolder) -> None:
-    """Save shares of the outcomes as bars over friction, a picture for each number of points."""
+    """Save shares of the outcomes as bars over friction, a picture for each number of points.
+
+    Args:
+        rows: Rows of summary.json.
+        folder: Folder of the run.
+    """
     most = max(row["points"] for row in rows)
     figure = canvas(1.6 + 2.0 * most, 4.6)
     cells = figure.subplots(len(PLACES), most, squeeze=False, sharex=True, sharey=True)

@@ -188,7 +188,13 @@ def _axes(config: Config) -> tuple[Array, Array]:
 
 
 def _compare(config: Config, expected: ClosedForm, run: HybridTrajectory) -> list[Comparison]:
-    """Return the quantities of a run beside those of the closed form."""
+    """Return the quantities of a run beside those of the closed form.
+
+    Args:
+        config: Settings.
+        expected: Closed form.
+        run: Run of the ball.
+    """
     down, away = _axes(config)
     impact = run.events[0]
     landing = next(event for event in run.events if closed_contacts(event.mode_after))
@@ -225,7 +231,13 @@ def _define_scene(config: Config, runs: Runs) -> Scene:
 
 
 def _draw_motion(config: Config, runs: Runs, folder: RunFolder) -> None:
-    """Save position and velocity along the slope (left) and away from it (right)."""
+    """Save position and velocity along the slope (left) and away from it (right).
+
+    Args:
+        config: Settings.
+        runs: Runs by ball.
+        folder: Folder of the run.
+    """
 
     def lines(part: slice, axis: Array, *, named: bool = False) -> list[Line]:
         return [

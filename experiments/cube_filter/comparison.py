@@ -265,6 +265,15 @@ def _choose_start(
 def _score(
     case: CubeCase, settings: CubeSettings, tolerance: float, span: float, toss: tuple[int, Record]
 ) -> Score:
+    """Return the score of a filter on a toss, which workers compute.
+
+    Args:
+        case: The filter and its camera.
+        settings: Its settings.
+        tolerance: Largest height of a corner that touches, m.
+        span: Time after an impact that counts as just after it, s.
+        toss: Number and record of the toss.
+    """
     return score.score_toss(case, settings, *toss, tolerance, span)
 
 
@@ -297,7 +306,12 @@ class TossFilter:
     settings: CubeSettings
 
     def run(self, record: Record, initial: Estimate) -> FilterResult:
-        """Return the result on a toss; `initial` is not used."""
+        """Return the result on a toss; `initial` is not used.
+
+        Args:
+            record: The toss.
+            initial: Not used.
+        """
         name, hypotheses, _ = self.case
         return score.run_cube_filter(name, self.settings, record, hypotheses)[0]
 

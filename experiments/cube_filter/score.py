@@ -13,14 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from hybridctl.experiments.cube_filter.tosses import (
-    PHASES,
-    Camera,
-    corner_heights,
-    find_contact,
-    find_rows_after_impacts,
-    name_phases,
-)
+from hybridctl.experiments.cube_filter import tosses
+from hybridctl.experiments.cube_filter.tosses import Camera
 from hybridctl.experiments.figures import shares_below
 from hybridctl.experiments.filter_models import CubeSettings, cube_model
 from hybridctl.experiments.runners import compute_standard_error
@@ -134,7 +128,7 @@ def score_toss(
         none = np.zeros(0)
         empty = none, none, none, np.zeros((0, 6)), none, none, none, none
         return Score(number, *empty, (), 0, 0, 0, 0.0, str(error))
-    heights = corner_heights(chosen, settings.parameters())
+    heights = tosses.corner_heights(chosen, settings.parameters())
     found = result.innovations
     residual = np.array([i.residual for i in found])
     attitude = Rotation.from_quat([step.predicted.mean[3:7] for step in result.steps])
@@ -147,10 +141,10 @@ def score_toss(
         log_likelihoods(result, rest),
         residual,
         np.sqrt([np.trace(i.covariance[:3, :3]) for i in found]),
-        find_rows_after_impacts(heights, tolerance, rows)[settings.warm_up :],
+        tosses.find_rows_after_impacts(heights, tolerance, rows)[settings.warm_up :],
         np.array([_has_touched(step) for step in result.steps]),
-        find_contact(heights, tolerance)[settings.warm_up :],
-        name_phases(heights, tolerance)[settings.warm_up :],
+        tosses.find_contact(heights, tolerance)[settings.warm_up :],
+        tosses.name_phases(heights, tolerance)[settings.warm_up :],
         len(result.events),
         result.unsure,
         sum(step.reopened for step in result.steps),
@@ -251,7 +245,7 @@ def summarize_phases(done: Sequence[Score]) -> list[dict[str, Any]]:
     """
     found = {
         name: _compute_misfit(done, [np.array([p == name for p in s.phases]) for s in done])
-        for name in PHASES
+        for name in tosses.PHASES
     }
     return [{"phase": name, **values} for name, values in found.items() if values]
 
@@ -425,7 +419,13 @@ def draw_shares(path: Path, scores: Mapping[CubeCase, Sequence[Score]], rate: fl
 
 
 def _draw_gains(axes: Axes, scores: Mapping[CubeCase, Sequence[Score]], rate: float) -> None:
-    """Draw the log-likelihood by which the salted filter is ahead, with two standard errors."""
+    """Draw the log-likelihood by which the salted filter is ahead, with two standard errors.
+
+    Args:
+        axes: Axes to draw in.
+        scores: Scores by case.
+        rate: Rate of the recordings, Hz.
+    """
     cameras = list(dict.fromkeys(case.camera for case in scores))
     rivals = [case for case in scores if case.name != "salted"]
     axes.axhline(0.0, color="black", lw=1.0)

@@ -253,16 +253,29 @@ class Camera(NamedTuple):
     blur: float = 0.0
 
     def label(self, rate: float) -> str:
-        """Return the name of the camera in tables; rate: of the recording, Hz."""
+        """Return the name of the camera in tables.
+
+        Args:
+            rate: Rate of the recording, Hz.
+        """
         return f"{rate / self.every:.0f} Hz" + (f", {1e3 * self.blur:g} mm" if self.blur else "")
 
     def select_poses(self, toss: Record) -> Record:
-        """Return the poses of a toss that the camera takes, as they were recorded."""
+        """Return the poses of a toss that the camera takes, as they were recorded.
+
+        Args:
+            toss: The toss.
+        """
         poses = toss.channels["pose"]
         return Record({"pose": poses.select_rows(np.arange(0, len(poses), self.every))})
 
     def record_toss(self, toss: Record, seed: int) -> Record:
-        """Return the poses of a toss that the camera takes, with its noise by a seed."""
+        """Return the poses of a toss that the camera takes, with its noise by a seed.
+
+        Args:
+            toss: The toss.
+            seed: Seed of the noise.
+        """
         found = self.select_poses(toss)
         if not self.blur:
             return found
@@ -273,7 +286,11 @@ class Camera(NamedTuple):
         return Record({"pose": replace(poses, values=values)})
 
     def add_noise(self, settings: CubeSettings) -> CubeSettings:
-        """Return settings whose camera has this noise besides."""
+        """Return settings whose camera has this noise besides.
+
+        Args:
+            settings: Settings of the filter.
+        """
         return replace(
             settings,
             position_noise=float(np.hypot(settings.position_noise, self.blur)),

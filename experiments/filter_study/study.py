@@ -165,7 +165,13 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
 
 
 def _study(record: Journal, config: Config, console: Console) -> Findings:
-    """Return the findings of all trials of all models."""
+    """Return the findings of all trials of all models.
+
+    Args:
+        record: Journal of trials.
+        config: Settings.
+        console: Where progress is shown.
+    """
     trials = [
         StudyRun(model, scale, config.seed + k, select_filters(config, scale, k))
         for model in config.models
@@ -255,7 +261,14 @@ def attempt(trial: StudyRun) -> tuple[FilterOutcome, ...]:
 def _compare(
     model: FilterModel, times: Sequence[float], result: FilterResult, truth: HybridTrajectory
 ) -> FilterOutcome:
-    """Return one result beside the truth, at the samples nearest to some times."""
+    """Return one result beside the truth, at the samples nearest to some times.
+
+    Args:
+        model: Model of the filter.
+        times: Times, s.
+        result: Result of the filter.
+        truth: True motion.
+    """
     found = [result.mixtures[int(np.abs(result.times - t).argmin())] for t in times]
     pairs = [nees(model.space, mixture, truth(mixture.time)) for mixture in found]
     last, degrees = pairs[-1]
@@ -320,7 +333,11 @@ def average_outcomes(model: str, results: Sequence[FilterOutcome]) -> dict[str, 
 
 
 def _tabulate(models: Mapping[str, Any]) -> list[Table | str]:
-    """Return NEES per degree of freedom at each time, for each filter; then over the noise."""
+    """Return NEES per degree of freedom at each time, for each filter; then over the noise.
+
+    Args:
+        models: Summaries by model.
+    """
     parts: list[Table | str] = []
     for model, found in models.items():
         rows = {**found["filters"]}

@@ -376,7 +376,11 @@ def _record_top(top: Top) -> dict[str, Any]:
 
 
 def _tabulate(summary: Mapping[str, Any]) -> list[Table | str]:
-    """Return tables of the parameters, of the halves as well, and of other tosses."""
+    """Return tables of the parameters, of the halves as well, and of other tosses.
+
+    Args:
+        summary: Content of summary.json.
+    """
     tops = {"all": summary, **{half["name"]: half for half in summary["halves"]}}
     columns = {"tosses": "{name}"}
     for name in NAMES:
@@ -408,6 +412,11 @@ def _draw_profiles(path: Path, surface: LikelihoodQuadratic, tops: Mapping[str, 
     """Save profiles of all tosses and of their halves, and the evaluated points.
 
     A point is drawn as far from the profile as it is from the quadratic.
+
+    Args:
+        path: File of the figure.
+        surface: Quadratics of the tosses.
+        tops: Their tops, by the tosses that count.
     """
     figure, rests = canvas(10.0, 3.4), surface.rests.sum(axis=1)
     panels = figure.subplots(1, 3, sharey=True)

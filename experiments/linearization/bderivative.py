@@ -86,7 +86,11 @@ class Instance:
     turning: float = 0.0
 
     def nominal(self, t: float) -> Array:
-        """Return the nominal point (2,) at time t, on a circle through the origin at half time."""
+        """Return the nominal point (2,) at time t, on a circle through the origin at half time.
+
+        Args:
+            t: Time, s.
+        """
         since = t - 0.5 * DURATION
         f, angle = self.limits[BEFORE if since < 0.0 else AFTER], self.turning * since
         along = np.sinc(angle / np.pi)
@@ -102,7 +106,11 @@ class Instance:
         return float(min(-self.nominal(0.0).max(), behind))
 
     def turn(self, dx: Array) -> Array:
-        """Return perturbations (m, 2) after half of the duration without an event."""
+        """Return perturbations (m, 2) after half of the duration without an event.
+
+        Args:
+            dx: Perturbations (m, 2), m.
+        """
         angle = 0.5 * DURATION * self.turning
         c, s = np.cos(angle), np.sin(angle)
         result: Array = dx @ np.array([[c, s], [-s, c]])
@@ -113,7 +121,11 @@ class Instance:
         return BDerivative(np.eye(2), lambda b: self.limits[tuple(int(s) for s in b)])
 
     def predict(self, dx: Array) -> Array:
-        """Return perturbations (m, 2) after the whole duration, to first order."""
+        """Return perturbations (m, 2) after the whole duration, to first order.
+
+        Args:
+            dx: Perturbations (m, 2) of the start, m.
+        """
         return self.turn(self.derivative()(self.turn(dx)))
 
     def system(self) -> HybridSystem:
@@ -204,7 +216,11 @@ def run(config: Config, console: Console) -> Findings:
 
 
 def instances(config: Config) -> dict[str, Instance]:
-    """Return the three fields."""
+    """Return the three fields.
+
+    Args:
+        config: Settings.
+    """
     linear = {b: 1.0 - config.opposing * np.array(b, dtype=np.float64) for b in SIGNS}
     bent = {b: 1.0 + np.array(c) for b, c in zip(SIGNS, config.changes, strict=True)}
     turning = Instance(bent, config.turning)
@@ -228,7 +244,11 @@ def _simulate_ball(config: Config, instance: Instance, tick: Callable[[float], N
 
 
 def circle(points: int) -> Array:
-    """Return unit vectors (points, 2), evenly spaced."""
+    """Return unit vectors (points, 2), evenly spaced.
+
+    Args:
+        points: Number of vectors.
+    """
     angles = 2.0 * np.pi * np.arange(points) / points
     return np.column_stack([np.cos(angles), np.sin(angles)])
 

@@ -20,9 +20,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from hybridctl.experiments.convergence import Convergence, measure_errors
@@ -47,17 +47,8 @@ _ONE_EVENT = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class Maps:
-    """First-order maps (nx, nx) along a nominal run.
-
-    By name, "saltation" with the saltation matrix and "reset_jacobian" with the Jacobian of the
-    reset alone: jumps of the event, whole from the start to the end.
-    """
-
-    run: HybridTrajectory
-    jumps: Mapping[str, Array]
-    whole: Mapping[str, Array]
+Maps: TypeAlias = Mapping[str, Array]
+"""First-order maps (nx, nx): "saltation" with the saltation matrix, "reset_jacobian" without."""
 
 
 def quick(config: Config) -> Config:
@@ -131,8 +122,8 @@ def _study_example(
     lin = linearize(example.system, run, rtol=config.rtol, atol=config.atol)
     (before, after), jump = lin.transitions, lin.linear_jump(0)
     jumps = {"saltation": jump.state, "reset_jacobian": jump.reset_jacobian}
-    maps = Maps(run, jumps, {name: after @ each @ before for name, each in jumps.items()})
-    errors = _sweep_lengths(example, config, maps, rng)
+    maps = {name: after @ each @ before for name, each in jumps.items()}
+    errors = _sweep_lengths(example, config, run, maps, rng)
     tick(0.3)
     half = example.spread * rng.normal(size=((config.samples + 1) // 2, len(example.start)))
     sample = np.concatenate([half, -half])
@@ -144,10 +135,8 @@ def _study_example(
     far = np.argsort(-np.linalg.norm(starts - example.start, axis=1))[:PATHS]
     paths = tuple(simulate_from(example, config, starts[k]) for k in far)
     tick(1.0)
-    pairs = _simulate_pairs(example, config, maps)
-    return figures.ExampleResult(
-        example, run, maps.jumps, maps.whole, errors, tuple(ensembles), pairs, paths
-    )
+    pairs = _simulate_pairs(example, config, jumps["saltation"], maps)
+    return figures.ExampleResult(example, run, jumps, maps, errors, tuple(ensembles), pairs, paths)
 
 
 def simulate_from(example: Example, config: Config, start: Array) -> HybridTrajectory:
@@ -193,19 +182,27 @@ def _simulate_ends(example: Example, config: Config, starts: Array) -> Array:
 
 
 def _sweep_lengths(
-    example: Example, config: Config, maps: Maps, rng: np.random.Generator
+    example: Example, config: Config, run: HybridTrajectory, maps: Maps, rng: np.random.Generator
 ) -> dict[str, Convergence]:
-    """Return the largest errors of both maps over random directions, by length."""
+    """Return the largest errors of both maps over random directions, by length.
+
+    Args:
+        example: The example.
+        config: Settings.
+        run: Nominal run.
+        maps: Maps from the start to the end.
+        rng: Source of directions.
+    """
     directions = rng.normal(size=(config.directions, len(example.start)))
     directions *= example.spread / np.linalg.norm(directions, axis=1, keepdims=True)
-    nominal, lengths = maps.run.final_state, config.deviations
+    nominal, lengths = run.final_state, config.deviations
     found = {
         length: _simulate_ends(example, config, example.start + length * directions) - nominal
         for length in lengths
     }
     return {
         name: measure_errors(found.__getitem__, directions @ m.T, lengths)
-        for name, m in maps.whole.items()
+        for name, m in maps.items()
     }
 
 
@@ -216,22 +213,37 @@ def _simulate_ensemble(
 
     The sample is the same at every scale and symmetric about zero, which removes its odd moments:
     errors of a predicted covariance fall as the square of the scale.
+
+    Args:
+        example: The example.
+        config: Settings.
+        maps: Maps from the start to the end.
+        scale: Factor of the perturbations.
+        sample: Perturbations (n, nx).
     """
     starts = example.start + scale * sample
     ends = _simulate_ends(example, config, starts)
     before, after = (np.cov(states.T, bias=True) for states in (scale * sample, ends))
     ended = {"sampled": after}
-    ended |= {name: m @ before @ m.T for name, m in maps.whole.items()}
+    ended |= {name: m @ before @ m.T for name, m in maps.items()}
     return figures.SampledCovariance(scale, starts, ends, before, ended)
 
 
-def _simulate_pairs(example: Example, config: Config, maps: Maps) -> tuple[figures.Pair, ...]:
+def _simulate_pairs(
+    example: Example, config: Config, matrix: Array, maps: Maps
+) -> tuple[figures.Pair, ...]:
     """Return pairs that start apart along the direction that the event removes, and the surface.
 
     The first direction is the null vector of the position block of the saltation matrix. Where the
     block is regular, there are no pairs.
+
+    Args:
+        example: The example.
+        config: Settings.
+        matrix: Saltation matrix.
+        maps: Maps from the start to the end.
     """
-    _, sizes, rows = np.linalg.svd(maps.jumps["saltation"][:2, :2])
+    _, sizes, rows = np.linalg.svd(matrix[:2, :2])
     if sizes[-1] > 1e-9 * sizes[0]:
         return ()
     pairs = []
@@ -246,7 +258,7 @@ def _simulate_pairs(example: Example, config: Config, maps: Maps) -> tuple[figur
             "gap_at_start": 2.0 * config.displacement,
             "gap_at_end": np.linalg.norm(gap),
         }
-        for name, m in maps.whole.items():
+        for name, m in maps.items():
             record[f"{name}_gap"] = np.linalg.norm(2.0 * (m @ offset)[:2])
         pairs.append(figures.Pair(runs, record))
     return tuple(pairs)

@@ -82,13 +82,21 @@ class Config(Settings):
 
 
 def examples(config: Config) -> dict[str, Example]:
-    """Return the constant flow, and the three impacts of the ball."""
+    """Return the constant flow, and the three impacts of the ball.
+
+    Args:
+        config: Settings.
+    """
     balls = {name: ball(config, name) for name in ("slides", "sticks", "bounces")}
     return {"flow": _constant_flow(config), **balls}
 
 
 def _constant_flow(config: Config) -> Example:
-    """Return two constant flows that meet at a line through the origin, [Salt] Fig. 5, 6."""
+    """Return two constant flows that meet at a line through the origin, [Salt] Fig. 5, 6.
+
+    Args:
+        config: Settings.
+    """
     before, after = np.array(config.flow_before), np.array(FLOW_AFTER)
     normal = np.array(FLOW_NORMAL) / np.linalg.norm(FLOW_NORMAL)
     x = ca.SX.sym("x", 2)
@@ -112,7 +120,11 @@ def _constant_flow(config: Config) -> Example:
 
 
 def axes(config: Config) -> tuple[Array, Array]:
-    """Return unit vectors (2,) down the slope and away from it."""
+    """Return unit vectors (2,) down the slope and away from it.
+
+    Args:
+        config: Settings.
+    """
     s, c = np.sin(config.slope), np.cos(config.slope)
     return np.array([c, -s]), np.array([s, c])
 

@@ -73,7 +73,12 @@ class ExampleResult:
 
 
 def draw_all(results: Mapping[str, ExampleResult], folder: RunFolder) -> None:
-    """Save all figures of the experiment."""
+    """Save all figures of the experiment.
+
+    Args:
+        results: Results by example.
+        folder: Folder of the run.
+    """
     figures = folder / "figures"
     balls = {name: result for name, result in results.items() if name != "flow"}
     _draw_drop(figures / "drop.png", balls)

@@ -369,7 +369,12 @@ def _summarize(config: Config, results: Mapping[str, ValidationResult]) -> dict[
 
 
 def _record(config: Config, result: ValidationResult) -> dict[str, Any]:
-    """Return a case as it stands in summary.json."""
+    """Return a case as it stands in summary.json.
+
+    Args:
+        config: Settings.
+        result: Simulations of the case.
+    """
     slopes = [found.order for found in result.remainders]
     return {
         "events": [{"time": e.time, "guards": e.guards} for e in result.case.nominal.events],
@@ -397,7 +402,14 @@ def _select_farthest(slopes: list[float]) -> float:
 def _draw_all(
     folder: Path, validated: str, config: Config, results: Mapping[str, ValidationResult]
 ) -> None:
-    """Save remainders and derivative errors, and the first order of a large perturbation."""
+    """Save remainders and derivative errors, and the first order of a large perturbation.
+
+    Args:
+        folder: Folder of the figures.
+        validated: Name of the experiment.
+        config: Settings.
+        results: Simulations by case.
+    """
     sizes, steps = np.array(config.sizes), np.array(config.steps)
     remainders, right, alone = {}, {}, {}
     for name, found in results.items():

@@ -161,7 +161,14 @@ def _ball() -> HybridSystem:
 
 
 def _optimise_flight(config: Config, target: float, force: float, method: str) -> OptimalMotion:
-    """Return the flight of the ball, searched from a constant force."""
+    """Return the flight of the ball, searched from a constant force.
+
+    Args:
+        config: Settings.
+        target: Height of the target, m.
+        force: First guess of the force, N.
+        method: "curvature", "plain" or "reset only".
+    """
     n = config.intervals
     return ilqr(
         _ball(),
@@ -192,7 +199,12 @@ def reset_only(system: HybridSystem, motion: HybridTrajectory) -> Linearization:
 
 
 def _optimise_block(config: Config, iterations: int) -> OptimalMotion:
-    """Return the motion of the block, searched from a throw without any force."""
+    """Return the motion of the block, searched from a throw without any force.
+
+    Args:
+        config: Settings.
+        iterations: Number of iterations; 0 for the first guess.
+    """
     system, n = block.system(actuated=True), config.block_intervals
     p = block.BlockParameters()
     cost = QuadraticCost(
@@ -218,6 +230,10 @@ def _optimise_door(config: Config, iterations: int) -> OptimalMotion:
     """Return the motion of the arm, whose wrist is turned at the start.
 
     The first guess is the feedforward of the reference.
+
+    Args:
+        config: Settings.
+        iterations: Number of iterations; 0 for the first guess.
     """
     p = rrr_door.DoorParameters()
     system = rrr_door.system(p)
@@ -263,7 +279,12 @@ def _record(motion: OptimalMotion) -> dict[str, Any]:
 
 
 def _draw_balls(balls: Mapping[str, OptimalMotion], folder: Path) -> None:
-    """Save the optimal flights, and how the searches for them converge."""
+    """Save the optimal flights, and how the searches for them converge.
+
+    Args:
+        balls: Searches by name.
+        folder: Folder of the figures.
+    """
     shown = {name: m for name, m in balls.items() if name.count(",") == 1}
     flights = []
     for target in TARGETS:
@@ -295,7 +316,15 @@ def _of(balls: Mapping[str, OptimalMotion], target: str) -> list[tuple[str, Opti
 def _draw_states(
     path: Path, title: str, labels: Mapping[str, int], first: OptimalMotion, best: OptimalMotion
 ) -> None:
-    """Save entries of the state, named by their labels, of the first guess and of the optimum."""
+    """Save entries of the state, named by their labels, of the first guess and of the optimum.
+
+    Args:
+        path: File of the figure.
+        title: Title of the figure.
+        labels: Entry of the state by label.
+        first: First guess.
+        best: Optimum.
+    """
     looks = ((first, "first guess", REFERENCE), (best, "optimum", TRACKING))
     panels = [
         [Panel(label, [_state_line(motion, i, name, color) for motion, name, color in looks])]

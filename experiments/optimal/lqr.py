@@ -105,7 +105,11 @@ class DesignCosts:
     gaps: Array
 
     def ratios(self, design: str) -> Array:
-        """Return the costs (samples,) of a design, divided by those of the right design."""
+        """Return the costs (samples,) of a design, divided by those of the right design.
+
+        Args:
+            design: "reset" or "no".
+        """
         return np.asarray(self.costs[design] / self.costs["saltation"])
 
 
@@ -215,7 +219,14 @@ def with_jumps(lin: Linearization, design: str) -> Linearization:
 
 
 def _simulate_cost(config: Config, case: LqrCase, result: LqrResult, dx: Array) -> float:
-    """Return the cost of tracking from a perturbed start, inf where the run cannot be finished."""
+    """Return the cost of tracking from a perturbed start, inf where the run cannot be finished.
+
+    Args:
+        config: Settings.
+        case: The case.
+        result: Design whose gains are used.
+        dx: Perturbation (ndx,) of the start.
+    """
     nominal = case.reference.nominal
     first = nominal.arcs[0]
     try:
@@ -273,7 +284,12 @@ def simulated_cost(
 
 
 def _record(config: Config, result: DesignCosts) -> dict[str, Any]:
-    """Return a case as it stands in summary.json; ratios are to the right design."""
+    """Return a case as it stands in summary.json; ratios are to the right design.
+
+    Args:
+        config: Settings.
+        result: Costs of the case.
+    """
     found: dict[str, Any] = {
         "mean_cost": float(result.costs["saltation"].mean()),
         "value_error": float(np.abs(result.costs["saltation"] / result.values - 1.0).max()),
@@ -293,7 +309,12 @@ def _record(config: Config, result: DesignCosts) -> dict[str, Any]:
 
 
 def _draw_costs(path: Path, results: Mapping[str, DesignCosts]) -> None:
-    """Save the ratios of the costs of all starts, sorted."""
+    """Save the ratios of the costs of all starts, sorted.
+
+    Args:
+        path: File of the figure.
+        results: Costs by case.
+    """
     figure = canvas(5.4, 4.6)
     axes = figure.subplots()
     labels = {"reset": "reset's Jacobian only", "no": "no jump"}
@@ -315,7 +336,11 @@ def _draw_costs(path: Path, results: Mapping[str, DesignCosts]) -> None:
 
 
 def on_the_paddle(tolerance: float) -> LqrCase:
-    """Return a ball on a driven paddle, from apex to apex, where it would not stay by itself."""
+    """Return a ball on a driven paddle, from apex to apex, where it would not stay by itself.
+
+    Args:
+        tolerance: Tolerance of the simulations.
+    """
     plant, p = paddle.system(), paddle.PaddleParameters()
     orbit = periodic_orbit(plant, paddle.AIR, paddle.apex(), p.period, input=paddle.drive)
     q, r = np.diag([100.0, 10.0, 1.0, 0.1]), 1e-3 * np.eye(1)
@@ -331,7 +356,11 @@ def on_the_paddle(tolerance: float) -> LqrCase:
 
 
 def of_the_block(tolerance: float) -> LqrCase:
-    """Return a block that lands corner by corner and slides, pushed and turned at its centre."""
+    """Return a block that lands corner by corner and slides, pushed and turned at its centre.
+
+    Args:
+        tolerance: Tolerance of the simulations.
+    """
     plant = block.system(actuated=True)
     nominal = simulate(
         plant, ("open", "open"), BLOCK_START, (0.0, BLOCK_END), rtol=tolerance, atol=tolerance
@@ -348,7 +377,11 @@ def of_the_block(tolerance: float) -> LqrCase:
 
 
 def at_the_door(tolerance: float) -> LqrCase:
-    """Return the reference of the thesis, which hits the door with both corners at once."""
+    """Return the reference of the thesis, which hits the door with both corners at once.
+
+    Args:
+        tolerance: Tolerance of the simulations.
+    """
     parameters = rrr_door.DoorParameters()
     plant = rrr_door.system(parameters)
     reference = build(plant, parameters, Design(), rtol=tolerance, atol=tolerance)

@@ -24,16 +24,7 @@ from hybridctl.experiments.convergence import Convergence, draw_errors, make_pan
 from hybridctl.experiments.runners import sample_relaxed_run
 from rich.console import Console
 
-from hybridctl import (
-    HybridSystem,
-    HybridTrajectory,
-    Reset,
-    SimulationOptions,
-    linearize,
-    relax,
-    simulate,
-    symbolic,
-)
+import hybridctl as hc
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.page.motion import Mover, Scene, write_motion
 from hybridctl.app.plots import BANDS, CURVES, REFERENCE, TRACKING, Band, Line, Panel, series
@@ -82,7 +73,7 @@ class Stop(NamedTuple):
     the relaxed run; relaxed_locks: when it is calm while the stop would have to push, s.
     """
 
-    exact: HybridTrajectory
+    exact: hc.HybridTrajectory
     locks: list[Interval]
     times: Array
     states: Array
@@ -167,7 +158,7 @@ def _accelerations(x: Any) -> Any:
     return ca.solve(mass, -turning - weight)
 
 
-def pendulum(c: float) -> HybridSystem:
+def pendulum(c: float) -> hc.HybridSystem:
     """Return the pendulum, whose events can end in the mode `locked`.
 
     There the stop holds theta_2 = 0 as long as it pushes.
@@ -179,26 +170,30 @@ def pendulum(c: float) -> HybridSystem:
     free = _accelerations(x)
     lying = ca.substitute(free, x[2:], ca.DM.zeros(2))
     modes = [
-        symbolic.SymbolicMode("free", x, [x[1], free[0], x[3], free[1]]),
-        symbolic.SymbolicMode("locked", x, [x[1], lying[0] + KICK * lying[1], 0.0, 0.0]),
+        hc.symbolic.SymbolicMode("free", x, [x[1], free[0], x[3], free[1]]),
+        hc.symbolic.SymbolicMode("locked", x, [x[1], lying[0] + KICK * lying[1], 0.0, 0.0]),
     ]
     after = [x[0], x[1] + KICK * (1.0 + c) * x[3], x[2], -c * x[3]]
     edges = [
-        symbolic.SymbolicTransition("free", "stop", x[2], "free", after),
-        symbolic.SymbolicTransition("locked", "force", -lying[1], "free"),
+        hc.symbolic.SymbolicTransition("free", "stop", x[2], "free", after),
+        hc.symbolic.SymbolicTransition("locked", "force", -lying[1], "free"),
     ]
-    made = symbolic.hybrid_system(modes, edges)
-    lie = Edge(Reset(lambda t, x, u: np.array([x[0], x[1] + KICK * x[3], 0.0, 0.0])), "locked")
+    made = hc.symbolic.hybrid_system(modes, edges)
+    lie = Edge(hc.Reset(lambda t, x, u: np.array([x[0], x[1] + KICK * x[3], 0.0, 0.0])), "locked")
 
     def outgoing(key: Any) -> Outgoing:
         way = made.outgoing(key)
         return replace(way, rest=lambda fired: lie) if key == "free" else way
 
-    return HybridSystem(made.mode, outgoing, made.guard_names)
+    return hc.HybridSystem(made.mode, outgoing, made.guard_names)
 
 
 def at_rest(angles: tuple[float, float]) -> Array:
-    """Return the state (4,) at rest at two angles in degrees."""
+    """Return the state (4,) at rest at two angles in degrees.
+
+    Args:
+        angles: theta_1 and theta_2, degrees.
+    """
     first, second = np.radians(angles)
     return np.array([first, 0.0, second, 0.0])
 
@@ -206,14 +201,14 @@ def at_rest(angles: tuple[float, float]) -> Array:
 def _lie_on_stop(c: float, config: Config) -> Stop:
     """Return runs on the stop by events and relaxed, and when each is locked."""
     system, x0, span = pendulum(c), at_rest(config.start), (0.0, config.duration)
-    exact = simulate(system, "free", x0, span, on_zeno="rest")
+    exact = hc.simulate(system, "free", x0, span, on_zeno="rest")
     locks = [
         (arc.start, arc.end)
         for arc in exact.arcs
         if arc.mode == "locked" and arc.end - arc.start > SHORTEST_LOCK
     ]
-    relaxed, options = relax(pendulum(c), config.epsilon), SimulationOptions(max_steps=10**7)
-    run = simulate(relaxed, "free", x0, span, max_events=10**6, options=options)
+    relaxed, options = hc.relax(pendulum(c), config.epsilon), hc.SimulationOptions(max_steps=10**7)
+    run = hc.simulate(relaxed, "free", x0, span, max_events=10**6, options=options)
     times, states, in_strip = sample_relaxed_run(
         relaxed, run, lambda a, b: np.linspace(a, b, max(9, int(200 * (b - a))))
     )
@@ -252,10 +247,10 @@ def _find_locks(times: Array, states: Array, calm: float) -> list[Interval]:
 
 def _simulate_printed(epsilon: float, config: Config) -> tuple[Array, Array]:
     """Return times and theta_2 of the plastic stop under the field as printed, (24)."""
-    relaxed = relax(pendulum(0.0), epsilon)
+    relaxed = hc.relax(pendulum(0.0), epsilon)
     strip = relaxed.get_strip("free", "stop")
     span = (0.0, min(config.duration, PRINTED_END))
-    run = simulate(_PrintedRelaxation(relaxed), "free", at_rest(config.start), span)
+    run = hc.simulate(_PrintedRelaxation(relaxed), "free", at_rest(config.start), span)
     times = np.linspace(run.start, run.end, 1801)
     angles = []
     for t in times.tolist():
@@ -265,7 +260,7 @@ def _simulate_printed(epsilon: float, config: Config) -> tuple[Array, Array]:
     return times, np.array(angles)
 
 
-class _PrintedRelaxation(HybridSystem):
+class _PrintedRelaxation(hc.HybridSystem):
     """A relaxation whose auxiliary state is never held."""
 
     def __init__(self, relaxed: Relaxed) -> None:
@@ -276,7 +271,7 @@ class _PrintedRelaxation(HybridSystem):
         way = self._relaxed.outgoing(key)
         if self._relaxed.find_strip(key) is None:
             enter = (STRIP, key, way.guards.names[0])
-            reset = Reset(lambda t, x, u: np.append(x, 0.0))
+            reset = hc.Reset(lambda t, x, u: np.append(x, 0.0))
             return replace(way, edge=lambda fired: Edge(reset, enter)) if key == "free" else way
         guards = way.guards
         scales = guards.scales[:2] if guards.scales is not None else None
@@ -293,15 +288,19 @@ class _PrintedRelaxation(HybridSystem):
 
 
 def _vary_through_strip(config: Config) -> Convergence:
-    """Return remainders of the variation by theta_2 through the strip, c = 0, over sizes in deg."""
-    relaxed = relax(pendulum(0.0), config.variation_epsilon)
+    """Return remainders of the variation by theta_2 through the strip, c = 0, over sizes in deg.
+
+    Args:
+        config: Settings.
+    """
+    relaxed = hc.relax(pendulum(0.0), config.variation_epsilon)
     span = (0.0, config.variation_duration)
     x0, direction = at_rest(config.variation_start), np.array([0.0, 0.0, np.radians(1.0), 0.0])
-    nominal = simulate(relaxed, "free", x0, span, rtol=RTOL, atol=ATOL)
-    linear = linearize(relaxed, nominal, rtol=RTOL, atol=ATOL)
+    nominal = hc.simulate(relaxed, "free", x0, span, rtol=RTOL, atol=ATOL)
+    linear = hc.linearize(relaxed, nominal, rtol=RTOL, atol=ATOL)
     strip = relaxed.get_strip("free", "stop")
 
-    def map_end(run: HybridTrajectory) -> Array:
+    def map_end(run: hc.HybridTrajectory) -> Array:
         return relaxed.map_to_system(run.final_mode, span[1], run.final_state)[1]
 
     reading = np.eye(4)
@@ -309,7 +308,7 @@ def _vary_through_strip(config: Config) -> Convergence:
         reading = strip.differentiate_map_to_target(span[1], nominal.final_state, np.zeros(0)).state
 
     def flow(size: float) -> list[Array]:
-        run = simulate(relaxed, "free", x0 + size * direction, span, rtol=RTOL, atol=ATOL)
+        run = hc.simulate(relaxed, "free", x0 + size * direction, span, rtol=RTOL, atol=ATOL)
         return [map_end(run) - map_end(nominal)]
 
     return measure_errors(flow, [reading @ linear.derivative(direction)], config.sizes)
@@ -342,7 +341,7 @@ def _draw_stop(folder: RunFolder, name: str, c: float, stop: Stop) -> None:
 
 
 def _draw_printed(
-    folder: RunFolder, exact: HybridTrajectory, printed: Mapping[float, tuple[Array, Array]]
+    folder: RunFolder, exact: hc.HybridTrajectory, printed: Mapping[float, tuple[Array, Array]]
 ) -> None:
     """Save theta_2 of a plastic stop, by events and under the field as printed."""
     times = next(iter(printed.values()))[0]

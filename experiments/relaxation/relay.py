@@ -146,7 +146,12 @@ def _define_system(config: Config, name: str) -> HybridSystem:
 
 
 def _slide(config: Config, name: str) -> SlidingRuns:
-    """Return Filippov's solution and the relaxed runs of one system."""
+    """Return Filippov's solution and the relaxed runs of one system.
+
+    Args:
+        config: Settings.
+        name: "relay" or "friction".
+    """
     first = config.start if name == "relay" else (0.0, config.speed)
     x0, span, system = (*first, 0.0, 1.0), (0.0, config.duration), _define_system(config, name)
     exact = simulate(filippov(system), "plus", x0, span)
