@@ -1,4 +1,4 @@
-"""Coulomb's law for an impact has no, one, or several solutions, the more often the more friction.
+"""Coulomb's law for an impact has one solution without friction; with it none, one or several.
 
 Corners of a cube hit at random attitudes and velocities, in a vertical plane and in space, all
 of them approaching level ground (each at its own height). Every case is solved twice: by

@@ -182,7 +182,7 @@ def run(config: Config, console: Console) -> Findings:
             found = compute_all(work, _select_evenly(list(data.held.items()), some), workers, tick)
             outcomes[case] = CaseOutcome(settings, fit, found)
     scores = {case: found.scores for case, found in outcomes.items()}
-    summary = {
+    summary: dict[str, Any] = {
         "data": "recorded" if config.data is not None else "simulated",
         "rate": rate,
         "calibration": asdict(data.calibration),

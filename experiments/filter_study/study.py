@@ -181,8 +181,8 @@ def _study(record: Journal, config: Config, console: Console) -> Findings:
     with crew(config.workers, config.dask) as workers, progress(console, 0.0, 1.0) as begin:
         made = compute_all(attempt, trials, workers, begin("runs"), record)
     results: dict[tuple[str, float, str], list[FilterOutcome]] = {}
-    for trial, found in zip(trials, made, strict=True):
-        for name, each in zip(trial.filters, found, strict=True):
+    for trial, outcomes in zip(trials, made, strict=True):
+        for name, each in zip(trial.filters, outcomes, strict=True):
             results.setdefault((trial.model, trial.scale, name), []).append(FilterOutcome(*each))
     models = {model: _summarize_model(config, model, results) for model in config.models}
     checks = []

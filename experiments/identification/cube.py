@@ -1,4 +1,6 @@
-"""Friction, restitution and corner radius of a cube that were found on some tosses hold on others.
+"""Parameters of a cube fitted to some tosses are more likely than published ones on others.
+
+They are friction, restitution and the radius of the corners.
 
 A search for the most likely parameters stops where the order of impacts changes in one toss or
 another. So the likelihood of every toss is taken at points all over a box, first a wide one with
@@ -208,7 +210,7 @@ def replace_parameters(settings: CubeSettings, point: Array) -> CubeSettings:
     return replace(settings, **_name_values(point))
 
 
-def _name_values(point: Array) -> dict[str, float]:
+def _name_values(point: Array) -> dict[str, Any]:
     return dict(zip(NAMES, point.tolist(), strict=True))
 
 

@@ -171,9 +171,8 @@ def _simulate_ends(example: Example, config: Config, starts: Array) -> Array:
     Raises:
         InputError: A run has no event, or more than one.
     """
-    span = 0.0, example.duration
-    tolerances = {"rtol": config.rtol, "atol": config.atol}
-    batch = simulate_batch(example.system, example.mode, starts, span, **tolerances)
+    system, span = example.system, (0.0, example.duration)
+    batch = simulate_batch(system, example.mode, starts, span, rtol=config.rtol, atol=config.atol)
     batch.check()
     for start, events in zip(starts, batch.events, strict=True):
         if len(events) != 1:

@@ -23,9 +23,10 @@ from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.sensitivity.linearization import Linearization, linearize
 
-CORNER_2_SHARE = 0.3
-STIFFNESS, DAMPING = 80.0, 3.0
-FALL, SPEED, SPIN, TILT, DURATION = 0.3, 1.0, 1.5, 0.1, 0.75
+CORNER_2_SHARE = 0.3  # of the planned force on the door; see `friction`
+STIFFNESS, DAMPING = 80.0, 3.0  # N/m, N s/m, of the biped's ground
+FALL, DURATION = 0.3, 0.75  # s, until the landing and until the end
+SPEED, SPIN, TILT = 1.0, 1.5, 0.1  # m/s along the ground, rad/s, and rad in the tilted case
 
 
 @dataclass(frozen=True, eq=False)

@@ -106,7 +106,7 @@ def run(config: Config, console: Console) -> Findings:
         "variation_sizes": remainders.sizes,
         "variation_remainders": remainders.errors,
     }
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"c": c, "wanted": wanted, "found": found, "late": np.subtract(found, wanted)}
         for c, stop in stops.items()
         for wanted, found in zip(stop.locks, stop.relaxed_locks, strict=True)
