@@ -1,11 +1,11 @@
-r"""Errors over the size of what makes them: maps against simulated flows, schemes against limits.
+r"""Errors as a function of what causes them: of first-order maps against flows, of schemes.
 
-A map that is right to first order, :math:`d \mapsto \Phi d`, piecewise linear or linear, is off the
-flow from a start that is off by :math:`\varepsilon d` by
+A map that is right to first order, :math:`d \mapsto \Phi d`, linear or piecewise linear, differs
+from the flow of a start perturbed by :math:`\varepsilon d` by
 
 .. math:: |x(\varepsilon d) - x(0) - \varepsilon \Phi d| = O(\varepsilon^2),
 
-any other one by :math:`O(\varepsilon)`. The order is the slope of a line through the logarithms.
+any other map by :math:`O(\varepsilon)`. The order is the slope of a line through the logarithms.
 """
 
 from __future__ import annotations
@@ -26,51 +26,71 @@ Rows: TypeAlias = Array | Sequence[Array]
 
 @dataclass(frozen=True, eq=False)
 class Convergence:
-    """Errors (n,) of what shrinks with sizes (n,)."""
+    """Errors over the sizes of what causes them.
+
+    Attributes:
+        sizes: Sizes (n,).
+        errors: Errors (n,).
+    """
 
     sizes: Array
     errors: Array
 
     @property
     def order(self) -> float:
-        """The slope of log(errors) over log(sizes), by least squares."""
+        """Slope of log(errors) over log(sizes), by least squares."""
         return float(np.polyfit(np.log(self.sizes), np.log(self.errors), 1)[0])
 
     @property
     def relative(self) -> Convergence:
-        """The errors by the sizes, which are those of difference quotients."""
+        """Errors divided by the sizes: those of difference quotients."""
         return Convergence(self.sizes, self.errors / self.sizes)
 
 
-def convergence(
+def measure_errors(
     flow: Callable[[float], Rows], first_order: Rows, sizes: Sequence[float], norm: float = np.inf
 ) -> Convergence:
-    """The errors of a first-order map against a flow, the largest for each size.
+    """Return the largest errors of a first-order map against a flow, by size.
 
-    flow: deviations (ndx,) of the flow for a size, in several directions or at several times.
-    first_order: those that the map predicts for the size 1. norm: 2, or inf for entries.
+    Args:
+        flow: Function that returns perturbations (ndx,) of the flow for a size, one for each
+            direction or time.
+        first_order: Perturbations that the map predicts for the size 1, in the same order.
+        sizes: Sizes of the initial perturbation.
+        norm: 2, or inf for the largest entry.
     """
-    return Convergence(
-        np.array(sizes), np.array([_largest(flow(size), size, first_order, norm) for size in sizes])
-    )
+    errors = [
+        max(
+            float(np.linalg.norm(found - size * predicted, norm))
+            for found, predicted in zip(flow(size), first_order, strict=True)
+        )
+        for size in sizes
+    ]
+    return Convergence(np.array(sizes), np.array(errors))
 
 
-def _largest(found: Rows, size: float, first_order: Rows, norm: float) -> float:
-    pairs = zip(found, first_order, strict=True)
-    return max(float(np.linalg.norm(one - size * predicted, norm)) for one, predicted in pairs)
-
-
-def convergence_panel(
+def make_panel(
     label: str, found: Mapping[str, Convergence], guide: Convergence, order: float
 ) -> Panel:
-    """Errors by name on logarithmic axes, and a line of an order below those of the guide."""
+    """Return a panel of errors by name, logarithmic, with a line of an order below the guide.
+
+    Args:
+        label: Label of the ordinate.
+        found: Errors by name.
+        guide: Errors below which the line is drawn.
+        order: Slope of the line.
+    """
     return Panel(
         label, [*curves(found), power_law(guide.sizes, 0.5 * guide.errors, order)], log=True
     )
 
 
 def curves(found: Mapping[str, Convergence]) -> list[Line]:
-    """Errors by name over their sizes."""
+    """Return a curve of errors over sizes for each name.
+
+    Args:
+        found: Errors by name.
+    """
     looks = zip(found.items(), (*CURVES, REFERENCE), STYLES, strict=False)
     return [
         Line(one.sizes, np.maximum(one.errors, np.finfo(np.float64).eps), name, color, style)
@@ -78,6 +98,13 @@ def curves(found: Mapping[str, Convergence]) -> list[Line]:
     ]
 
 
-def draw_convergence(path: Path, panels: Sequence[Panel], title: str, xlabel: str) -> None:
-    """Panels of errors beside each other, over the logarithm of the sizes."""
+def draw_errors(path: Path, panels: Sequence[Panel], title: str, xlabel: str) -> None:
+    """Save panels of errors side by side, over the logarithm of the sizes.
+
+    Args:
+        path: File of the figure.
+        panels: The panels.
+        title: Title of the figure.
+        xlabel: Label of the abscissa.
+    """
     series(path, [panels], title=title, xlabel=xlabel, xlog=True)

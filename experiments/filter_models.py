@@ -1,14 +1,15 @@
 """Filter models of thrown objects: a ball, a block in a vertical plane, a cube in space.
 
-Nothing drives them, so the input is the noise alone: a force (and a torque) at the centre while
-they move, an impulse when they hit. The noise levels are square roots: of the spectral density for
-what acts all the time (N sqrt(s)), of the covariance for impulses (N s).
+No actuator drives them, so the input is noise alone: a force (and a torque) at the centre along the
+motion, an impulse at impacts. Noise levels are square roots: of the spectral density for noise of
+the flow (N sqrt(s)), of the covariance for impulses (N s).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TypeVar
+from types import ModuleType
+from typing import Any, ClassVar
 
 import numpy as np
 from hybridctl.robots import ball, block, cube
@@ -26,9 +27,10 @@ from hybridctl.estimation.filter_model import (
 )
 from hybridctl.estimation.measurement import Measurement, configuration, coordinates
 from hybridctl.estimation.noise import Noise
+from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.multibody.state import RobotStateSpace
 
-TOSSES = {  # recordings of thrown cubes, one after the other in a file
+TOSSES = {  # mapping of recorded tosses of cubes, one after the other in a file
     "time": {"rate": "rate_hz"},
     "segment": {"offsets": "offset", "index": 0},
     "channels": {
@@ -36,18 +38,42 @@ TOSSES = {  # recordings of thrown cubes, one after the other in a file
         "orientation": {"fields": "quat_wxyz", "rotation": "wxyz", "frame": "table"},
     },
 }
-P = TypeVar("P")
-_LEAST_IMPULSE = 1e-12  # N s; below, a reset has no noise
+_LEAST_IMPULSE = 1e-12
+"""Standard deviation of an impulse, N s, up to which a reset has no noise. A choice."""
 
 
 @dataclass(frozen=True)
-class BallSettings(FilterSettings):
-    """A ball in a vertical plane, seen by a camera.
+class BodySettings(FilterSettings):
+    """Settings of a filter on a thrown body.
 
-    slope in rad; position_noise in m; force_noise in N sqrt(s); reset_noise in N s; guard_noise:
-    of the height of the slope, m.
+    Fields that have the name of a parameter of the body, such as `mass`, are that parameter.
     """
 
+    body: ClassVar[type[Any]]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.parameters()
+
+    def parameters(self) -> Any:
+        """Return the parameters of the body, with its own defaults for those that are no field."""
+        names = {field.name for field in fields(self.body)}
+        return self.body(**{name: value for name, value in vars(self).items() if name in names})
+
+
+@dataclass(frozen=True)
+class BallSettings(BodySettings):
+    """A ball in a vertical plane, seen by a camera.
+
+    Attributes:
+        slope: Inclination of the surface, rad.
+        position_noise: Of the camera, m.
+        force_noise: Of the flow, N sqrt(s).
+        reset_noise: Of impulses, N s.
+        guard_noise: Of the height of the surface, m.
+    """
+
+    body = ball.BallParameters
     duration: float = 1.2
     particles: int = 2000
     mass: float = 1.0
@@ -59,28 +85,23 @@ class BallSettings(FilterSettings):
     reset_noise: NotNegative = 0.0
     guard_noise: NotNegative = 0.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.parameters()
-
-    def parameters(self) -> ball.BallParameters:
-        """The parameters of the body."""
-        return _named(ball.BallParameters, self)
-
 
 def ball_model(settings: BallSettings) -> FilterModel:
-    """State (x, z) in m and their rates; measured: the position."""
-    p = settings.parameters()
-    part = LogChannel("position", ("x", "z"), "m", "world")
-    camera = coordinates("position", [0, 1], settings.position_noise**2 * np.eye(2))
-    force, impulse = settings.force_noise**2 * np.eye(2), settings.reset_noise**2 * np.eye(2)
-    return FilterModel(
-        system=ball.system(p),
-        open=("open",),
-        sensors=(Sensor(camera, (part,)),),
-        process_noise=Noise(force, True, "force_noise", settings.compliance),
-        reset_noise=impulse_noise(impulse, settings.compliance),
-        guard_noise=surface_noise(ball.contacts(p), settings.guard_noise),
+    """Return the model of the ball: state (x, z) in m and their rates; the position is measured.
+
+    Args:
+        settings: Settings of the filter.
+    """
+    return _thrown_body(
+        ball,
+        ball.system(settings.parameters()),
+        settings,
+        Sensor(
+            coordinates("position", [0, 1], settings.position_noise**2 * np.eye(2)),
+            (LogChannel("position", ("x", "z"), "m", "world"),),
+        ),
+        np.full(2, settings.force_noise),
+        np.full(2, settings.reset_noise),
         speeds=np.full(2, 10.0),
         states=("x", "z", "vx", "vz"),
         scenario=lambda: Scenario(np.array([0.0, 1.0, 0.5, 0.0]), np.array([0.02, 0.02, 0.1, 0.1])),
@@ -90,13 +111,20 @@ def ball_model(settings: BallSettings) -> FilterModel:
 
 
 @dataclass(frozen=True)
-class BlockSettings(FilterSettings):
+class BlockSettings(BodySettings):
     """A block in a vertical plane, seen by a camera.
 
-    position_noise in m, angle_noise in rad; force_noise in N sqrt(s), torque_noise in N m sqrt(s);
-    reset_noise in N s, reset_torque in N m s; guard_noise: of the height of the ground, m.
+    Attributes:
+        position_noise: Of the camera, m.
+        angle_noise: Of the camera, rad.
+        force_noise: Of the flow, N sqrt(s).
+        torque_noise: Of the flow, N m sqrt(s).
+        reset_noise: Of impulses, N s.
+        reset_torque: Of angular impulses, N m s.
+        guard_noise: Of the height of the ground, m.
     """
 
+    body = block.BlockParameters
     duration: float = 0.6
     particles: int = 100
     width: float = 0.2
@@ -112,37 +140,31 @@ class BlockSettings(FilterSettings):
     reset_torque: NotNegative = 0.0
     guard_noise: NotNegative = 0.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.parameters()
-
-    def parameters(self) -> block.BlockParameters:
-        """The parameters of the body."""
-        return _named(block.BlockParameters, self)
-
 
 def block_model(settings: BlockSettings) -> FilterModel:
-    """State (x, z, pitch) in m and rad and their rates; measured: position and pitch."""
-    p = settings.parameters()
+    """Return the model of the block: state (x, z, pitch) in m and rad and their rates.
+
+    Position and pitch are measured.
+
+    Args:
+        settings: Settings of the filter.
+    """
     parts = (
         LogChannel("position", ("x", "z"), "m", "world"),
         LogChannel("pitch", ("pitch",), "rad", "world"),
     )
     deviations = np.array([settings.position_noise] * 2 + [settings.angle_noise])
-    push = np.array([settings.force_noise] * 2 + [settings.torque_noise])
-    kick = np.array([settings.reset_noise] * 2 + [settings.reset_torque])
-    return FilterModel(
-        system=block.system(p, actuated=True),
-        open=("open", "open"),
-        sensors=(Sensor(coordinates("pose", [0, 1, 2], np.diag(deviations**2)), parts),),
-        process_noise=Noise(np.diag(push**2), True, "force_noise", settings.compliance),
-        reset_noise=impulse_noise(np.diag(kick**2), settings.compliance),
-        guard_noise=surface_noise(block.contacts(p), settings.guard_noise),
+    spread = np.array([0.01, 0.01, 0.01, 0.05, 0.05, 0.05])
+    return _thrown_body(
+        block,
+        block.system(settings.parameters(), actuated=True),
+        settings,
+        Sensor(coordinates("pose", [0, 1, 2], np.diag(deviations**2)), parts),
+        np.array([settings.force_noise] * 2 + [settings.torque_noise]),
+        np.array([settings.reset_noise] * 2 + [settings.reset_torque]),
         speeds=np.array([10.0, 10.0, 20.0]),
         states=("x", "z", "pitch", "vx", "vz", "spin"),
-        scenario=lambda: Scenario(
-            np.array([0.0, 0.3, 0.2, 1.0, 0.0, 0.0]), np.array([0.01, 0.01, 0.01, 0.05, 0.05, 0.05])
-        ),
+        scenario=lambda: Scenario(np.array([0.0, 0.3, 0.2, 1.0, 0.0, 0.0]), spread),
         shown_names=("x [m]", "z [m]", "pitch [rad]", "vx [m/s]", "vz [m/s]", "spin [rad/s]"),
         pose=lambda x: np.array(
             [x[0], 0.0, x[1], 0.0, np.sin(0.5 * x[2]), 0.0, np.cos(0.5 * x[2])]
@@ -151,15 +173,19 @@ def block_model(settings: BlockSettings) -> FilterModel:
 
 
 @dataclass(frozen=True)
-class CubeSettings(FilterSettings):
+class CubeSettings(BodySettings):
     """A cube in space, seen by a camera; the defaults suit the ContactNets recordings.
 
-    Noise as for the block, with guard_noise that of the table's height: the recorded corners are
-    up to 5 mm below it. Corners that hit more slowly than restitution_threshold, m/s, do not
-    rebound. rounding: the radius of the corners, m; table: its height, m, see
-    `cube.CubeParameters`.
+    Noise as for the block. Recorded corners are up to 5 mm below the table, hence its guard noise.
+
+    Attributes:
+        restitution_threshold: Normal speed, m/s, below which corners do not rebound.
+        rounding: Radius of the corners, m.
+        table: Height of the table, m, see `cube.CubeParameters`.
+        guard_noise: Of the height of the table, m.
     """
 
+    body = cube.CubeParameters
     duration: float = 0.5
     rate: float = 148.0
     particles: int = 30
@@ -179,17 +205,13 @@ class CubeSettings(FilterSettings):
     reset_torque: NotNegative = 5e-4
     guard_noise: NotNegative = 1e-3
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.parameters()
-
-    def parameters(self) -> cube.CubeParameters:
-        """The parameters of the body."""
-        return _named(cube.CubeParameters, self)
-
 
 def cube_model(settings: CubeSettings) -> FilterModel:
-    """State: pose in m, and velocities in the frame of the cube; measured: the pose."""
+    """Return the model of the cube: pose in m, velocities in its own frame; pose measured.
+
+    Args:
+        settings: Settings of the filter.
+    """
     p = settings.parameters()
     space = RobotStateSpace(cube.robot(p, actuated=True))
     parts = (
@@ -197,19 +219,17 @@ def cube_model(settings: CubeSettings) -> FilterModel:
         LogChannel("orientation", ("qx", "qy", "qz", "qw"), frame="table", quaternion=True),
     )
     deviations = np.repeat([settings.position_noise, settings.angle_noise], 3)
-    push = np.repeat([settings.force_noise, settings.torque_noise], 3)
-    kick = np.repeat([settings.reset_noise, settings.reset_torque], 3)
     camera: Measurement = configuration("pose", space, np.diag(deviations**2))
     attitude = Rotation.from_euler("xyz", (0.5, 0.3, 0.2)).as_quat()
     mean = np.concatenate([[0.0, 0.0, 0.2], attitude, [1.0, 0.2, 0.0], [2.0, 6.0, -1.0]])
     velocities = ("vx", "vy", "vz", "wx", "wy", "wz")
-    return FilterModel(
-        system=cube.system(p, actuated=True),
-        open=("open",) * 8,
-        sensors=(Sensor(camera, parts),),
-        process_noise=Noise(np.diag(push**2), True, "force_noise", settings.compliance),
-        reset_noise=impulse_noise(np.diag(kick**2), settings.compliance),
-        guard_noise=surface_noise(cube.contacts(p), settings.guard_noise),
+    return _thrown_body(
+        cube,
+        cube.system(p, actuated=True),
+        settings,
+        Sensor(camera, parts),
+        np.repeat([settings.force_noise, settings.torque_noise], 3),
+        np.repeat([settings.reset_noise, settings.reset_torque], 3),
         speeds=np.repeat([10.0, 50.0], 3),
         states=("x", "y", "z", "qx", "qy", "qz", "qw", *velocities),
         scenario=lambda: Scenario(mean, np.repeat([0.01, 0.02, 0.05, 0.2], 3)),
@@ -218,27 +238,58 @@ def cube_model(settings: CubeSettings) -> FilterModel:
             *(f"{name} [m/s]" for name in velocities[:3]),
             *(f"{name} [rad/s]" for name in velocities[3:]),
         ),
-        shown=_in_the_world,
+        shown=_show_in_world,
         pose=lambda x: x[:7],
         mapping=TOSSES,
     )
 
 
-def _in_the_world(x: Array, p: Array) -> tuple[Array, Array]:
-    """Position along the axes of the world, and velocities; with their deviations."""
+def _show_in_world(x: Array, p: Array) -> tuple[Array, Array]:
+    """Return position (3,) along the axes of the world and velocities (6,), with deviations."""
     turn = Rotation.from_quat(x[3:7]).as_matrix()
     variances = np.concatenate([np.diag(turn @ p[:3, :3] @ turn.T), np.diag(p)[6:]])
     return np.concatenate([x[:3], x[7:]]), np.sqrt(np.maximum(variances, 0.0))
 
 
 def impulse_noise(covariance: Array, compliance: float) -> Noise | None:
-    """The noise of impulses with a covariance, (N s)^2 or (N m s)^2; None where there is none."""
+    """Return the noise of impulses, or None where there is none.
+
+    Args:
+        covariance: Covariance of impulses, (N s)^2 and (N m s)^2.
+        compliance: Share of it by which closed contacts give way, see `Noise`.
+    """
     if np.diag(covariance).max() <= _LEAST_IMPULSE**2:
         return None
     return Noise(covariance, True, "reset_noise", compliance)
 
 
-def _named(kind: type[P], settings: FilterSettings) -> P:
-    """The parameters of a robot that settings have by the same names; the others are its own."""
-    names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
-    return kind(**{name: value for name, value in vars(settings).items() if name in names})
+def _thrown_body(
+    robot: ModuleType,
+    system: HybridSystem,
+    settings: Any,
+    camera: Sensor,
+    force: Array,
+    impulse: Array,
+    **shown: Any,
+) -> FilterModel:
+    """Return the filter model of a body whose input is a force and torque at its centre.
+
+    Args:
+        robot: Module of the body.
+        system: Hybrid system of the body.
+        settings: Settings of the filter.
+        camera: The sensor.
+        force: Roots (m,) of the spectral density of the input along the motion.
+        impulse: Standard deviations (m,) of the impulse at an impact.
+        shown: Further attributes of `FilterModel`.
+    """
+    contacts = robot.contacts(settings.parameters())
+    return FilterModel(
+        system=system,
+        open=("open",) * len(contacts),
+        sensors=(camera,),
+        process_noise=Noise(np.diag(force**2), True, "force_noise", settings.compliance),
+        reset_noise=impulse_noise(np.diag(impulse**2), settings.compliance),
+        guard_noise=surface_noise(contacts, settings.guard_noise),
+        **shown,
+    )

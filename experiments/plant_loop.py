@@ -11,9 +11,17 @@ from hybridctl.hybrid.plant import Plant, Sample
 def driven(
     plant: Plant, time: float, state: Array, control: Callable[[Sample], Array]
 ) -> Iterator[Sample]:
-    """The samples of a plant from a time in s and a state on, without end.
+    """Step a plant under a control, without end.
 
-    control: makes of a sample the input that is held until the next one; asked when that is.
+    Args:
+        plant: The plant.
+        time: Time of the start, s.
+        state: State at the start.
+        control: Function of a sample that returns the input held until the next one. It is called
+            when that sample is asked for.
+
+    Yields:
+        The samples, from the start on.
     """
     sample = plant.reset(time, state)
     while True:

@@ -1,8 +1,8 @@
-r"""A biped lands on both feet at once: its flow as a function of the pitch, after [Bder] Fig. 4.
+r"""The flow of a biped landing on both feet at once is smooth in its pitch, has a kink, or jumps.
 
 Dropped level, both feet touch together; with some pitch, one after the other. How the motion a
 moment after the landing depends on the initial pitch, near level, is up to the forces of the ground
-([Bder] 3.2):
+([Bder] 3.2, Fig. 4):
 
 - `linear` dampers, [Bder] (16): both orders of touching have one derivative, the flow is smooth;
 - dampers `by feet` (beta / 2 with one foot in the ground): each order has its own, and the flow a
@@ -18,7 +18,7 @@ moment after the landing depends on the initial pitch, near level, is up to the 
   is no saltation piecewise: `AmbiguousEventError`.
 
 Soft ground that is made stiffer tends to the rigid one: in the state at any damping, and in the
-derivative as far as a touch gets shorter than what a deviation puts between touches. That is so
+derivative as far as a touch gets shorter than what a perturbation puts between touches. That is so
 where no foot feels the other one's push (:math:`Da_{left} M^{-1} Da_{right}^T = 0`, `uncoupled`),
 or with dampers in proportion to the stiffness (`overdamped`), not for `coupled` feet at a constant
 damping ratio.
@@ -29,20 +29,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
-from hybridctl.experiments.convergence import convergence
+from hybridctl.experiments.convergence import measure_errors
+from hybridctl.experiments.runners import tabulate
 from hybridctl.robots import biped
 from hybridctl.robots.biped import AIR, BipedParameters
 from rich.console import Console
-from rich.table import Table
 
 from hybridctl import HybridSystem, HybridTrajectory, linearize, simulate, simulate_batch
 from hybridctl.app.experiment import Check, Findings, experiment, studied
 from hybridctl.app.page.motion import Mover, Scene, write_motion
 from hybridctl.app.plots import REFERENCE, TRACKING, Line, Panel, series
-from hybridctl.app.report import record_table
 from hybridctl.base.checks import Array, check_number
 from hybridctl.base.errors import AmbiguousEventError
 from hybridctl.base.run_folder import RunFolder
@@ -55,6 +54,8 @@ SUMMARY = "a biped lands on both feet at once: smooth, or with a kink, in its in
 PITCH, RISE, SPIN = 2, 4, 5  # of x = (x, y, pitch) and their rates
 LEFT_FIRST, RIGHT_FIRST = (0, 1), (1, 0)
 SIGNS = np.array([-1.0, 1.0])  # of the pitch
+SIDES = ((-1.0, REFERENCE, "right foot first"), (1.0, TRACKING, "left foot first"))
+TANGENT = 0.6  # length of a drawn tangent, of the reach
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class Config(Settings):
         self.long()
 
     def long(self) -> BipedParameters:
-        """The robot with long limbs."""
+        """Return the robot with long limbs."""
         return replace(self.robot, length=self.long_length, height=self.long_height)
 
 
@@ -101,30 +102,38 @@ class Variant:
     printed: bool = False
 
     def drop(self, config: Config, pitch: float, method: str = "DOP853") -> HybridTrajectory:
-        """Fall from rest with this pitch, rad, until the time `after` the level landing.
+        """Return the fall from rest until the time `after` the level landing.
 
-        method: of the integrator, implicit for stiff ground.
+        Args:
+            config: Settings.
+            pitch: Initial pitch, rad.
+            method: Method of the integrator, implicit for stiff ground.
         """
-        ((start, *_), span), tol = self._falls(config, [pitch]), config.tolerance
+        ((start, *_), span), tol = self._starts(config, [pitch]), config.tolerance
         window = 1e-8 if pitch == 0.0 else 0.0
         return simulate(
             self.system, AIR, start, span,
             method=method, rtol=tol, atol=tol, event_window=window, on_zeno="rest",
         )  # fmt: skip
 
-    def ends(self, config: Config, pitches: Array) -> Array:
-        """Where drops with pitches (n,), none of them level, end: states (n, 6)."""
-        (starts, span), tol = self._falls(config, pitches), config.tolerance
+    def drop_many(self, config: Config, pitches: Array) -> Array:
+        """Return the final states (n, 6) of falls with pitches (n,), none of them level.
+
+        Args:
+            config: Settings.
+            pitches: Initial pitches, rad.
+        """
+        (starts, span), tol = self._starts(config, pitches), config.tolerance
         found = simulate_batch(
             self.system, AIR, starts, span, rtol=tol, atol=tol, event_window=0.0, on_zeno="rest"
         )
         found.check()
         return found.states
 
-    def _falls(
+    def _starts(
         self, config: Config, pitches: Sequence[float] | Array
     ) -> tuple[Array, tuple[float, float]]:
-        """Starts (n, 6), and the span of time."""
+        """Return initial states (n, 6), and the span of time."""
         starts = np.tile(biped.start(self.parameters), (len(pitches), 1))
         starts[:, PITCH] = pitches
         return starts, (0.0, biped.touchdown(self.parameters)[0] + config.after)
@@ -135,9 +144,9 @@ class DropResult:
     """The drops of one variant: final states (points, 6) by pitch (points,), and derivatives.
 
     level: the final state (6,) without a pitch. sides: the derivatives (6,) of the final state for
-    falling and rising pitch, by |pitch|; None where the orders of the feet lead apart. differences
-    (steps, 2, 6): of the simulations, in the same directions, and their largest errors (steps,)
-    against the derivatives.
+    falling and rising pitch, by |pitch|; None where the orders of the feet do not agree.
+    differences (steps, 2, 6): of the simulations, in the same directions, and their largest errors
+    (steps,) against the derivatives.
     """
 
     variant: Variant
@@ -151,28 +160,61 @@ class DropResult:
 
 
 def quick(config: Config) -> Config:
-    """The settings with fewer drops."""
+    """Return the settings with fewer drops."""
     return replace(config, points=13, steps=(1e-3, 1e-4), stiffnesses=(1e4, 1e6))
 
 
 @experiment
 def run(config: Config, console: Console) -> Findings:
-    """Drop every biped."""
-    results = studied(variants(config), partial(study, config), console)
-    limits = {name: limit(config, *feet) for name, feet in stiffened(config).items()}
-    summary = {name: record(config, result) for name, result in results.items()}
+    """Return the findings of drops of every biped."""
+    short, long = config.robot, config.long()
+    variants = {
+        "linear": Variant(short, biped.soft(short, damping="linear")),
+        "by feet": Variant(short, biped.soft(short, damping="by_feet"), printed=True),
+        "rigid": Variant(long, biped.rigid(long)),
+        "rigid, short": Variant(short, biped.rigid(short)),
+    }
+    results = studied(variants, partial(_study_variant, config), console)
+    limits = _compare_stiff_ground(config)
+    summary = {name: _record(config, result) for name, result in results.items()}
 
     def draw(folder: RunFolder) -> None:
-        draw_flow(folder, results)
-        write_drops(folder, config)
+        _draw_flow(folder, results)
+        _write_drops(folder, config, variants["rigid"])
 
-    last = {name: found.derivatives[-1] for name, found in limits.items()}
+    rows = {
+        name: {**s, "error": s["errors"].min() if s["has_cascade"] else None}
+        for name, s in summary.items()
+    }
+    stiffening = {
+        name: [
+            {"stiffness": stiffness, "state": state, "derivative": derivative}
+            for stiffness, state, derivative in zip(
+                config.stiffnesses, found["states"], found["derivatives"], strict=True
+            )
+        ]
+        for name, found in limits.items()
+    }
+    last = {name: found["derivatives"][-1] for name, found in limits.items()}
     against = "error of the derivative against rigid ground"
     return Findings(
-        {**summary, "rigid limit": {name: found._asdict() for name, found in limits.items()}},
-        [flow_table(config, summary), LEGEND, limit_table(config, limits)],
+        {**summary, "rigid limit": limits},
         [
-            *checks(summary),
+            tabulate(
+                f"Derivatives of rise and spin by the initial pitch, {config.after:g} s after "
+                "landing [m/s, rad/s per rad]",
+                rows,
+                FLOW,
+            ),
+            LEGEND,
+            tabulate(
+                f"Soft ground against rigid ground {config.settled:g} s after a level landing",
+                stiffening,
+                STIFFENING,
+            ),
+        ],
+        [
+            *_check_claims(summary),
             Check(f"uncoupled feet: {against}", last["uncoupled"], 1e-2),
             Check(f"overdamped: {against}", last["overdamped"], 5e-6),
         ],
@@ -180,36 +222,43 @@ def run(config: Config, console: Console) -> Findings:
     )
 
 
-def variants(config: Config) -> dict[str, Variant]:
-    """The bipeds by name."""
-    short, long = config.robot, config.long()
-    return {
-        "linear": Variant(short, biped.soft(short, damping="linear")),
-        "by feet": Variant(short, biped.soft(short, damping="by_feet"), printed=True),
-        "rigid": Variant(long, biped.rigid(long)),
-        "rigid, short": Variant(short, biped.rigid(short)),
-    }
+FLOW = {
+    "ground": "{name}",
+    "rise, falls": f"{{derivative_pitch_falls[{RISE}]:.3f}}",
+    "spin, falls": f"{{derivative_pitch_falls[{SPIN}]:.3f}}",
+    "rise, rises": f"{{derivative_pitch_rises[{RISE}]:.3f}}",
+    "spin, rises": f"{{derivative_pitch_rises[{SPIN}]:.3f}}",
+    "by x": f"{{difference_of_orders[{RISE}][0]:.3f}}",
+    "by pitch": f"{{difference_of_orders[{RISE}][{PITCH}]:.3f}}",
+    "simulation": "{error:.0e}",
+}
+STIFFENING = {
+    "feet": "{name}",
+    "stiffness [N/m]": "{stiffness:.0e}",
+    "error of the state": "{state:.0e}",
+    "derivative": "{derivative:.0e}",
+}
+LEGEND = (
+    "falls, rises: by the size of a pitch that falls or rises\n"
+    "by x, by pitch: difference of the orders' saltation products, of the rise\n"
+    "simulation: error of the derivatives against differences of simulations"
+)
 
 
-class RigidLimit(NamedTuple):
-    """How far the final state on soft ground, and its derivative, are from those on rigid ground.
+def _compare_stiff_ground(config: Config) -> dict[str, dict[str, list[float]]]:
+    """Return largest errors of the final state and its derivative against rigid ground.
 
-    The largest entries, for each stiffness.
+    By biped, for each stiffness. Coupled feet press each other down, uncoupled ones do not.
+
+    Args:
+        config: Settings.
     """
+    later, tol = replace(config, after=config.settled), config.tolerance
 
-    states: list[float]
-    derivatives: list[float]
-
-
-Damping = Callable[[float], float]
-
-
-def stiffened(config: Config) -> dict[str, tuple[BipedParameters, Damping]]:
-    """Bipeds and the damping of a stiffness, in N s/m and N/m.
-
-    Coupled feet press each other down, uncoupled ones do not feel each other.
-    """
-    long, apart = config.long(), biped.uncoupled(config.robot)
+    def simulate_end(robot: BipedParameters, system: HybridSystem) -> tuple[Array, Array]:
+        run = Variant(robot, system).drop(later, 0.0, "Radau")
+        found = linearize(system, run, rtol=tol, atol=tol)
+        return run.final_state, found.derivative(np.vstack([np.eye(6), -np.eye(6)]))
 
     def by_ratio(stiffness: float) -> float:
         return 2.0 * config.damping_ratio * float(np.sqrt(stiffness * config.robot.mass))
@@ -217,71 +266,54 @@ def stiffened(config: Config) -> dict[str, tuple[BipedParameters, Damping]]:
     def by_time(stiffness: float) -> float:
         return config.damping_time * stiffness
 
-    return {
-        "coupled": (long, by_ratio),
-        "uncoupled": (apart, by_ratio),
-        "overdamped": (long, by_time),
-    }
+    limits = {}
+    for name, robot, damping in (
+        ("coupled", config.long(), by_ratio),
+        ("uncoupled", biped.uncoupled(config.robot), by_ratio),
+        ("overdamped", config.long(), by_time),
+    ):
+        wanted = simulate_end(robot, biped.rigid(robot))
+        limits[name] = {"states": list[float](), "derivatives": list[float]()}
+        for stiffness in config.stiffnesses:
+            ground = replace(robot, stiffness=stiffness, damping=damping(stiffness))
+            ends = simulate_end(robot, biped.soft(ground))
+            for errors, one, other in zip(limits[name].values(), ends, wanted, strict=True):
+                errors.append(float(np.abs(one - other).max()))
+    return limits
 
 
-def limit(config: Config, robot: BipedParameters, damping: Damping) -> RigidLimit:
-    """The errors of ground of each stiffness, for one biped."""
-    later = replace(config, after=config.settled)
+def _study_variant(config: Config, variant: Variant, tick: Callable[[float], None]) -> DropResult:
+    """Return all drops of one variant, and its derivatives at level.
 
-    def ends(system: HybridSystem) -> tuple[Array, Array]:
-        run = Variant(robot, system).drop(later, 0.0, "Radau")
-        found = linearize(system, run, rtol=config.tolerance, atol=config.tolerance)
-        return run.final_state, found.derivative(np.vstack([np.eye(6), -np.eye(6)]))
-
-    wanted, errors = ends(biped.rigid(robot)), RigidLimit([], [])
-    for stiffness in config.stiffnesses:
-        ground = replace(robot, stiffness=stiffness, damping=damping(stiffness))
-        for kept, one, other in zip(errors, ends(biped.soft(ground)), wanted, strict=True):
-            kept.append(float(np.abs(one - other).max()))
-    return errors
-
-
-def limit_table(config: Config, limits: Mapping[str, RigidLimit]) -> Table:
-    """The errors of stiffening ground."""
-    rows = [
-        {"feet": name, "stiffness": stiffness, "state": state, "derivative": derivative}
-        for name, found in limits.items()
-        for stiffness, state, derivative in zip(config.stiffnesses, *found, strict=True)
-    ]
-    columns = {
-        "feet": "{feet}",
-        "stiffness [N/m]": "{stiffness:.0e}",
-        "error of the state": "{state:.0e}",
-        "derivative": "{derivative:.0e}",
-    }
-    title = f"Soft ground against rigid ground {config.settled:g} s after a level landing"
-    return record_table(title, rows, columns)
-
-
-def study(config: Config, variant: Variant, tick: Callable[[float], None]) -> DropResult:
-    """All drops of one variant, and its derivatives at level."""
+    Args:
+        config: Settings.
+        variant: The variant.
+        tick: Function that is called with the share that is done.
+    """
     nominal = variant.drop(config, 0.0)
-    level = nominal.final_state
-    found, sides = None, None
+    level, found, sides, errors = nominal.final_state, None, None, None
     try:
         found = linearize(variant.system, nominal, rtol=config.tolerance, atol=config.tolerance)
         sides = found.derivative(SIGNS[:, None] * np.eye(6)[PITCH])
     except AmbiguousEventError:
-        pass
+        pass  # the claim about short limbs on rigid ground
     pitches = np.linspace(-config.reach, config.reach, config.points)
     finals, off = np.tile(level, (config.points, 1)), pitches != 0.0
-    finals[off] = variant.ends(config, pitches[off])
-    near = {step: variant.ends(config, step * SIGNS) - level for step in config.steps}
-    errors = None
+    finals[off] = variant.drop_many(config, pitches[off])
+    near = {step: variant.drop_many(config, step * SIGNS) - level for step in config.steps}
     if sides is not None:
-        errors = convergence(near.__getitem__, sides, config.steps).relative.errors
+        errors = measure_errors(near.__getitem__, sides, config.steps).relative.errors
     differences = np.array([near[step] / step for step in config.steps])
     tick(1.0)
     return DropResult(variant, pitches, finals, level, found, sides, differences, errors)
 
 
 def difference_of_orders(p: BipedParameters) -> Array:
-    """The matrix [Bder] (19) (6, 6): left foot first minus right foot first, with l, m and c."""
+    """Return the matrix [Bder] (19) (6, 6): left foot first minus right foot first.
+
+    Args:
+        p: Parameters, of which l, m and c enter.
+    """
     across, beta = np.cos(p.spread), p.damping / p.mass
     found = np.zeros((6, 6))
     found[RISE, 0] = -4.0 * beta * p.curvature * p.length * across
@@ -291,8 +323,13 @@ def difference_of_orders(p: BipedParameters) -> Array:
     return found
 
 
-def record(config: Config, result: DropResult) -> dict[str, Any]:
-    """A variant as it stands in summary.json; derivatives in SI units per rad."""
+def _record(config: Config, result: DropResult) -> dict[str, Any]:
+    """Return a variant as it stands in summary.json; derivatives in SI units per rad.
+
+    Args:
+        config: Settings.
+        result: Drops of the variant.
+    """
     found: dict[str, Any] = {
         "has_cascade": result.map is not None,
         "steps": config.steps,
@@ -305,9 +342,9 @@ def record(config: Config, result: DropResult) -> dict[str, Any]:
     jump = result.map.jumps[0]
     assert isinstance(jump, PiecewiseLinearJump)
     orders = jump.matrix(LEFT_FIRST) - jump.matrix(RIGHT_FIRST)
-    expected = difference_of_orders(result.variant.parameters)
-    if not result.variant.printed:
-        expected = np.zeros_like(expected)
+    expected = np.zeros((6, 6))
+    if result.variant.printed:
+        expected = difference_of_orders(result.variant.parameters)
     return found | {
         "derivative_pitch_falls": result.sides[0],
         "derivative_pitch_rises": result.sides[1],
@@ -319,8 +356,8 @@ def record(config: Config, result: DropResult) -> dict[str, Any]:
     }
 
 
-def checks(summary: Mapping[str, Any]) -> list[Check]:
-    """Where the final state is smooth in the pitch, has a kink or jumps, as [Bder] (19) says."""
+def _check_claims(summary: Mapping[str, Any]) -> list[Check]:
+    """Return checks of where the final state is smooth in the pitch, has a kink or jumps."""
     found = []
     for name, s in summary.items():
         if not s["has_cascade"]:
@@ -337,80 +374,44 @@ def checks(summary: Mapping[str, Any]) -> list[Check]:
     return found
 
 
-LEGEND = (
-    "falls, rises: by the size of a pitch that falls or rises\n"
-    "by x, by pitch: difference of the orders' saltation products, of the rise\n"
-    "simulation: error of the derivatives against differences of simulations"
-)
+def _write_drops(folder: RunFolder, config: Config, rigid: Variant) -> None:
+    """Write the motion of the rigid biped, each drop a scene, until a while after its landing."""
+    longer, p = replace(config, after=0.3), rigid.parameters
+    ground = np.array([(x, -p.curvature * x**2) for x in np.linspace(-0.7, 0.7, 41)])
 
+    def outline(x: Array) -> list[Array]:
+        sides = ((-1.0, x[2] + p.spread), (1.0, x[2] - p.spread))
+        feet = [x[:2] + s * p.length * np.array([np.cos(a), np.sin(a)]) for s, a in sides]
+        return [np.array([feet[0], x[:2], feet[1]])]
 
-def flow_table(config: Config, summary: Mapping[str, Any]) -> Table:
-    """One-sided derivatives of the rise and the spin, the difference of orders, the error."""
-    rows = [
-        {"name": name, **s, "error": s["errors"].min() if s["has_cascade"] else None}
-        for name, s in summary.items()
-    ]
-    columns = {"ground": "{name}"}
-    for side in ("falls", "rises"):
-        columns[f"rise, {side}"] = f"{{derivative_pitch_{side}[{RISE}]:.3f}}"
-        columns[f"spin, {side}"] = f"{{derivative_pitch_{side}[{SPIN}]:.3f}}"
-    columns |= {
-        "by x": f"{{difference_of_orders[{RISE}][0]:.3f}}",
-        "by pitch": f"{{difference_of_orders[{RISE}][{PITCH}]:.3f}}",
-        "simulation": "{error:.0e}",
-    }
-    title = (
-        f"Derivatives of rise and spin by the initial pitch, {config.after:g} s after landing "
-        "[m/s, rad/s per rad]"
-    )
-    return record_table(title, rows, columns)
-
-
-SHOWN = ((4, "rise [m/s]"), (5, "pitch rate [rad/s]"))
-SIDES = ((-1.0, REFERENCE, "right foot first"), (1.0, TRACKING, "left foot first"))
-TANGENT = 0.6  # of the reach, on either side
-
-
-def write_drops(folder: RunFolder, config: Config) -> None:
-    """The motion of the rigid biped, each drop a scene, until a while after it has landed."""
-    longer, rigid = replace(config, after=0.3), variants(config)["rigid"]
-    ground = [(x, -rigid.parameters.curvature * x**2) for x in np.linspace(-0.7, 0.7, 41)]
     pitches = {"level": 0.0, "left foot first": config.reach, "right foot first": -config.reach}
-    scenes = []
-    for title, pitch in pitches.items():
-        mover = Mover("biped", rigid.drop(longer, pitch), partial(_outline, rigid.parameters))
-        scenes.append(Scene(title, [mover], [np.array(ground)]))
+    scenes = [
+        Scene(title, [Mover("biped", rigid.drop(longer, pitch), outline)], [ground])
+        for title, pitch in pitches.items()
+    ]
     write_motion(folder, scenes)
 
 
-def _outline(p: BipedParameters, x: Array) -> list[Array]:
-    """The lines of both limbs, from the body to their feet."""
-    sides = ((-1.0, x[2] + p.spread), (1.0, x[2] - p.spread))
-    feet = [x[:2] + s * p.length * np.array([np.cos(a), np.sin(a)]) for s, a in sides]
-    return [np.array([feet[0], x[:2], feet[1]])]
+def _draw_flow(folder: RunFolder, results: Mapping[str, DropResult]) -> None:
+    """Save a row for each ground: drops as dots, and the one-sided derivatives as tangents.
 
-
-def draw_flow(folder: RunFolder, results: Mapping[str, DropResult]) -> None:
-    """A row for each ground: drops as dots, and the one-sided derivatives as tangents."""
-    rows = [
-        [
-            Panel(f"{name}\n{label}", _flow(result, component, named=not (i or k)), least=2e-3)
-            for k, (component, label) in enumerate(SHOWN)
-        ]
-        for i, (name, result) in enumerate(results.items())
-    ]
+    Args:
+        folder: Folder of the run.
+        results: Drops by ground.
+    """
+    rows = []
+    for i, (name, result) in enumerate(results.items()):
+        row = []
+        for k, label in ((RISE, "rise [m/s]"), (SPIN, "pitch rate [rad/s]")):
+            named = i == 0 and k == RISE
+            dots = "simulated" if named else None
+            lines = [Line(result.pitches, result.finals[:, k], dots, "black", ".")]
+            size = np.array([0.0, TANGENT * float(result.pitches.max())])
+            slopes = () if result.sides is None else result.sides[:, k]
+            for slope, (sign, color, side) in zip(slopes, SIDES, strict=result.sides is not None):
+                tangent = result.level[k] + slope * size
+                lines.append(Line(sign * size, tangent, side if named else None, color))
+            row.append(Panel(f"{name}\n{label}", lines, least=2e-3))
+        rows.append(row)
     title = "A biped a moment after it has landed, on four kinds of ground"
     series(folder / "figures/flow.png", rows, title=title, xlabel="initial pitch [rad]")
-
-
-def _flow(result: DropResult, component: int, *, named: bool) -> list[Line]:
-    """A component of the final state over the pitch; without tangents where it jumps at level."""
-    label = "simulated" if named else None
-    lines = [Line(result.pitches, result.finals[:, component], label, "black", ".")]
-    if result.sides is None:
-        return lines
-    size = np.array([0.0, TANGENT * float(result.pitches.max())])
-    return lines + [
-        Line(sign * size, result.level[component] + slope * size, name if named else None, color)
-        for slope, (sign, color, name) in zip(result.sides[:, component], SIDES, strict=True)
-    ]

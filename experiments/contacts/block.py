@@ -1,6 +1,6 @@
-"""A block that lands, slides, stops and is lifted; one that slides; one that rocks.
+"""A block lands, slides, stops and is lifted, and another one rocks, as closed forms say.
 
-The first is the story of Fig. 2.5 of the reference-spreading thesis: dropped tilted with a
+The first motion is that of Fig. 2.5 of the reference-spreading thesis: dropped tilted with a
 horizontal speed, the block hits the ground with one corner, slides on it, hits with the other,
 slides on both and stops; then a growing force lifts one corner after the other.
 
@@ -42,7 +42,7 @@ from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 
 SUMMARY = "a block lands, slides, stops and is lifted; another one rocks to Housner's rule"
 
-WITHIN = 1e-5  # s, m, N s, J, and parts of energy: what the tolerances of a quick run leave
+WITHIN = 1e-5  # s, m, N s, J, and parts of energy: error that the tolerances of a quick run leave
 OPEN, SLIDING, PIVOTING = ("open", "open"), ("slip+", "slip+"), ("open", "stick")
 
 
@@ -78,35 +78,39 @@ class Config(Settings):
 
     @property
     def model(self) -> block.BlockParameters:
-        """The block that lands and that slides."""
+        """Parameters of the block that lands and of the one that slides."""
         return block.BlockParameters(friction=self.friction)
 
 
 def quick(config: Config) -> Config:
-    """The settings with looser tolerances and less rocking."""
+    """Return the settings with looser tolerances and less rocking."""
     return replace(config, rtol=1e-7, atol=1e-7, rocking_duration=1.0)
 
 
 @experiment
 def run(config: Config, console: Console) -> Findings:
-    """Simulate the three motions beside their closed forms."""
+    """Return the findings of the three motions beside their closed forms."""
     blocks = KnownMotions(
-        motions(config),
+        _define_motions(config),
         "Blocks against closed forms",
         "every impulse, stop and release is the closed form's",
         WITHIN,
         lambda runs: [
-            scene("The block that lands and is lifted", config.model, runs["landing"]),
-            scene("The rocking block", block.ROCKING, runs["rocking"]),
+            _define_scene("The block that lands and is lifted", config.model, runs["landing"]),
+            _define_scene("The rocking block", block.ROCKING, runs["rocking"]),
         ],
-        lambda runs, folder: draw_snapshots(config, runs["landing"], folder),
-        lambda runs: [event_table(runs["landing"])],
+        lambda runs, folder: _draw_snapshots(config, runs["landing"], folder),
+        lambda runs: [_tabulate_events(runs["landing"])],
     )
-    return blocks.findings(config.rtol, config.atol, console)
+    return blocks.simulate(config.rtol, config.atol, console)
 
 
-def motions(config: Config) -> dict[str, KnownMotion]:
-    """The block that lands and is lifted, the one that slides, the one that rocks."""
+def _define_motions(config: Config) -> dict[str, KnownMotion]:
+    """Return the block that lands and is lifted, the one that slides, the one that rocks.
+
+    Args:
+        config: Settings.
+    """
     model = config.model
     slide_time = 1.2 * config.slide_speed / (model.friction * model.gravity)
     on_ground = np.array([0.0, 0.5 * model.height, 0.0, config.slide_speed, 0.0, 0.0])
@@ -114,61 +118,61 @@ def motions(config: Config) -> dict[str, KnownMotion]:
         "landing": KnownMotion(
             block.system(model, actuated=True),
             OPEN,
-            tilted(config),
+            _tilted_start(config),
             config.landing_duration,
-            partial(compare_landing, config),
-            lambda t, x: lift(config, t),
+            partial(_compare_landing, config),
+            lambda t, x: _lifting_force(config, t),
             "The block that lands and is lifted",
         ),
         "sliding": KnownMotion(
-            block.system(model), SLIDING, on_ground, slide_time, partial(compare_sliding, config)
+            block.system(model), SLIDING, on_ground, slide_time, partial(_compare_sliding, config)
         ),
         "rocking": KnownMotion(
             block.system(block.ROCKING),
             PIVOTING,
-            leaning(config),
+            _leaning_start(config),
             config.rocking_duration,
-            partial(compare_rocking, config),
+            partial(_compare_rocking, config),
             title="The rocking block",
         ),
     }
 
 
-def corner(model: block.BlockParameters, pitch: float, side: float) -> Array:
-    """The vector (X, Z) from the centre to the lower left (side -1) or right (side 1) corner."""
+def _corner(model: block.BlockParameters, pitch: float, side: float) -> Array:
+    """Return the vector (X, Z) from the centre to the lower left (side -1) or right (1) corner."""
     half, below = 0.5 * side * model.width, -0.5 * model.height
     c, s = np.cos(pitch), np.sin(pitch)
     return np.array([c * half + s * below, -s * half + c * below])
 
 
-def tilted(config: Config) -> Array:
-    """The block in the air, its right corner lower, moving along the ground."""
-    height = config.drop - corner(config.model, config.tilt, 1.0)[1]
+def _tilted_start(config: Config) -> Array:
+    """Return the state of the block in the air, its right corner lower, moving along the ground."""
+    height = config.drop - _corner(config.model, config.tilt, 1.0)[1]
     return np.array([0.0, height, config.tilt, config.speed, 0.0, 0.0])
 
 
-def leaning(config: Config) -> Array:
-    """The rocking block at rest on its right corner."""
-    x, z = corner(block.ROCKING, config.lean * slenderness(), 1.0)
-    return np.array([-x, -z, config.lean * slenderness(), 0.0, 0.0, 0.0])
+def _leaning_start(config: Config) -> Array:
+    """Return the state of the rocking block at rest on its right corner."""
+    x, z = _corner(block.ROCKING, config.lean * _slenderness(), 1.0)
+    return np.array([-x, -z, config.lean * _slenderness(), 0.0, 0.0, 0.0])
 
 
-def slenderness() -> float:
-    """The tilt alpha at which the rocking block balances on a corner, rad."""
+def _slenderness() -> float:
+    """Return the tilt alpha at which the rocking block balances on a corner, rad."""
     return float(np.arctan2(block.ROCKING.width, block.ROCKING.height))
 
 
-def lift(config: Config, t: float) -> Array:
-    """Forces along x and z and the torque about y of a force left of the centre."""
+def _lifting_force(config: Config, t: float) -> Array:
+    """Return forces along x and z and the torque about y of a force left of the centre."""
     force = config.lift_rate * max(t - config.lift_time, 0.0)
     return np.array([0.0, force, config.lift_offset * force])
 
 
-def compare_landing(config: Config, run: HybridTrajectory) -> list[Comparison]:
-    """The first impact, the stop, and the release of the first corner."""
+def _compare_landing(config: Config, run: HybridTrajectory) -> list[Comparison]:
+    """Return the first impact, the stop, and the release of the first corner."""
     model, touch = config.model, run.events[0]
     q, v = touch.state_before[:3], touch.state_before[3:]
-    x, z = corner(model, q[2], 1.0)
+    x, z = _corner(model, q[2], 1.0)
     inertia = model.pitch_inertia
     compliance = 1.0 / model.mass + (x * x + model.friction * x * z) / inertia
     stop = config.speed / (model.friction * model.gravity)
@@ -176,15 +180,17 @@ def compare_landing(config: Config, run: HybridTrajectory) -> list[Comparison]:
     release = config.lift_time + force / config.lift_rate
     return [
         Comparison("first impulse [N s]", touch.impulses[1], -(v[1] - x * v[2]) / compliance),
-        Comparison("time of the stop [s]", first(run, "sticks").time, stop),
-        Comparison("time when the left corner opens [s]", first(run, "left opens").time, release),
+        Comparison("time of the stop [s]", _find_first(run, "sticks").time, stop),
+        Comparison(
+            "time when the left corner opens [s]", _find_first(run, "left opens").time, release
+        ),
     ]
 
 
-def compare_sliding(config: Config, run: HybridTrajectory) -> list[Comparison]:
-    """Time and distance to the stop."""
+def _compare_sliding(config: Config, run: HybridTrajectory) -> list[Comparison]:
+    """Return time and distance to the stop."""
     deceleration = config.friction * config.model.gravity
-    stop = first(run, "sticks")
+    stop = _find_first(run, "sticks")
     v = config.slide_speed
     return [
         Comparison("time of the stop [s]", stop.time, v / deceleration),
@@ -192,9 +198,14 @@ def compare_sliding(config: Config, run: HybridTrajectory) -> list[Comparison]:
     ]
 
 
-def compare_rocking(config: Config, run: HybridTrajectory) -> list[Comparison]:
-    """The energy before the first impact, and what part of it every impact keeps."""
-    model, robot, alpha = block.ROCKING, block.robot(block.ROCKING), slenderness()
+def _compare_rocking(config: Config, run: HybridTrajectory) -> list[Comparison]:
+    """Return the energy before the first impact, and the share that every impact keeps.
+
+    Args:
+        config: Settings.
+        run: Run of the rocking block.
+    """
+    model, robot, alpha = block.ROCKING, block.robot(block.ROCKING), _slenderness()
     radius = 0.5 * float(np.hypot(model.width, model.height))
     fall = radius * (np.cos(alpha * (1.0 - config.lean)) - np.cos(alpha))
     energies = [
@@ -213,16 +224,20 @@ def compare_rocking(config: Config, run: HybridTrajectory) -> list[Comparison]:
     ]
 
 
-def first(run: HybridTrajectory, guard: str) -> Event:
-    """The first event of a guard whose name ends so; `InputError` if there is none."""
+def _find_first(run: HybridTrajectory, guard: str) -> Event:
+    """Return the first event of a guard whose name ends so.
+
+    Raises:
+        InputError: There is none.
+    """
     for event in run.events:
         if any(name.endswith(guard) for name in event.guards):
             return event
     raise InputError(f"with these settings no corner {guard.split()[-1]}, as the block should")
 
 
-def event_table(run: HybridTrajectory) -> Table:
-    """The story of the block that lands and is lifted."""
+def _tabulate_events(run: HybridTrajectory) -> Table:
+    """Return the table of events and impulses of a run."""
     rows = [{**event_record(event), "modes": format_mode(event.mode_after)} for event in run.events]
     columns = {
         "event": "{guards}",
@@ -235,38 +250,38 @@ def event_table(run: HybridTrajectory) -> Table:
     return record_table(title, rows, columns)
 
 
-def scene(title: str, model: block.BlockParameters, run: HybridTrajectory) -> Scene:
-    """A block that moves above the ground."""
-    ground = ground_below(model, [run.start, *(event.time for event in run.events), run.end], run)
-    mover = Mover("block", run, lambda x: [outline(model, x)], system=run.system)
+def _define_scene(title: str, model: block.BlockParameters, run: HybridTrajectory) -> Scene:
+    """Return a block that moves above the ground."""
+    ground = _ground_below(model, [run.start, *(event.time for event in run.events), run.end], run)
+    mover = Mover("block", run, lambda x: [_outline(model, x)], system=run.system)
     return Scene(title, [mover], [ground], ("x", "z"))
 
 
-def ground_below(
+def _ground_below(
     model: block.BlockParameters, times: Sequence[float], run: HybridTrajectory
 ) -> Array:
-    """The ground (2, 2), as far as the block gets at these times."""
+    """Return the ground (2, 2), as far as the block gets at these times."""
     centres = [run(t)[0] for t in times]
     return np.array([[min(centres) - model.width, 0.0], [max(centres) + model.width, 0.0]])
 
 
-def draw_snapshots(config: Config, run: HybridTrajectory, folder: RunFolder) -> None:
-    """The block at its start, at its events, and at the end."""
+def _draw_snapshots(config: Config, run: HybridTrajectory, folder: RunFolder) -> None:
+    """Save the block at its start, at its events, and at the end."""
     captions = ["dropped", *(", ".join(event.guards) for event in run.events), "end"]
     times = [run.start, *(event.time for event in run.events), run.end]
     states = [run(t) for t in times]
-    ground = ground_below(config.model, times, run)
+    ground = _ground_below(config.model, times, run)
     scenes = [
         (
             f"t = {t:.3f} s: {caption}",
-            [Pose([ground], color=BASELINE), Pose([outline(config.model, x)])],
+            [Pose([ground], color=BASELINE), Pose([_outline(config.model, x)])],
         )
         for t, caption, x in zip(times, captions, states, strict=True)
     ]
     snapshots(folder / "figures/landing_snapshots.png", scenes, title="The block", vertical="z")
 
 
-def outline(model: block.BlockParameters, x: Array) -> Array:
-    """The sides of the block (5, 2) in the world."""
-    left, right = (corner(model, x[2], side) for side in (-1.0, 1.0))
+def _outline(model: block.BlockParameters, x: Array) -> Array:
+    """Return the sides of the block (5, 2) in the world."""
+    left, right = (_corner(model, x[2], side) for side in (-1.0, 1.0))
     return np.array([x[:2] + part for part in (left, right, -left, -right, left)])

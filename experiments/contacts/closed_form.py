@@ -1,19 +1,19 @@
-"""Motions whose quantities are known in closed form: simulated, compared, printed and drawn."""
+"""Runner of motions that are known in closed form: simulate, compare, print and draw them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
+from hybridctl.experiments.runners import tabulate
 from rich.console import Console
 from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings
 from hybridctl.app.page.motion import Scene, write_motion
 from hybridctl.app.plots import energy, forces, modes
-from hybridctl.app.report import event_record, progress, record_table
+from hybridctl.app.report import event_record, progress
 from hybridctl.base.checks import Array
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.hybrid.laws import InputLaw
@@ -35,19 +35,19 @@ class Comparison:
 
     @property
     def error(self) -> float:
-        """The difference, simulated minus closed form."""
+        """Difference, simulated minus closed form."""
         return self.simulated - self.closed_form
 
     def record(self) -> dict[str, Any]:
-        """The comparison as it stands in summary.json."""
+        """Return the comparison as it stands in summary.json."""
         return {**asdict(self), "error": self.error}
 
 
 @dataclass(frozen=True, eq=False)
 class KnownMotion:
-    """A motion from `start` until `end` s, and what of it is compared with a closed form.
+    """A motion from `start` until `end` s, with its comparisons with a closed form.
 
-    title: of the figures of its contacts, None for none.
+    title: of the figures of its contacts, None for no figures.
     """
 
     system: HybridSystem
@@ -63,8 +63,8 @@ class KnownMotion:
 class KnownMotions:
     """Motions by name, with the words and figures of their experiment.
 
-    claim: that no quantity is farther than `within` from its closed form. printed: tables of the
-    runs besides; scenes: for the page; draw: figures besides those of contacts.
+    claim: that no quantity is farther than `within` from its closed form. scenes: for the page.
+    draw: saves figures besides those of contacts. printed: tables of the runs besides.
     """
 
     motions: Mapping[str, KnownMotion]
@@ -75,28 +75,41 @@ class KnownMotions:
     draw: Callable[[Runs, RunFolder], None]
     printed: Callable[[Runs], Sequence[Table]] = lambda runs: ()
 
-    def findings(self, rtol: float, atol: float, console: Console) -> Findings:
-        """What simulation to these tolerances finds."""
-        motions, runs = self.motions, dict[str, HybridTrajectory]()
-        for name, motion in motions.items():
+    def simulate(self, rtol: float, atol: float, console: Console) -> Findings:
+        """Return the findings of simulations of all motions.
+
+        Args:
+            rtol: Relative tolerance.
+            atol: Absolute tolerance.
+            console: Where progress is shown.
+        """
+        runs: dict[str, HybridTrajectory] = {}
+        for name, motion in self.motions.items():
             span = (0.0, motion.end)
             with progress(console, *span) as begin:
                 runs[name] = simulate(
                     motion.system, motion.mode, motion.start, span, motion.input,
                     rtol=rtol, atol=atol, on_zeno="rest", progress=begin(name),
                 )  # fmt: skip
-        found = {name: motion.compare(runs[name]) for name, motion in motions.items()}
+        found = {name: motion.compare(runs[name]) for name, motion in self.motions.items()}
         worst = max(abs(c.error) for group in found.values() for c in group)
+        summary = {
+            name: {
+                "events": [event_record(event) for event in runs[name].events],
+                "comparisons": [comparison.record() for comparison in group],
+            }
+            for name, group in found.items()
+        }
 
         def draw(folder: RunFolder) -> None:
             self.draw(runs, folder)
             write_motion(folder, self.scenes(runs))
-            for name, motion in motions.items():
+            for name, motion in self.motions.items():
                 if motion.title is not None:
                     draw_contacts(folder, f"{name}_", motion.title, runs[name])
 
         return Findings(
-            {name: _record(runs[name], group) for name, group in found.items()},
+            summary,
             [*self.printed(runs), comparison_table(self.title, found)],
             [Check(self.claim, worst, self.within)],
             runs,
@@ -104,24 +117,21 @@ class KnownMotions:
         )
 
 
-def _record(run: HybridTrajectory, group: Sequence[Comparison]) -> dict[str, Any]:
-    """Events and comparisons of a run, for summary.json."""
-    return {
-        "events": [event_record(event) for event in run.events],
-        "comparisons": [comparison.record() for comparison in group],
-    }
-
-
 def comparison_table(title: str, groups: Mapping[str, Sequence[Comparison]]) -> Table:
-    """One row for each comparison of each named group."""
-    rows = [{"name": name, **c.record()} for name, group in groups.items() for c in group]
+    """Return a table with one row for each comparison of each named group.
+
+    Args:
+        title: Title of the table.
+        groups: Comparisons by name.
+    """
     columns = {
         "quantity": "{name}: {quantity}",
         "simulated": "{simulated:.6f}",
         "closed form": "{closed_form:.6f}",
         "error": "{error:.1e}",
     }
-    return record_table(title, rows, columns)
+    records = {name: [c.record() for c in group] for name, group in groups.items()}
+    return tabulate(title, records, columns)
 
 
 def draw_contacts(
@@ -131,15 +141,17 @@ def draw_contacts(
     run: HybridTrajectory,
     contacts: Sequence[str] | None = None,
 ) -> None:
-    """Save modes, forces and energy of a run, as figures whose names begin with the prefix.
+    """Save modes, forces and energy of a run.
 
-    contacts: those that are drawn, all by default; of none there is the energy alone.
+    Args:
+        folder: Folder of the experiment.
+        prefix: Beginning of the names of the figures.
+        title: Title of the figures.
+        run: The run.
+        contacts: Contacts to draw, all by default; if none, only the energy is drawn.
     """
-
-    def path(kind: str) -> Path:
-        return folder / f"figures/{prefix}{kind}.png"
-
+    figures = folder / "figures"
     if contacts is None or contacts:
-        modes(run, path("modes"), title=title, contacts=contacts)
-        forces(run, path("forces"), title=title, contacts=contacts)
-    energy(run, path("energy"), title=title)
+        modes(run, figures / f"{prefix}modes.png", title=title, contacts=contacts)
+        forces(run, figures / f"{prefix}forces.png", title=title, contacts=contacts)
+    energy(run, figures / f"{prefix}energy.png", title=title)

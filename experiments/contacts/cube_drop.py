@@ -1,4 +1,4 @@
-"""A cube that tumbles and slides on a table until it lies flat, simulated in two ways.
+"""A cube tumbles and slides on a table until it lies flat, and obeys the laws of contact.
 
 The event-driven simulator finds every impact, stop and release; time stepping goes over them in
 steps of fixed length from the same state. With recorded tosses (`data`) both start from the last
@@ -16,26 +16,18 @@ from typing import Annotated, Any
 
 import numpy as np
 from hybridctl.experiments.contacts.closed_form import draw_contacts
-from hybridctl.experiments.contacts.recorded_tosses import Toss, load_toss
+from hybridctl.experiments.cube_filter.tosses import load_toss
+from hybridctl.experiments.runners import tabulate
 from hybridctl.robots import cube
 from rich.console import Console
 from rich.table import Table
 from scipy.spatial.transform import Rotation
 
 from hybridctl import HybridTrajectory, simulate
+from hybridctl.app import plots
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.page.motion import Mover, Scene, write_motion
-from hybridctl.app.plots import (
-    BASELINE,
-    ORANGE,
-    REFERENCE,
-    TRACKING,
-    Line,
-    Panel,
-    Pose,
-    series,
-    snapshots,
-)
+from hybridctl.app.plots import Line, Panel, Pose
 from hybridctl.app.report import event_record, progress, record_table
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError
@@ -49,9 +41,14 @@ OPEN = ("open",) * len(cube.CORNERS)
 INSTANTS = 6  # at which poses are put side by side and drawn, start and end included
 LONGEST = 60.0  # s
 STEPS = (1e-5, 1e-2)  # s, shortest and longest of time stepping
-FLAT = 1e-6  # m; a cube lies flat if its four lowest corners are nearer to the table than this
+FLAT = 1e-6  # m, largest gap of the four lowest corners of a cube that lies flat; a choice
 PERIOD = 2e-3  # s, of the samples of energy, gaps and forces
-ROUNDING = 1e-12  # J; an impact that loses less than minus this gains energy
+ROUNDING = 1e-12  # J, gain of energy at an impact that is no rounding
+STYLES = {
+    "events": (plots.TRACKING, "-"),
+    "stepping": (plots.REFERENCE, "--"),
+    "recorded": (plots.ORANGE, "-"),
+}
 
 
 @dataclass(frozen=True)
@@ -83,7 +80,7 @@ class Config(Settings):
 
 @dataclass(frozen=True)
 class Drop:
-    """The model, the state at the start, the times at which poses are compared, the recording."""
+    """Model, initial state (13,), times (n,) at which poses are compared, recorded poses (n, 7)."""
 
     model: cube.CubeParameters
     start: Array
@@ -91,118 +88,147 @@ class Drop:
     recorded: Array | None
 
 
-@dataclass(frozen=True)
-class Difference:
-    """How far poses are apart at the same times: (n,) in mm and degrees."""
-
-    position: Array
-    angle: Array
-
-    def record(self) -> dict[str, float]:
-        """The mean and final difference as they stand in summary.json."""
-        columns = {"position_mm": self.position, "angle_deg": self.angle}
-        means = {f"mean_{name}": float(column.mean()) for name, column in columns.items()}
-        return {**means, **{f"final_{name}": float(c[-1]) for name, c in columns.items()}}
-
-
 def quick(config: Config) -> Config:
-    """The settings with looser tolerances and longer steps."""
+    """Return the settings with looser tolerances and longer steps."""
     return replace(config, rtol=1e-7, atol=1e-7, step=2e-3)
 
 
 @experiment
 def run(config: Config, console: Console) -> Findings:
-    """Simulate the drop by events and by time stepping."""
-    drop = prepare(config)
+    """Return the findings of the drop by events and by time stepping."""
+    drop = prepare_drop(config)
     with progress(console, 0.0, float(drop.times[-1])) as begin:
         events = simulate_events(config, drop, begin("events"))
-        steps = simulate_steps(config, drop, begin("time stepping"))
-    poses = {"events": poses_at(events, drop.times), "stepping": poses_at(steps, drop.times)}
+        steps = time_stepping(
+            cube.robot(drop.model),
+            cube.contacts(drop.model),
+            drop.start,
+            (0.0, drop.times[-1]),
+            step=config.step,
+            progress=begin("time stepping"),
+        )
+    poses = {"events": sample_poses(events, drop.times)}
+    poses["stepping"] = sample_poses(steps, drop.times)
     if drop.recorded is not None:
         poses["recorded"] = drop.recorded
-    contact = contact_of(drop.model, events)
+    differences = {}
+    for one, other in combinations(poses, 2):
+        mm, degrees = compare_poses(poses[one], poses[other])
+        differences[f"{one} - {other}"] = {
+            "mean_position_mm": float(mm.mean()),
+            "mean_angle_deg": float(degrees.mean()),
+            "final_position_mm": float(mm[-1]),
+            "final_angle_deg": float(degrees[-1]),
+        }
+    contact = _find_worst_contact(drop.model, events)
     summary = {
-        "poses": side_by_side(drop.times, poses),
-        "differences": {name: d.record() for name, d in compare(poses).items()},
-        "rest": rest_of(drop.model, events),
-        "modes": mode_counts(events),
-        "energy": energy_of(drop.model, events),
+        "poses": _select_poses(drop.times, poses),
+        "differences": differences,
+        "rest": describe_rest(drop.model, events),
+        "modes": _count_modes(events),
+        "energy": compute_energy(drop.model, events),
         "contact": contact,
         "events": [event_record(event) for event in events.events],
     }
+    slack = 1e-6 * drop.model.mass * drop.model.gravity  # a table that pulled would by the weight
+    lowest, least = contact["lowest_gap_m"], contact["least_normal_force_N"]
+
+    def draw(folder: RunFolder) -> None:
+        _draw_poses(drop.times, poses, folder)
+        _draw_snapshots(drop.model, drop.times, poses, folder)
+        touching = sorted({i for arc in events.arcs for i in closed_contacts(arc.mode)})
+        draw_contacts(folder, "", "The cube", events, [cube.CORNERS[i] for i in touching])
+        _write_scene(drop.model, events, folder)
+
     return Findings(
         summary,
-        printed(summary),
-        checks(contact, drop.model),
+        _print_results(summary),
+        [
+            Check("least gap of a corner above the table [m]", lowest, least=-1e-6),
+            Check("least normal force of a corner [N]", least, least=-slack),
+            Check("friction outside the cone [N]", contact["friction_beyond_cone_N"], slack),
+        ],
         {"events": events, "time_stepping": steps},
-        draw=lambda folder: draw_all(drop.model, drop.times, poses, events, folder),
+        draw=draw,
     )
 
 
-def prepare(config: Config) -> Drop:
-    """The state in which the run starts."""
+def prepare_drop(config: Config) -> Drop:
+    """Return the state in which the run starts, by the settings or by a recording.
+
+    Args:
+        config: Settings.
+
+    Raises:
+        InputError: A corner would be below the table.
+    """
     model = cube.CubeParameters(friction=config.friction, restitution=config.restitution)
-    if config.data is None:
-        turn = Rotation.from_euler("xyz", config.attitude)
-        velocity = turn.inv().apply(config.velocity)
-        start = np.concatenate([config.position, turn.as_quat(), velocity, config.spin])
-        check_clear(model, start)
-        samples = int(np.ceil(config.end / PERIOD)) + 1
-        return Drop(model, start, np.linspace(0.0, config.end, samples), None)
-    toss: Toss = load_toss(config.data, config.toss)
-    model = replace(toss.cube, friction=config.friction, restitution=config.restitution)
-    return Drop(model, np.concatenate((toss.poses[0], toss.velocity)), toss.times, toss.poses)
-
-
-def check_clear(model: cube.CubeParameters, start: Array) -> None:
-    """Raise `InputError` if a corner is below the table."""
-    gaps = corner_gaps(model, start)
+    if config.data is not None:
+        toss = load_toss(config.data, config.toss)
+        model = replace(toss.cube, friction=config.friction, restitution=config.restitution)
+        return Drop(model, np.concatenate((toss.poses[0], toss.velocity)), toss.times, toss.poses)
+    turn = Rotation.from_euler("xyz", config.attitude)
+    velocity = turn.inv().apply(config.velocity)
+    start = np.concatenate([config.position, turn.as_quat(), velocity, config.spin])
+    gaps = compute_corner_gaps(model, start)
     if gaps.min() < 0.0:
         raise InputError(
             f"position must leave every corner above the table, but corner "
             f"{cube.CORNERS[gaps.argmin()]!r} is {-gaps.min():.3g} m below it"
         )
+    samples = int(np.ceil(config.end / PERIOD)) + 1
+    return Drop(model, start, np.linspace(0.0, config.end, samples), None)
 
 
-def corner_gaps(model: cube.CubeParameters, x: Array) -> Array:
-    """Heights of the eight corners above the table."""
+def compute_corner_gaps(model: cube.CubeParameters, x: Array) -> Array:
+    """Return heights (8,) of the corners above the table, m.
+
+    Args:
+        model: Parameters of the cube.
+        x: Pose (7,), or a state that begins with it.
+    """
     return ContactDynamics(cube.robot(model), cube.contacts(model)).gaps(x[:7])
 
 
 def simulate_events(config: Config, drop: Drop, tick: Callable[[float], None]) -> HybridTrajectory:
-    """The run with every event."""
+    """Return the run with every event.
+
+    Args:
+        config: Settings.
+        drop: The drop.
+        tick: Function that is called with the times reached, s.
+    """
     return simulate(
-        cube.system(drop.model),
-        OPEN,
-        drop.start,
-        (0.0, drop.times[-1]),
-        rtol=config.rtol,
-        atol=config.atol,
-        on_zeno="rest",
-        progress=tick,
-    )
+        cube.system(drop.model), OPEN, drop.start, (0.0, drop.times[-1]),
+        rtol=config.rtol, atol=config.atol, on_zeno="rest", progress=tick,
+    )  # fmt: skip
 
 
-def simulate_steps(config: Config, drop: Drop, tick: Callable[[float], None]) -> HybridTrajectory:
-    """The run in steps of fixed length."""
-    return time_stepping(
-        cube.robot(drop.model),
-        cube.contacts(drop.model),
-        drop.start,
-        (0.0, drop.times[-1]),
-        step=config.step,
-        progress=tick,
-    )
+def sample_poses(run: HybridTrajectory, times: Array) -> Array:
+    """Return poses (n, 7) at times (n,): position in m and quaternion.
 
-
-def poses_at(run: HybridTrajectory, times: Array) -> Array:
-    """Position and quaternion (n, 7)."""
+    Args:
+        run: The run.
+        times: Times, s.
+    """
     return np.array([run(t)[:7] for t in times])
 
 
-def side_by_side(times: Array, poses: Mapping[str, Array]) -> dict[str, Array]:
-    """Times and poses (n, 7) of every motion at a few instants, quaternions of equal sign."""
-    chosen = instants(times)
+def compare_poses(one: Array, other: Array) -> tuple[Array, Array]:
+    """Return distances (n,) in mm and angles (n,) in degrees between poses.
+
+    Args:
+        one: Poses (n, 7).
+        other: Poses (n, 7) at the same times.
+    """
+    turn = Rotation.from_quat(one[:, 3:]).inv() * Rotation.from_quat(other[:, 3:])
+    distance = np.linalg.norm(one[:, :3] - other[:, :3], axis=1)
+    return 1e3 * distance, np.degrees(turn.magnitude())
+
+
+def _select_poses(times: Array, poses: Mapping[str, Array]) -> dict[str, Array]:
+    """Return times and poses (n, 7) of all motions at a few instants, quaternions alike in sign."""
+    chosen = _instants(times)
     result = {"times": times[chosen]}
     reference = poses["events"][chosen, 3:]
     for name, all_poses in poses.items():
@@ -212,30 +238,20 @@ def side_by_side(times: Array, poses: Mapping[str, Array]) -> dict[str, Array]:
     return result
 
 
-def instants(times: Array) -> list[int]:
-    """The rows at which poses are looked at."""
+def _instants(times: Array) -> list[int]:
+    """Return the rows at which poses are put side by side."""
     return [round(k) for k in np.linspace(0, len(times) - 1, INSTANTS).tolist()]
 
 
-def compare(poses: Mapping[str, Array]) -> dict[str, Difference]:
-    """A comparison of every pair of motions, by name."""
-    return {
-        f"{one} - {other}": difference(poses[one], poses[other])
-        for one, other in combinations(poses, 2)
-    }
+def describe_rest(model: cube.CubeParameters, run: HybridTrajectory) -> dict[str, Any]:
+    """Return whether the cube lies flat at the end, and its speed, as in summary.json.
 
-
-def difference(one: Array, other: Array) -> Difference:
-    """How far poses (n, 7) are apart."""
-    turn = Rotation.from_quat(one[:, 3:]).inv() * Rotation.from_quat(other[:, 3:])
-    distance = np.linalg.norm(one[:, :3] - other[:, :3], axis=1)
-    return Difference(1e3 * distance, np.degrees(turn.magnitude()))
-
-
-def rest_of(model: cube.CubeParameters, run: HybridTrajectory) -> dict[str, Any]:
-    """How flat the cube lies at the end, and how fast it still is."""
+    Args:
+        model: Parameters of the cube.
+        run: The run.
+    """
     x = run.final_state
-    lowest = np.sort(corner_gaps(model, x))[:4]
+    lowest = np.sort(compute_corner_gaps(model, x))[:4]
     return {
         "flat": bool(np.abs(lowest).max() <= FLAT),
         "lowest_four_gaps_m": lowest,
@@ -245,8 +261,8 @@ def rest_of(model: cube.CubeParameters, run: HybridTrajectory) -> dict[str, Any]
     }
 
 
-def mode_counts(run: HybridTrajectory) -> dict[str, Any]:
-    """How many modes the run went through, and corners that close, open, slip and stick."""
+def _count_modes(run: HybridTrajectory) -> dict[str, Any]:
+    """Return the numbers of events and modes, and of corners that close, open, slip and stick."""
     fired = Counter(guard.split()[-1] for event in run.events for guard in event.guards)
     return {
         "events": len(run.events),
@@ -256,8 +272,13 @@ def mode_counts(run: HybridTrajectory) -> dict[str, Any]:
     }
 
 
-def energy_of(model: cube.CubeParameters, run: HybridTrajectory) -> dict[str, float]:
-    """Energy in J at both ends, and the most it grows at an event and on an arc."""
+def compute_energy(model: cube.CubeParameters, run: HybridTrajectory) -> dict[str, float]:
+    """Return the energy in J at both ends, and its largest gains at an event and on an arc.
+
+    Args:
+        model: Parameters of the cube.
+        run: The run.
+    """
     robot = cube.robot(model)
 
     def total(x: Array) -> float:
@@ -275,8 +296,8 @@ def energy_of(model: cube.CubeParameters, run: HybridTrajectory) -> dict[str, fl
     }
 
 
-def contact_of(model: cube.CubeParameters, run: HybridTrajectory) -> dict[str, float]:
-    """The lowest gap, the least normal force, and friction beyond its cone at most."""
+def _find_worst_contact(model: cube.CubeParameters, run: HybridTrajectory) -> dict[str, float]:
+    """Return the lowest gap, the least normal force, and the largest friction beyond its cone."""
     gaps, pushes, beyond = [np.inf], [np.inf], [-np.inf]
     for arc, _, inside in run.sampled_outputs(PERIOD):
         closed = list(closed_contacts(arc.mode))
@@ -292,35 +313,40 @@ def contact_of(model: cube.CubeParameters, run: HybridTrajectory) -> dict[str, f
     }
 
 
-def checks(contact: Mapping[str, float], model: cube.CubeParameters) -> list[Check]:
-    """What holds of contacts on the whole way; a table that pulled would do so by its weight."""
-    slack = 1e-6 * model.mass * model.gravity
-    return [
-        Check("least gap of a corner above the table [m]", contact["lowest_gap_m"], least=-1e-6),
-        Check("least normal force of a corner [N]", contact["least_normal_force_N"], least=-slack),
-        Check("friction outside the cone [N]", contact["friction_beyond_cone_N"], slack),
+def _print_results(summary: Mapping[str, Any]) -> list[Table | str]:
+    """Return poses side by side, their differences, the rest of the cube, and its energy.
+
+    Args:
+        summary: Content of summary.json.
+    """
+    poses, rest, modes, energy = (summary[n] for n in ("poses", "rest", "modes", "energy"))
+    rows = [
+        {"time": t, "name": name, "place": 1e3 * poses[name][k, :3], "turn": poses[name][k, 3:]}
+        for k, t in enumerate(poses["times"])
+        for name in poses
+        if name != "times"
     ]
-
-
-def printed(summary: Mapping[str, Any]) -> list[Table | str]:
-    """Poses side by side, where the cube came to rest, and what happened to its energy."""
-    rows = [{"name": name, **found} for name, found in summary["differences"].items()]
-    columns = {
+    columns = {"t [s]": "{time:.3f}", "motion": "{name}"}
+    columns |= {axis: f"{{place[{i}]:.1f}}" for i, axis in enumerate("xyz")}
+    columns |= {f"q_{axis}": f"{{turn[{i}]:.2f}}" for i, axis in enumerate("xyzw")}
+    distances = {
         "motions": "{name}",
         "mean mm": "{mean_position_mm:.2f}",
         "final mm": "{final_position_mm:.2f}",
         "mean deg": "{mean_angle_deg:.2f}",
         "final deg": "{final_angle_deg:.2f}",
     }
-    rest, modes, energy = (summary[name] for name in ("rest", "modes", "energy"))
     gaps = ", ".join(f"{1e6 * gap:.1e}" for gap in rest["lowest_four_gaps_m"])
+    corners, guards = (
+        ", ".join(f"{number} {word}" for word, number in sorted(counts.items())) or "none"
+        for counts in (rest["corners"], modes["guards"])
+    )
     found: list[Table | str] = [
-        pose_table(summary["poses"]),
-        record_table("Distances between poses: mean and final", rows, columns),
+        record_table("Poses side by side: positions in mm, quaternions", rows, columns),
+        tabulate("Distances between poses: mean and final", summary["differences"], distances),
         f"at the end the cube {'lies' if rest['flat'] else 'does not lie'} flat",
-        f"gaps of the lowest four corners at the end: {gaps} um; {_counted(rest['corners'])}",
-        f"{modes['events']} events through {modes['modes']} modes, corners: "
-        f"{_counted(modes['guards'])}",
+        f"gaps of the lowest four corners at the end: {gaps} um; {corners}",
+        f"{modes['events']} events through {modes['modes']} modes, corners: {guards}",
         f"energy: {energy['start_J']:.4f} J to {energy['end_J']:.4f} J",
     ]
     if energy["least_loss_at_an_impact_J"] < -ROUNDING:
@@ -329,114 +355,72 @@ def printed(summary: Mapping[str, Any]) -> list[Table | str]:
     return found
 
 
-def pose_table(poses: Mapping[str, Array]) -> Table:
-    """A table of every motion at the same times, one below the other."""
-    motions = [name for name in poses if name != "times"]
-    rows = [
-        {"time": t, "name": name, "place": 1e3 * poses[name][k, :3], "turn": poses[name][k, 3:]}
-        for k, t in enumerate(poses["times"])
-        for name in motions
-    ]
-    columns = {"t [s]": "{time:.3f}", "motion": "{name}"}
-    columns |= {axis: f"{{place[{i}]:.1f}}" for i, axis in enumerate("xyz")}
-    columns |= {f"q_{axis}": f"{{turn[{i}]:.2f}}" for i, axis in enumerate("xyzw")}
-    return record_table("Poses side by side: positions in mm, quaternions", rows, columns)
+def _draw_poses(times: Array, poses: Mapping[str, Array], folder: RunFolder) -> None:
+    """Save position (left) and quaternion (right) of every motion, named in the first panel.
 
+    Args:
+        times: Times (n,), s.
+        poses: Poses (n, 7) by motion.
+        folder: Folder of the run.
+    """
 
-def _counted(counts: Mapping[str, int]) -> str:
-    """The words with their counts."""
-    return ", ".join(f"{number} {word}" for word, number in sorted(counts.items())) or "none"
+    def panel(label: str, values: Mapping[str, Array], *, named: bool = False) -> Panel:
+        lines = [Line(times, v, n if named else None, *STYLES[n]) for n, v in values.items()]
+        return Panel(label, lines)
 
-
-STYLES = {"events": (TRACKING, "-"), "stepping": (REFERENCE, "--"), "recorded": (ORANGE, "-")}
-
-
-def draw_all(
-    model: cube.CubeParameters,
-    times: Array,
-    poses: Mapping[str, Array],
-    run: HybridTrajectory,
-    folder: RunFolder,
-) -> None:
-    """Save every figure of the experiment."""
-    draw_poses(times, poses, folder)
-    draw_snapshots(model, times, poses, folder)
-    touching = sorted({i for arc in run.arcs for i in closed_contacts(arc.mode)})
-    draw_contacts(folder, "", "The cube", run, [cube.CORNERS[i] for i in touching])
-    write_scene(model, run, folder)
-
-
-def draw_poses(times: Array, poses: Mapping[str, Array], folder: RunFolder) -> None:
-    """Position (left) and quaternion (right) of every motion, named in the first panel."""
-    steady = {name: _continuous(p) for name, p in poses.items()}
-    position = [
-        Panel(f"{axis} [mm]", [_line(times, 1e3 * p[:, i], n, i == 0) for n, p in steady.items()])
+    steady = {name: _unwrap_quaternions(p) for name, p in poses.items()}
+    turns = {name: Rotation.from_quat(p[:, 3:]) for name, p in poses.items()}
+    left = [
+        panel(f"{axis} [mm]", {n: 1e3 * p[:, i] for n, p in steady.items()}, named=i == 0)
         for i, axis in enumerate("xyz")
     ]
-    attitude = [
-        Panel(f"quaternion {part} [1]", [_line(times, p[:, 3 + i], n) for n, p in steady.items()])
+    angles = {n: np.degrees((turn[0].inv() * turn).magnitude()) for n, turn in turns.items()}
+    left.append(panel("angle from the start [deg]", angles))
+    right = [
+        panel(f"quaternion {part} [1]", {n: p[:, 3 + i] for n, p in steady.items()})
         for i, part in enumerate("xyzw")
     ]
-    angle = Panel("angle from the start [deg]", [_turned(times, p, n) for n, p in poses.items()])
-    rows = [[a, b] for a, b in zip([*position, angle], attitude, strict=True)]
-    series(folder / "figures/poses.png", rows, title="Position and attitude of the cube")
+    rows = list(zip(left, right, strict=True))
+    plots.series(folder / "figures/poses.png", rows, title="Position and attitude of the cube")
 
 
-def _line(times: Array, values: Array, name: str, named: bool = False) -> Line:
-    color, style = STYLES[name]
-    return Line(times, values, name if named else None, color, style)
-
-
-def _turned(times: Array, poses: Array, name: str) -> Line:
-    """The curve of the angle in degrees between the attitude and the one at the start."""
-    turns = Rotation.from_quat(poses[:, 3:])
-    return _line(times, np.degrees((turns[0].inv() * turns).magnitude()), name)
-
-
-def _continuous(poses: Array) -> Array:
-    """Poses whose quaternions do not change sign from one sample to the next."""
+def _unwrap_quaternions(poses: Array) -> Array:
+    """Return poses whose quaternions do not change sign from one sample to the next."""
     q = poses[:, 3:]
     flips = np.where(np.einsum("ni,ni->n", q[1:], q[:-1]) < 0.0, -1.0, 1.0)
     sign = np.concatenate(([1.0], np.cumprod(flips)))
     return np.hstack((poses[:, :3], sign[:, None] * q))
 
 
-def draw_snapshots(
+def _draw_snapshots(
     model: cube.CubeParameters, times: Array, poses: Mapping[str, Array], folder: RunFolder
 ) -> None:
-    """The cube seen along y: by events, and as recorded or else by time stepping."""
+    """Save the cube seen along y: by events, and as recorded or else by time stepping."""
     other, color = ("recorded", "orange") if "recorded" in poses else ("stepping", "red")
-    shown = {"events": poses["events"], other: poses[other]}
+    looks = {"events": (0.4, 6.0), other: (1.0, 1.2)}  # alpha and width
     edges = {
-        name: [[edge[:, [0, 2]] for edge in _edges(model, p[k])] for k in instants(times)]
-        for name, p in shown.items()
+        name: [[e[:, [0, 2]] for e in _edges(model, poses[name][k])] for k in _instants(times)]
+        for name in looks
     }
     corners = np.concatenate([line for lists in edges.values() for e in lists for line in e])
     table = np.array([[corners[:, 0].min(), 0.0], [corners[:, 0].max(), 0.0]])
     scenes = []
-    for j, k in enumerate(instants(times)):
-        cubes = [
-            Pose(edges[name][j], color=STYLES[name][0], alpha=alpha, width=width)
-            for name, (alpha, width) in zip(shown, ((0.4, 6.0), (1.0, 1.2)), strict=True)
-        ]
-        scenes.append((f"t = {times[k]:.3f} s", [Pose([table], color=BASELINE), *cubes]))
-    snapshots(
-        folder / "figures/snapshots.png",
-        scenes,
-        title=f"The cube from the side: events wide and blue, {other} narrow and {color}",
-        vertical="z",
-    )
+    for j, k in enumerate(_instants(times)):
+        cubes = [Pose(edges[name][j], STYLES[name][0], *look) for name, look in looks.items()]
+        scenes.append((f"t = {times[k]:.3f} s", [Pose([table], color=plots.BASELINE), *cubes]))
+    title = f"The cube from the side: events wide and blue, {other} narrow and {color}"
+    plots.snapshots(folder / "figures/snapshots.png", scenes, title=title, vertical="z")
 
 
 def _edges(model: cube.CubeParameters, pose: Array) -> list[Array]:
-    """The twelve edges in the world, (2, 3) each."""
+    """Return the twelve edges in the world, (2, 3) each."""
     offsets = np.array([contact.offset for contact in cube.contacts(model)])
     corners = pose[:3] + Rotation.from_quat(pose[3:]).apply(offsets)
     pairs, signs = combinations(range(len(corners)), 2), np.array(cube.SIGNS)
     return [corners[[a, b]] for a, b in pairs if (signs[a] != signs[b]).sum() == 1]
 
 
-def write_scene(model: cube.CubeParameters, run: HybridTrajectory, folder: RunFolder) -> None:
+def _write_scene(model: cube.CubeParameters, run: HybridTrajectory, folder: RunFolder) -> None:
     """Write the motion of the cube above a part of the table, for the page."""
     centres = np.array([arc(arc.end)[:2] for arc in run.arcs] + [run(run.start)[:2]])
     margin = 4.0 * model.half_width

@@ -1,15 +1,15 @@
-"""How often Coulomb's law for an impact has no, one or several solutions.
+"""Coulomb's law for an impact has one solution without friction; with it none, one or several.
 
 Corners of a cube hit at random attitudes and velocities, in a vertical plane and in space, all
-of them approaching level ground (each has its own step of it). Every case is solved twice: by
+of them approaching level ground (each at its own height). Every case is solved twice: by
 trying all sets of contact states, and by Newton's method from the solutions of cone programmes.
-What the sets give counts as
+By the sets, a case has
 
 - one, none, or several velocities after the impact;
 - a family: more points than their normals' rank (3 in space, 2 in the plane) can share friction
   in more than one way, which connects solutions to a continuum.
 
-The trial can miss solutions where contacts begin to slide in space, which takes Newton's method,
+The sets can miss solutions where contacts begin to slide in space, which takes Newton's method,
 and where impulses are not unique: the last columns count cases in which iteration finds another.
 
 The same attitudes and velocities serve every coefficient of friction; impacts are plastic.
@@ -19,15 +19,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from hybridctl.robots import cube
 from hybridctl.robots.bodies import free_body
-from matplotlib.axes import Axes
 from rich.console import Console
-from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.plots import ORANGE, SKY, VERMILION, canvas, save_figure
@@ -45,10 +43,10 @@ SUMMARY = "how often Coulomb's law for an impact has no, one, or several solutio
 
 NONE, ONE, SEVERAL, FAMILY = OUTCOMES = ("none", "one", "several", "family")
 SAME, ANOTHER = "same", "another"
-CORNERS = {2: 4, 3: 8}
+CORNERS = {2: 4, 3: 8}  # by dimension
 PLACES = {2: "a plane", 3: "space"}
-PROGRAMMES = 60  # starts of Newton's method
-NEAR = 1e-6  # of the fastest row; solutions nearer to each other than this are one
+PROGRAMMES = 60  # starts of Newton's method; a choice
+NEAR = 1e-6  # of the fastest row; distance up to which two solutions are one
 SHADES = {
     ONE: ("one", SKY),
     FAMILY: ("a family, connected", ORANGE),
@@ -59,7 +57,7 @@ SHADES = {
 
 @dataclass(frozen=True)
 class Config:
-    """The settings. frictions: each between 0 and 2. samples: cases of 1, 2, ... points."""
+    """Coefficients of friction, each between 0 and 2, and numbers of cases of 1, 2, ... points."""
 
     frictions: tuple[float, ...] = (0.0, 0.25, 0.5, 1.0, 2.0)
     samples: tuple[int, ...] = (100, 50, 30, 12, 4)
@@ -76,8 +74,7 @@ class Config:
         check_count("seed", self.seed, at_least=0)
 
 
-@dataclass(frozen=True)
-class ImpactCase:
+class ImpactCase(NamedTuple):
     """An impact: corners by index, configuration and velocity before it."""
 
     corners: tuple[int, ...]
@@ -85,11 +82,10 @@ class ImpactCase:
     velocity: Array
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What was found of one case.
+class Verdict(NamedTuple):
+    """The solutions of one case.
 
-    outcome: by enumeration. iterated: whether iteration finds none, the same as enumeration, or
+    outcome: of enumeration. iterated: whether iteration finds none, the same as enumeration, or
     another. difference: of their velocities, relative to the fastest before the impact, where
     enumeration finds exactly one and iteration the same.
     """
@@ -99,53 +95,21 @@ class Verdict:
     difference: float = 0.0
 
 
-@dataclass
-class Tally:
-    """Verdicts on all cases of one number of points, dimension and friction."""
-
-    points: int
-    dimension: int
-    friction: float
-    verdicts: list[Verdict] = field(default_factory=list)
-
-    def count(self, outcome: str, iterated: str) -> int:
-        """The number of cases with this outcome of enumeration and this one of iteration."""
-        return sum((v.outcome, v.iterated) == (outcome, iterated) for v in self.verdicts)
-
-    def percent(self, outcome: str) -> float:
-        """The share of cases with this outcome of enumeration, in per cent."""
-        return 100.0 * Counter(v.outcome for v in self.verdicts)[outcome] / len(self.verdicts)
-
-    def record(self) -> dict[str, Any]:
-        """The tally as it stands in summary.json."""
-        return {
-            "points": self.points,
-            "dimension": self.dimension,
-            "friction": self.friction,
-            "samples": len(self.verdicts),
-            **{f"{outcome}_percent": self.percent(outcome) for outcome in OUTCOMES},
-            "largest_difference": max(v.difference for v in self.verdicts),
-            "one_but_iteration_finds_none": self.count(ONE, NONE),
-            "one_but_iteration_finds_another": self.count(ONE, ANOTHER),
-            "none_but_iteration_finds_one": self.count(NONE, ANOTHER),
-        }
-
-
 def full(config: Config) -> Config:
-    """Three to five times as many samples, for shares that are known to some per cent."""
+    """Return the settings with so many samples that shares are known to some per cent."""
     return replace(config, samples=(300, 150, 100, 50, 20))
 
 
 def quick(config: Config) -> Config:
-    """A few samples of up to four points."""
+    """Return the settings with a few samples of up to four points."""
     return replace(config, samples=tuple(min(n, 8) for n in config.samples[:4]))
 
 
 @experiment
 def run(config: Config, console: Console) -> Findings:
-    """Judge all cases, in the plane and in space."""
+    """Return the findings of all cases, in the plane and in space."""
     rng = np.random.default_rng(config.seed)
-    tallies = []
+    rows = []
     for dimension, corners in CORNERS.items():
         robot = body(dimension)
         numbers = config.samples[:corners]
@@ -154,27 +118,35 @@ def run(config: Config, console: Console) -> Findings:
             for points, number in enumerate(numbers, 1):
                 cases = [draw_case(robot, dimension, points, rng) for _ in range(number)]
                 done = float(sum(numbers[: points - 1]))
-                tallies += judge_all(config, robot, dimension, cases, done, tick)
-    rows = [tally.record() for tally in tallies]
+                rows += _judge_cases(config, robot, dimension, cases, done, tick)
     apart = max(row["largest_difference"] for row in rows)
     single = [row["none_percent"] for row in rows if row["points"] == 1]
+    said = "relative difference of enumeration and iteration where there is one solution"
+    tables = [
+        record_table(
+            f"Solutions of Coulomb's law for an impact in {place}, % of the samples",
+            [row for row in rows if row["dimension"] == dimension],
+            COLUMNS,
+        )
+        for dimension, place in PLACES.items()
+    ]
     return Findings(
         {"rows": rows},
-        [*tables(rows), LEGEND],
+        [*tables, LEGEND],
         [
-            Check(
-                "relative difference of enumeration and iteration where there is one solution",
-                apart,
-                10.0 * CERTIFIED,
-            ),
+            Check(said, apart, 10.0 * CERTIFIED),
             Check("impacts of one point without a solution [%]", max(single), 0.0),
         ],
-        draw=lambda folder: draw_figure(tallies, folder),
+        draw=lambda folder: _draw_shares(rows, folder),
     )
 
 
 def body(dimension: int) -> Robot:
-    """The cube, moving in the vertical plane or in space."""
+    """Return the cube, which moves in the vertical plane or in space.
+
+    Args:
+        dimension: 2 or 3.
+    """
     if dimension == 3:
         return cube.robot()
     p = cube.CubeParameters()
@@ -182,13 +154,25 @@ def body(dimension: int) -> Robot:
 
 
 def corner_contacts(dimension: int, friction: float) -> list[Contact]:
-    """The corners; in the plane those on one side, seen along y."""
+    """Return the corners; in the plane those on one side, seen along y.
+
+    Args:
+        dimension: 2 or 3.
+        friction: Coefficient of friction.
+    """
     contacts = cube.contacts(cube.CubeParameters(friction=friction))
     return [c for c in contacts if dimension == 3 or c.offset[1] < 0.0]
 
 
 def draw_case(robot: Robot, dimension: int, points: int, rng: np.random.Generator) -> ImpactCase:
-    """Random corners, attitude and velocity; the velocity is drawn until all approach."""
+    """Return random corners, attitude and velocity; the velocity is drawn until all approach.
+
+    Args:
+        robot: The cube.
+        dimension: 2 or 3.
+        points: Number of corners.
+        rng: Source of random numbers.
+    """
     corners = tuple(sorted(rng.choice(CORNERS[dimension], points, replace=False).tolist()))
     q = robot.integrate(robot.neutral(), rng.uniform(-np.pi, np.pi, robot.nv))
     contacts = corner_contacts(dimension, friction=0.0)
@@ -201,27 +185,14 @@ def draw_case(robot: Robot, dimension: int, points: int, rng: np.random.Generato
             return ImpactCase(corners, q, v)
 
 
-def judge_all(
-    config: Config,
-    robot: Robot,
-    dimension: int,
-    cases: Sequence[ImpactCase],
-    done: float,
-    tick: Callable[[float], None],
-) -> list[Tally]:
-    """The tallies of these cases, one for each friction; `done` cases came before them."""
-    points = len(cases[0].corners)
-    tallies = [Tally(points, dimension, friction) for friction in config.frictions]
-    for k, case in enumerate(cases, 1):
-        for tally in tallies:
-            contacts = corner_contacts(dimension, tally.friction)
-            tally.verdicts.append(judge(problem_of(robot, contacts, case)))
-        tick(done + k)
-    return tallies
-
-
 def problem_of(robot: Robot, contacts: Sequence[Contact], case: ImpactCase) -> CoulombProblem:
-    """The law for a plastic impact of the corners of a case."""
+    """Return the law for a plastic impact of the corners of a case.
+
+    Args:
+        robot: The cube.
+        contacts: Its corners.
+        case: The impact.
+    """
     hit = [contacts[i] for i in case.corners]
     rows = ContactSet(robot, hit)
     jacobian = rows.jacobian(case.configuration)
@@ -238,22 +209,73 @@ def problem_of(robot: Robot, contacts: Sequence[Contact], case: ImpactCase) -> C
     )
 
 
+def _judge_cases(
+    config: Config,
+    robot: Robot,
+    dimension: int,
+    cases: Sequence[ImpactCase],
+    done: float,
+    tick: Callable[[float], None],
+) -> list[dict[str, Any]]:
+    """Return a row of summary.json for each friction, over cases of one number of points.
+
+    Args:
+        config: Settings.
+        robot: The cube.
+        dimension: 2 or 3.
+        cases: The cases.
+        done: Number of cases before these.
+        tick: Function that is called with the number of all cases that are done.
+    """
+    verdicts: dict[float, list[Verdict]] = {friction: [] for friction in config.frictions}
+    for k, case in enumerate(cases, 1):
+        for friction, found in verdicts.items():
+            contacts = corner_contacts(dimension, friction)
+            found.append(judge(problem_of(robot, contacts, case)))
+        tick(done + k)
+    rows = []
+    for friction, found in verdicts.items():
+        pairs = Counter((v.outcome, v.iterated) for v in found)
+        outcomes = Counter(v.outcome for v in found)
+        rows.append(
+            {
+                "points": len(cases[0].corners),
+                "dimension": dimension,
+                "friction": friction,
+                "samples": len(found),
+                **{f"{o}_percent": 100.0 * outcomes[o] / len(found) for o in OUTCOMES},
+                "largest_difference": max(v.difference for v in found),
+                "one_but_iteration_finds_none": pairs[ONE, NONE],
+                "one_but_iteration_finds_another": pairs[ONE, ANOTHER],
+                "none_but_iteration_finds_one": pairs[NONE, ANOTHER],
+            }
+        )
+    return rows
+
+
 def judge(problem: CoulombProblem) -> Verdict:
-    """Solve one case both ways."""
+    """Return the verdict on one case, solved both ways.
+
+    Args:
+        problem: The law of the impact.
+    """
     enumerated = enumerate_solutions(problem)
     plain, units = scale_problem(problem)
     iterated = units.restore(search_by_newton(plain, PROGRAMMES))
-    outcome = outcome_of(problem, enumerated)
+    outcome = _classify_solutions(problem, enumerated)
     if iterated.residual > CERTIFIED:
         return Verdict(outcome, NONE)
-    apart = min((distance(problem, s, iterated) for s in enumerated), default=np.inf)
+    # largest difference of the points' velocities after the impact, relative to before it
+    fastest = np.abs(problem.free).max()
+    differences = (float(np.abs(s.rates - iterated.rates).max() / fastest) for s in enumerated)
+    apart = min(differences, default=np.inf)
     if apart > NEAR:
         return Verdict(outcome, ANOTHER)
     return Verdict(outcome, SAME, apart if outcome == ONE else 0.0)
 
 
-def outcome_of(problem: CoulombProblem, found: Sequence[CoulombSolution]) -> str:
-    """The word for a set of solutions."""
+def _classify_solutions(problem: CoulombProblem, found: Sequence[CoulombSolution]) -> str:
+    """Return which of `OUTCOMES` a set of solutions is."""
     if len(found) < 2:
         return ONE if found else NONE
     try:
@@ -263,11 +285,16 @@ def outcome_of(problem: CoulombProblem, found: Sequence[CoulombSolution]) -> str
     return FAMILY
 
 
-def distance(problem: CoulombProblem, one: CoulombSolution, other: CoulombSolution) -> float:
-    """Largest difference of the points' velocities after the impact, relative to before it."""
-    return float(np.abs(one.rates - other.rates).max() / np.abs(problem.free).max())
-
-
+COLUMNS = {
+    "points": "{points}",
+    "friction": "{friction:g}",
+    "samples": "{samples}",
+    **{outcome: f"{{{outcome}_percent:.1f}}" for outcome in OUTCOMES},
+    "difference": "{largest_difference:.0e}",
+    "no solution": "{one_but_iteration_finds_none}",
+    "another": "{one_but_iteration_finds_another}",
+    "added": "{none_but_iteration_finds_one}",
+}
 LEGEND = (
     "none to family: outcome of enumeration\n"
     "difference: of iteration from enumeration, relative, where there is one solution\n"
@@ -276,54 +303,33 @@ LEGEND = (
 )
 
 
-def tables(rows: Sequence[dict[str, Any]]) -> list[Table]:
-    """All tallies, in the plane and in space."""
-    columns = {"points": "{points}", "friction": "{friction:g}", "samples": "{samples}"}
-    columns |= {outcome: f"{{{outcome}_percent:.1f}}" for outcome in OUTCOMES}
-    columns |= {
-        "difference": "{largest_difference:.0e}",
-        "no solution": "{one_but_iteration_finds_none}",
-        "another": "{one_but_iteration_finds_another}",
-        "added": "{none_but_iteration_finds_one}",
-    }
-    return [
-        record_table(
-            f"Solutions of Coulomb's law for an impact in {place}, % of the samples",
-            [row for row in rows if row["dimension"] == dimension],
-            columns,
-        )
-        for dimension, place in PLACES.items()
-    ]
+def _draw_shares(rows: Sequence[dict[str, Any]], folder: RunFolder) -> None:
+    """Save shares of the outcomes as bars over friction, a picture for each number of points.
 
-
-def draw_figure(tallies: Sequence[Tally], folder: RunFolder) -> None:
-    """Draw shares of the outcomes as bars over friction, a picture for each number of points."""
-    most = max(t.points for t in tallies)
+    Args:
+        rows: Rows of summary.json.
+        folder: Folder of the run.
+    """
+    most = max(row["points"] for row in rows)
     figure = canvas(1.6 + 2.0 * most, 4.6)
     cells = figure.subplots(len(PLACES), most, squeeze=False, sharex=True, sharey=True)
-    for row, (dimension, place) in zip(cells, PLACES.items(), strict=True):
-        row[0].set_ylabel(f"in {place} [% of impacts]")
-        for points, axes in enumerate(row, 1):
-            chosen = [t for t in tallies if (t.points, t.dimension) == (points, dimension)]
+    for line, (dimension, place) in zip(cells, PLACES.items(), strict=True):
+        line[0].set_ylabel(f"in {place} [% of impacts]")
+        for points, axes in enumerate(line, 1):
+            chosen = [r for r in rows if (r["points"], r["dimension"]) == (points, dimension)]
             axes.set_visible(bool(chosen))
-            _stack(axes, chosen)
+            bottom = np.zeros(len(chosen))
+            for outcome, (label, color) in SHADES.items():
+                percent = np.array([row[f"{outcome}_percent"] for row in chosen])
+                axes.bar(range(len(chosen)), percent, bottom=bottom, color=color, label=label)
+                bottom += percent
+            axes.set_xticks(range(len(chosen)), [f"{row['friction']:g}" for row in chosen])
             words = "1 point" if points == 1 else f"{points} points"
-            axes.set_title(
-                f"{words}, {len(chosen[0].verdicts)} cases" if chosen else "", fontsize=9
-            )
+            title = f"{words}, {chosen[0]['samples']} cases" if chosen else ""
+            axes.set_title(title, fontsize=9)
     for axes in cells[-1]:
         axes.set_xlabel("friction")
         axes.tick_params(labelbottom=True)
     figure.legend(*cells[-1][0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     figure.suptitle("How many solutions Coulomb's law has for a random impact")
     save_figure(figure, folder / "figures/solutions.png")
-
-
-def _stack(axes: Axes, tallies: Sequence[Tally]) -> None:
-    """Draw a stacked bar of the outcomes for each coefficient of friction."""
-    bottom = np.zeros(len(tallies))
-    for outcome, (label, color) in SHADES.items():
-        percent = np.array([t.percent(outcome) for t in tallies])
-        axes.bar(range(len(tallies)), percent, bottom=bottom, color=color, label=label)
-        bottom += percent
-    axes.set_xticks(range(len(tallies)), [f"{t.friction:g}" for t in tallies])

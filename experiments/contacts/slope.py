@@ -1,4 +1,4 @@
-"""A ball that falls on a slope and slides, stops, is caught, or bounces, against closed forms.
+"""A ball that falls on a slope slides, stops, sticks or bounces as closed forms say.
 
 The example of the saltation tutorial, section V, with Coulomb friction and restitution. With v_t
 the velocity down the slope, v_n that away from it and th its angle:
@@ -26,18 +26,23 @@ from hybridctl.app.plots import GREEN, ORANGE, REFERENCE, TRACKING, Line, Panel,
 from hybridctl.base.checks import Array, check_number
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import Meta, NotNegative, Positive, Settings
-from hybridctl.hybrid.trajectory import Event, HybridTrajectory
+from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.mechanics import closed_contacts
 
 SUMMARY = "a ball falls on a slope and slides, stops, sticks or bounces, as closed forms say"
 
 GRAVITY = 9.81
-WITHIN = 1e-5  # m, m/s, s: what the tolerances of a quick run leave
+WITHIN = 1e-5  # m, m/s, s: error that the tolerances of a quick run leave
 BOUNCES = 1000  # of the closed form; at the largest restitution the last has 1e-22 of the speed
 
-STYLES = (("black", "--"), (TRACKING, "-"), (REFERENCE, "-"), (ORANGE, "-"), (GREEN, "-"))
-WIDTHS = (1.4, 4.0, 2.8, 1.4, 1.4)
-DRAWN = ("stops", "bounces")  # those that change their mode most
+STYLES = (  # color, style and width of a curve; wider where later curves would hide it
+    ("black", "--", 1.4),
+    (TRACKING, "-", 4.0),
+    (REFERENCE, "-", 2.8),
+    (ORANGE, "-", 1.4),
+    (GREEN, "-", 1.4),
+)
+DRAWN = ("stops", "bounces")  # balls whose contacts are drawn: they change their mode most
 
 
 @dataclass(frozen=True)
@@ -65,8 +70,9 @@ class Config(Settings):
         check_number("friction_low", self.friction_low, at_most=border)
         check_number("friction_high", self.friction_high, above=border)
         check_number("friction_catch", self.friction_catch, above=border)
-        last = max(predict(self, case).last_event for case in cases(self).values())
-        check_number("duration", self.duration, above=last)
+        motions = [predict(self, case) for case in _cases(self).values()]
+        last = [m.rest_time if m.stop_time is None else m.stop_time for m in motions]
+        check_number("duration", self.duration, above=max(last))
 
 
 @dataclass(frozen=True)
@@ -93,33 +99,28 @@ class ClosedForm:
     stop_time: float | None
     final_speed: float
 
-    @property
-    def last_event(self) -> float:
-        """Time after which nothing happens any more."""
-        return self.rest_time if self.stop_time is None else self.stop_time
-
 
 def quick(config: Config) -> Config:
-    """The settings with looser tolerances."""
+    """Return the settings with looser tolerances."""
     return replace(config, rtol=1e-7, atol=1e-7)
 
 
 @experiment
 def run(config: Config, console: Console) -> Findings:
-    """Simulate every ball beside its closed form."""
+    """Return the findings of every ball beside its closed form."""
     balls = KnownMotions(
-        {name: motion(config, name, case) for name, case in cases(config).items()},
+        {name: _define_motion(config, name, case) for name, case in _cases(config).items()},
         "A ball on a slope",
         "every impact, bounce and stop is that of the closed form",
         WITHIN,
-        lambda runs: [scene(config, runs)],
-        partial(draw_motion, config),
+        lambda runs: [_define_scene(config, runs)],
+        partial(_draw_motion, config),
     )
-    return balls.findings(config.rtol, config.atol, console)
+    return balls.simulate(config.rtol, config.atol, console)
 
 
-def cases(config: Config) -> dict[str, BallCase]:
-    """The balls, by what they do."""
+def _cases(config: Config) -> dict[str, BallCase]:
+    """Return the balls by name, which says what they do."""
     return {
         "frictionless": BallCase(0.0),
         "slides": BallCase(config.friction_low),
@@ -130,7 +131,12 @@ def cases(config: Config) -> dict[str, BallCase]:
 
 
 def predict(config: Config, case: BallCase) -> ClosedForm:
-    """The motion in closed form."""
+    """Return the motion in closed form.
+
+    Args:
+        config: Settings.
+        case: The ball.
+    """
     along, into = GRAVITY * np.sin(config.slope), GRAVITY * np.cos(config.slope)
     mu, e = case.friction, case.restitution
     impact_time = float(np.sqrt(2.0 * config.height / into))
@@ -142,9 +148,7 @@ def predict(config: Config, case: BallCase) -> ClosedForm:
         bounce *= e
         speed = _after_impact(speed + along * 2.0 * bounce / into, bounce, case)
     acceleration = along - mu * into
-    stop_time = None
-    if acceleration < 0.0:
-        stop_time = rest_time - speed / acceleration
+    stop_time = rest_time - speed / acceleration if acceleration < 0.0 else None
     return ClosedForm(
         impact_time,
         first,
@@ -157,100 +161,100 @@ def predict(config: Config, case: BallCase) -> ClosedForm:
 
 
 def _after_impact(tangential: float, normal: float, case: BallCase) -> float:
-    """Velocity down the slope after an impact at the given speed towards it."""
+    """Return the speed down the slope after an impact at a normal speed, m/s."""
     return max(tangential - case.friction * (1.0 + case.restitution) * normal, 0.0)
 
 
-def parameters(config: Config, case: BallCase) -> ball.BallParameters:
-    """The model of one case."""
-    return ball.BallParameters(
+def _define_motion(config: Config, name: str, case: BallCase) -> KnownMotion:
+    """Return one ball, until it has come to rest on the slope and beyond."""
+    down, away = _axes(config)
+    model = ball.BallParameters(
         slope=config.slope, gravity=GRAVITY, friction=case.friction, restitution=case.restitution
     )
-
-
-def motion(config: Config, name: str, case: BallCase) -> KnownMotion:
-    """One ball, until it has come to rest on the slope and beyond."""
-    down, away = axes(config)
     return KnownMotion(
-        ball.system(parameters(config, case)),
+        ball.system(model),
         ("open",),
         np.concatenate([config.height * away, config.speed * down]),
         config.duration,
-        partial(compare, config, predict(config, case)),
+        partial(_compare, config, predict(config, case)),
         title=f"The ball that {name}" if name in DRAWN else None,
     )
 
 
-def axes(config: Config) -> tuple[Array, Array]:
-    """Unit vectors (x, z) down the slope and away from it."""
+def _axes(config: Config) -> tuple[Array, Array]:
+    """Return unit vectors (x, z) down the slope and away from it."""
     s, c = np.sin(config.slope), np.cos(config.slope)
     return np.array([c, -s]), np.array([s, c])
 
 
-def compare(config: Config, expected: ClosedForm, run: HybridTrajectory) -> list[Comparison]:
-    """What the simulation has in common with the closed form."""
-    down, away = axes(config)
-    impact, rest = run.events[0], landing(run)
-    arc = run.arcs[rest.index + 1]
+def _compare(config: Config, expected: ClosedForm, run: HybridTrajectory) -> list[Comparison]:
+    """Return the quantities of a run beside those of the closed form.
+
+    Args:
+        config: Settings.
+        expected: Closed form.
+        run: Run of the ball.
+    """
+    down, away = _axes(config)
+    impact = run.events[0]
+    landing = next(event for event in run.events if closed_contacts(event.mode_after))
+    arc = run.arcs[landing.index + 1]
     gain = float(down @ (arc(arc.end) - arc(arc.start))[2:])
     along, normal = float(down @ impact.state_after[2:]), float(away @ impact.state_after[2:])
+    final = float(down @ run.final_state[2:])
     rows = [
         Comparison("time of the impact [s]", impact.time, expected.impact_time),
         Comparison("speed down the slope after the impact [m/s]", along, expected.tangential_after),
         Comparison("speed off the slope after the impact [m/s]", normal, expected.normal_after),
         Comparison("acceleration [m/s^2]", gain / (arc.end - arc.start), expected.acceleration),
-        Comparison(
-            "speed at the end [m/s]", float(down @ run.final_state[2:]), expected.final_speed
-        ),
+        Comparison("speed at the end [m/s]", final, expected.final_speed),
     ]
-    if rest.accumulation is not None:
-        rows.insert(
-            3, Comparison("time of the last bounce [s]", rest.accumulation, expected.rest_time)
-        )
+    if (last := landing.accumulation) is not None:
+        rows.insert(3, Comparison("time of the last bounce [s]", last, expected.rest_time))
     if expected.stop_time is not None and expected.stop_time > expected.rest_time:
         rows.append(Comparison("time of the stop [s]", run.events[-1].time, expected.stop_time))
     return rows
 
 
-def landing(run: HybridTrajectory) -> Event:
-    """The event after which the ball stays on the slope."""
-    return next(event for event in run.events if closed_contacts(event.mode_after))
-
-
-def scene(config: Config, runs: Runs) -> Scene:
-    """The motion of all balls."""
+def _define_scene(config: Config, runs: Runs) -> Scene:
+    """Return the motion of all balls."""
     turns = np.linspace(0.0, 2.0 * np.pi, 17)
     circle = 0.02 * np.column_stack([np.cos(turns), np.sin(turns)])
     movers = [
         Mover(name, run, lambda x: [x[:2] + circle], color, run.system)
-        for (name, run), (color, _) in zip(runs.items(), STYLES, strict=True)
+        for (name, run), (color, *_) in zip(runs.items(), STYLES, strict=True)
     ]
-    down = axes(config)[0]
+    down = _axes(config)[0]
     ends = [float(x @ down) for run in runs.values() for x in (run(0.0)[:2], run.final_state[:2])]
     slope = np.outer([min(ends) - 0.1, max(ends) + 0.1], down)
     return Scene("Balls on the slope", movers, [slope], ("x", "z"))
 
 
-def draw_motion(config: Config, runs: Runs, folder: RunFolder) -> None:
-    """Position and velocity along the slope (left) and away from it (right)."""
-    down, away = axes(config)
+def _draw_motion(config: Config, runs: Runs, folder: RunFolder) -> None:
+    """Save position and velocity along the slope (left) and away from it (right).
+
+    Args:
+        config: Settings.
+        runs: Runs by ball.
+        folder: Folder of the run.
+    """
+
+    def lines(part: slice, axis: Array, *, named: bool = False) -> list[Line]:
+        return [
+            over_time(run, lambda x: x[:, part] @ axis, name if named else None, *style)
+            for (name, run), style in zip(runs.items(), STYLES, strict=True)
+        ]
+
+    down, away = _axes(config)
+    place, speed = slice(0, 2), slice(2, 4)
     panels = [
         [
-            Panel("down the slope [m]", _lines(runs, slice(0, 2), down, named=True)),
-            Panel("height [m]", _lines(runs, slice(0, 2), away)),
+            Panel("down the slope [m]", lines(place, down, named=True)),
+            Panel("height [m]", lines(place, away)),
         ],
         [
-            Panel("speed down the slope [m/s]", _lines(runs, slice(2, 4), down)),
-            Panel("normal speed [m/s]", _lines(runs, slice(2, 4), away)),
+            Panel("speed down the slope [m/s]", lines(speed, down)),
+            Panel("normal speed [m/s]", lines(speed, away)),
         ],
     ]
     series(folder / "figures/motion.png", panels, title="Balls on a slope")
-
-
-def _lines(runs: Runs, part: slice, axis: Array, *, named: bool = False) -> list[Line]:
-    """A part of the state of every run along an axis; what later lines would hide is wider."""
-    looks = zip(runs.items(), STYLES, WIDTHS, strict=True)
-    return [
-        over_time(run, lambda x: x[:, part] @ axis, name if named else None, color, style, width)
-        for (name, run), (color, style), width in looks
-    ]

@@ -1,8 +1,8 @@
-"""One filter on one toss, and what filters are judged by over many: numbers, rows and tables.
+"""Scores of one filter on one toss, and their summary over many: numbers, rows, tables, figure.
 
-Only poses are measured; a filter starts at the second one, with the velocity that the first two
-say. After some that the gate rejects in a row it begins anew, in flight: a contact taken to be
-closed by mistake would hold it for the rest of the toss.
+Only poses are measured; a filter starts at the second one, with the velocity by the first two.
+After some rejected poses in a row it begins anew, in flight: a contact that is closed by mistake
+would otherwise hold it for the rest of the toss.
 """
 
 from __future__ import annotations
@@ -13,18 +13,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from hybridctl.experiments.cube_filter.tosses import (
-    PHASES,
-    Camera,
-    after_impacts,
-    corner_heights,
-    in_contact,
-    phases,
-)
+from hybridctl.experiments.cube_filter import tosses
+from hybridctl.experiments.cube_filter.tosses import Camera
 from hybridctl.experiments.figures import shares_below
 from hybridctl.experiments.filter_models import CubeSettings, cube_model
+from hybridctl.experiments.runners import compute_standard_error
 from matplotlib.axes import Axes
-from numpy.typing import NDArray
 from rich.table import Table
 from scipy.spatial.transform import Rotation
 from scipy.stats import chi2
@@ -43,6 +37,10 @@ from hybridctl.sampling.filters import run_filter
 
 SLOW = ("unscented", "particle")  # judged on few tosses, at the levels of the salted filter
 FILTERS = (*STRATEGY_BY_FILTER, *SLOW)
+DIMENSION = 6  # of a pose
+ROW = "toss,phase,nis,log_likelihood,x_mm,y_mm,z_mm,rx_mrad,ry_mrad,rz_mrad,claimed_mm"
+COLORS = dict(zip(FILTERS, (TRACKING, REFERENCE, BASELINE, GREEN, SKY), strict=True))
+SPAN = (1e-2, 1e3)  # of NIS in the figure
 
 
 class CubeCase(NamedTuple):
@@ -54,26 +52,26 @@ class CubeCase(NamedTuple):
 
     @property
     def file(self) -> str:
-        """The case in names of files."""
+        """Name of the case in names of files."""
         every, blur = self.camera
         return f"{self.name}-{self.hypotheses}-every-{every}-blur-{1e3 * blur:g}mm"
 
     @property
     def label(self) -> str:
-        """The filter, as it stands in tables."""
+        """Name of the filter in tables."""
         several = f", {self.hypotheses} hypotheses" if self.hypotheses > 1 else ""
         return self.name.replace("_", " ") + several
 
 
 @dataclass(frozen=True, eq=False)
 class Score:
-    """A filter on a toss: what `score` found, one row for each measured pose.
+    """A filter on a toss, one row for each measured pose.
 
     residual (n, 6): innovations, in m in the frame of the table, and in rad in that of the cube.
-    claimed (n,): the deviation of the predicted position, m. near (n,): at most the chosen time
-    after an impact. touches, recorded (n,): contact by the filter and by the recorded pose. phases:
-    of the recorded poses, as in `tosses`. events, unsure: of the filter, and how many of them came
-    at a rate less certain than its sign. reopened: how often a lost filter believed the poses.
+    claimed (n,): standard deviation of the predicted position, m. near (n,): at most the chosen
+    time after an impact. touches, recorded (n,): contact by the filter and by the recorded pose.
+    phases: of the recorded poses, as in `tosses`. events, unsure: of the filter, and those at a
+    guard rate that is not significant. reopened: how often a lost filter believed the poses.
     failure: why the run could not be finished, or None; then there are no rows.
     """
 
@@ -94,28 +92,43 @@ class Score:
     failure: str | None = None
 
 
-def filtered(
+def run_cube_filter(
     name: str, settings: CubeSettings, toss: Record, hypotheses: int = 1
 ) -> tuple[FilterResult, Record]:
-    """A filter on the rows after those that make its start, and these rows."""
+    """Return the result of a filter on the rows after those that make its start, and these rows.
+
+    Args:
+        name: Name of the filter.
+        settings: Its settings.
+        toss: The toss.
+        hypotheses: Largest number of hypotheses.
+    """
     chosen, model = replace(settings, hypotheses=hypotheses), cube_model(settings)
     start, rest = first_estimate(model, chosen, toss)
     return run_filter(name, model, chosen, rest, start), rest
 
 
-def score(
+def score_toss(
     case: CubeCase, settings: CubeSettings, number: int, toss: Record, tolerance: float, span: float
 ) -> Score:
-    """The score of a filter on a levelled toss, by phases of contact.
+    """Return the score of a filter on a levelled toss.
 
-    tolerance: of contact, m; span: of what counts as just after an impact, s.
+    Args:
+        case: The filter and its camera.
+        settings: Its settings.
+        number: Number of the toss, the seed of the camera's noise.
+        toss: The toss.
+        tolerance: Largest height of a corner that touches, m.
+        span: Time after an impact that counts as just after it, s.
     """
-    seen, thinned = case.camera.seen(toss, number), case.camera.thinned(toss)
+    seen, chosen = case.camera.record_toss(toss, number), case.camera.select_poses(toss)
     try:
-        result, rest = filtered(case.name, settings, seen, case.hypotheses)
+        result, rest = run_cube_filter(case.name, settings, seen, case.hypotheses)
     except (HybridctlError, np.linalg.LinAlgError) as error:
-        return lost(number, str(error))
-    heights = corner_heights(thinned, settings.parameters())
+        none = np.zeros(0)
+        empty = none, none, none, np.zeros((0, 6)), none, none, none, none
+        return Score(number, *empty, (), 0, 0, 0, 0.0, str(error))
+    heights = tosses.corner_heights(chosen, settings.parameters())
     found = result.innovations
     residual = np.array([i.residual for i in found])
     attitude = Rotation.from_quat([step.predicted.mean[3:7] for step in result.steps])
@@ -128,10 +141,10 @@ def score(
         log_likelihoods(result, rest),
         residual,
         np.sqrt([np.trace(i.covariance[:3, :3]) for i in found]),
-        after_impacts(heights, tolerance, rows)[settings.warm_up :],
-        np.array([touched(step) for step in result.steps]),
-        in_contact(heights, tolerance)[settings.warm_up :],
-        phases(heights, tolerance)[settings.warm_up :],
+        tosses.find_rows_after_impacts(heights, tolerance, rows)[settings.warm_up :],
+        np.array([_has_touched(step) for step in result.steps]),
+        tosses.find_contact(heights, tolerance)[settings.warm_up :],
+        tosses.name_phases(heights, tolerance)[settings.warm_up :],
         len(result.events),
         result.unsure,
         sum(step.reopened for step in result.steps),
@@ -139,28 +152,21 @@ def score(
     )
 
 
-def lost(toss: int, reason: str) -> Score:
-    """A toss that the filter could not finish."""
-    none = np.zeros(0)
-    empty = none, none, none, np.zeros((0, 6)), none, none, none, none
-    return Score(toss, *empty, (), 0, 0, 0, 0.0, reason)
-
-
-def touched(step: FilterState) -> bool:
-    """Whether a corner is closed after a sample, or has hit the table since the one before."""
+def _has_touched(step: FilterState) -> bool:
+    """Return whether a corner is closed after a sample, or has hit the table since the last one."""
     closed = len(closed_contacts(step.estimate.mode)) > 0
     return closed or any(g.endswith("closes") for e in step.events for g in e.guards)
 
 
-DIMENSION = 6
-ROW = "toss,phase,nis,log_likelihood,x_mm,y_mm,z_mm,rx_mrad,ry_mrad,rz_mrad,claimed_mm"
+def summarize_filter(case: CubeCase, scores: Sequence[Score]) -> dict[str, Any]:
+    """Return a filter as it stands in summary.json, over all rows of the tosses it could finish.
 
+    touching is the share of rows at which the recorded cube is in contact: the `mode_agreement` of
+    an estimate of constant contact.
 
-def record(case: CubeCase, scores: Sequence[Score]) -> dict[str, Any]:
-    """A filter as it stands in summary.json, over all rows of the tosses it could finish.
-
-    touching: the share of rows at which the recorded cube is in contact, which is what
-    `mode_agreement` would be of a filter that always says so.
+    Args:
+        case: The filter and its camera.
+        scores: Its scores.
     """
     done = [s for s in scores if s.failure is None]
     head = {
@@ -180,66 +186,76 @@ def record(case: CubeCase, scores: Sequence[Score]) -> dict[str, Any]:
     accepted = accepted.astype(bool)
     likelihoods = [s.log_likelihood.mean() for s in done]
     per_toss = np.array([s.nis[s.accepted].mean() for s in done if s.accepted.any()])
+    after = _compute_misfit(done, [s.near.astype(bool) for s in done])
     return {
         **head,
         "steps": len(nis),
         "rejected": int((~accepted).sum()),
         "reopened": sum(s.reopened for s in done),
         "mean_nis": float(nis[accepted].mean()),
-        "nis_error": _error(per_toss),
+        "nis_error": compute_standard_error(per_toss),
         "median_log_likelihood_of_tosses": float(np.median(likelihoods)),
         "mode_agreement": float((touches == recorded).mean()),
         "touching": float(recorded.mean()),
-        "phases": by_phase(done),
+        "phases": summarize_phases(done),
         "events": sum(s.events for s in done),
         "unsure": sum(s.unsure for s in done),
         "seconds_per_step": sum(s.seconds for s in done) / len(nis),
-        **misfit([(s, np.ones(len(s.nis), dtype=bool)) for s in done]),
-        **_named("after_impacts", misfit([(s, s.near.astype(bool)) for s in done])),
+        **_compute_misfit(done, [np.ones(len(s.nis), dtype=bool) for s in done]),
+        **{f"{name}_after_impacts": value for name, value in after.items()},
     }
 
 
-def _named(end: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    return {f"{name}_{end}": value for name, value in values.items()}
-
-
-def misfit(chosen: Sequence[tuple[Score, NDArray[np.bool_]]]) -> dict[str, Any]:
-    """NIS, log-likelihood and innovations of some rows of tosses; None without any row.
+def _compute_misfit(scores: Sequence[Score], chosen: Sequence[Array]) -> dict[str, Any]:
+    """Return NIS, log-likelihood and innovations of some rows of tosses; nothing without any row.
 
     z_mm: mean innovation upwards, negative where cubes are lower than predicted; z_error_mm: its
     standard error over tosses.
+
+    Args:
+        scores: Scores of the tosses.
+        chosen: Whether (n,) each row counts, for each toss.
     """
-    some = [(s, rows) for s, rows in chosen if rows.any()]
+    some = [(s, rows) for s, rows in zip(scores, chosen, strict=True) if rows.any()]
     if not some:
         return {}
-    nis = np.concatenate([s.nis[rows] for s, rows in some])
-    residual = np.concatenate([s.residual[rows] for s, rows in some])
+    nis, likelihood, residual = (
+        np.concatenate([getattr(s, name)[rows] for s, rows in some])
+        for name in ("nis", "log_likelihood", "residual")
+    )
     up = np.array([1e3 * s.residual[rows, 2].mean() for s, rows in some])
+    squares = (1e3 * residual) ** 2
     return {
         "rows": len(nis),
         "mean_nis_of_all": float(nis.mean()),
         "median_nis": float(np.median(nis)),
-        "log_likelihood_per_row": float(
-            np.concatenate([s.log_likelihood[rows] for s, rows in some]).mean()
-        ),
+        "log_likelihood_per_row": float(likelihood.mean()),
         "z_mm": 1e3 * float(residual[:, 2].mean()),
-        "z_error_mm": _error(up),
-        "position_rms_mm": _rms(1e3 * residual[:, :3]),
-        "rotation_rms_mrad": _rms(1e3 * residual[:, 3:]),
+        "z_error_mm": compute_standard_error(up),
+        "position_rms_mm": float(np.sqrt(squares[:, :3].sum(axis=1).mean())),
+        "rotation_rms_mrad": float(np.sqrt(squares[:, 3:].sum(axis=1).mean())),
     }
 
 
-def by_phase(done: Sequence[Score]) -> list[dict[str, Any]]:
-    """The rows that say in which phases the filter fits and in which it does not."""
+def summarize_phases(done: Sequence[Score]) -> list[dict[str, Any]]:
+    """Return the misfit in each phase that has rows.
+
+    Args:
+        done: Scores of tosses that the filter has finished.
+    """
     found = {
-        name: misfit([(s, np.array([p == name for p in s.phases])) for s in done])
-        for name in PHASES
+        name: _compute_misfit(done, [np.array([p == name for p in s.phases]) for s in done])
+        for name in tosses.PHASES
     }
     return [{"phase": name, **values} for name, values in found.items() if values]
 
 
-def rows_text(scores: Sequence[Score]) -> str:
-    """All rows of all tosses as CSV."""
+def write_rows(scores: Sequence[Score]) -> str:
+    """Return all rows of all tosses as CSV.
+
+    Args:
+        scores: Scores of the tosses.
+    """
     lines = [ROW]
     for s in scores:
         lengths = 1e3 * np.column_stack([s.residual, s.claimed])
@@ -249,60 +265,61 @@ def rows_text(scores: Sequence[Score]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _rms(rows: Array) -> float:
-    return float(np.sqrt((rows**2).sum(axis=1).mean()))
+def compare_filters(scores: Mapping[CubeCase, Sequence[Score]]) -> list[dict[str, Any]]:
+    """Return the log-likelihood per row of the salted filter minus that of others.
 
+    Others have the same camera and as many hypotheses, or are the salted filter with fewer. Toss by
+    toss, over those that both have finished, so that it has a mean and a standard error; the median
+    stands beside it because single tosses may decide the mean.
 
-def _error(values: Array) -> float | None:
-    return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
-
-
-def comparisons(scores: Mapping[CubeCase, Sequence[Score]]) -> list[dict[str, Any]]:
-    """Log-likelihood per row of the salted filter, minus that of others with the same camera.
-
-    Of those with as many hypotheses, and of itself with fewer. Toss by toss, over those that both
-    have finished, so that it has a mean and a standard error; the median stands beside it because
-    single tosses may decide the mean.
+    Args:
+        scores: Scores by case.
     """
     result = []
     for one, own in scores.items():
         for other, others in scores.items():
             fewer = other.name == one.name and other.hypotheses < one.hypotheses
             rival = other.name != one.name and other.hypotheses == one.hypotheses
-            if one.name == "salted" and other.camera == one.camera and (fewer or rival):
-                gain = _gains(own, others)
-                if len(gain):
-                    result.append(_compared(one, other, gain))
+            if one.name != "salted" or other.camera != one.camera or not (fewer or rival):
+                continue
+            gain = _compute_gains(own, others)
+            if len(gain):
+                result.append(
+                    {
+                        "of": one.label,
+                        "over": other.label,
+                        **one.camera._asdict(),
+                        "mean": float(gain.mean()),
+                        "error": compute_standard_error(gain),
+                        "median": float(np.median(gain)),
+                        "tosses_won": int((gain > 0.0).sum()),
+                        "tosses": len(gain),
+                    }
+                )
     return result
 
 
-def _gains(own: Sequence[Score], others: Sequence[Score]) -> Array:
-    """Log-likelihood per row gained on each toss that both have finished."""
-    mine, theirs = _per_toss(own), _per_toss(others)
+def _compute_gains(own: Sequence[Score], others: Sequence[Score]) -> Array:
+    """Return the log-likelihood per row gained on each toss that both have finished."""
+    mine, theirs = (
+        {s.toss: float(s.log_likelihood.mean()) for s in scores if s.failure is None}
+        for scores in (own, others)
+    )
     return np.array([mine[k] - theirs[k] for k in mine if k in theirs])
 
 
-def _compared(one: CubeCase, other: CubeCase, gain: Array) -> dict[str, Any]:
-    return {
-        "of": one.label,
-        "over": other.label,
-        **one.camera._asdict(),
-        "mean": float(gain.mean()),
-        "error": _error(gain),
-        "median": float(np.median(gain)),
-        "tosses_won": int((gain > 0.0).sum()),
-        "tosses": len(gain),
-    }
+def tabulate_filters(summary: Mapping[str, Any]) -> list[Table | str]:
+    """Return tables of all filters, of the phases of the first, and lines of the comparisons.
 
-
-def _per_toss(scores: Sequence[Score]) -> dict[int, float]:
-    return {s.toss: float(s.log_likelihood.mean()) for s in scores if s.failure is None}
-
-
-def printed(summary: Mapping[str, Any]) -> list[Table | str]:
-    """What was found, and how sure that is."""
+    Args:
+        summary: Content of summary.json.
+    """
     filters, rate = summary["filters"], summary["rate"]
-    rows = [{**UNKNOWN, **f, "camera": _camera(f, rate), "filter": _label(f)} for f in filters]
+    rows = []
+    for f in filters:
+        label = CubeCase(f["name"], f["hypotheses"]).label + "*" * f["levels_of_salted"]
+        camera = Camera(f["every"], f["blur"]).label(rate)
+        rows.append({**UNKNOWN, **f, "camera": camera, "filter": label})
     title = f"Held-out {summary['data']} tosses; expected NIS {DIMENSION}"
     return [
         record_table(title, rows, LIKELIHOODS),
@@ -315,29 +332,17 @@ def printed(summary: Mapping[str, Any]) -> list[Table | str]:
         "agree on contact; always: that share for an estimate of constant contact. unsure: events "
         "at rates of uncertain sign",
         record_table(f"{filters[0]['name']}, by phase", filters[0].get("phases", ()), FITS),
-        *(_gain(comparison, rate) for comparison in summary["against"]),
+        *(_describe_gain(comparison, rate) for comparison in summary["against"]),
     ]
 
 
-UNKNOWN = dict.fromkeys(  # of a filter that finishes no toss; the last two without impacts, too
-    (
-        "steps",
-        "rejected",
-        "reopened",
-        "mean_nis",
-        "nis_error",
-        "median_nis",
-        "log_likelihood_per_row",
-        "median_log_likelihood_of_tosses",
-        "mode_agreement",
-        "touching",
-        "events",
-        "unsure",
-        "seconds_per_step",
-        "position_rms_mm_after_impacts",
-        "rotation_rms_mrad_after_impacts",
-    )
-)
+# entries that a filter which finishes no toss lacks; the last two also without impacts
+UNKNOWN = dict.fromkeys((
+    "steps", "rejected", "reopened", "mean_nis", "nis_error", "median_nis",
+    "log_likelihood_per_row", "median_log_likelihood_of_tosses", "mode_agreement", "touching",
+    "events", "unsure", "seconds_per_step",
+    "position_rms_mm_after_impacts", "rotation_rms_mrad_after_impacts",
+))  # fmt: skip
 LIKELIHOODS = {
     "camera": "{camera}",
     "filter": "{filter}",
@@ -369,30 +374,24 @@ FITS = {
 }
 
 
-def _gain(c: Mapping[str, Any], rate: float) -> str:
+def _describe_gain(c: Mapping[str, Any], rate: float) -> str:
+    """Return a comparison in words."""
     error = "?" if c["error"] is None else f"{c['error']:.3f}"
     return (
-        f"{_camera(c, rate)}: log-likelihood per pose of {c['of']} minus that of {c['over']}: mean "
-        f"{c['mean']:+.3f} +- {error}, median {c['median']:+.3f}, higher in {c['tosses_won']} of "
-        f"{c['tosses']} tosses"
+        f"{Camera(c['every'], c['blur']).label(rate)}: log-likelihood per pose of {c['of']} minus "
+        f"that of {c['over']}: mean {c['mean']:+.3f} +- {error}, median {c['median']:+.3f}, higher "
+        f"in {c['tosses_won']} of {c['tosses']} tosses"
     )
 
 
-def _camera(f: Mapping[str, Any], rate: float) -> str:
-    return Camera(f["every"], f["blur"]).label(rate)
-
-
-def _label(f: Mapping[str, Any]) -> str:
-    label = CubeCase(f["name"], f["hypotheses"]).label
-    return label + ("*" if f["levels_of_salted"] else "")
-
-
-COLORS = dict(zip(FILTERS, (TRACKING, REFERENCE, BASELINE, GREEN, SKY), strict=True))
-SPAN = (1e-2, 1e3)  # of NIS
-
-
 def draw_shares(path: Path, scores: Mapping[CubeCase, Sequence[Score]], rate: float) -> None:
-    """Draw shares of poses below a NIS with the first camera, and the salted filter's gains."""
+    """Save shares of poses below a NIS with the first camera, and the salted filter's gains.
+
+    Args:
+        path: File of the figure.
+        scores: Scores by case.
+        rate: Rate of the recordings, Hz.
+    """
     figure = canvas(10.0, 5.2)
     left, right = figure.subplots(1, 2)
     first = next(iter(scores)).camera
@@ -420,13 +419,19 @@ def draw_shares(path: Path, scores: Mapping[CubeCase, Sequence[Score]], rate: fl
 
 
 def _draw_gains(axes: Axes, scores: Mapping[CubeCase, Sequence[Score]], rate: float) -> None:
-    """Log-likelihood by which the salted filter is ahead, with two standard errors."""
+    """Draw the log-likelihood by which the salted filter is ahead, with two standard errors.
+
+    Args:
+        axes: Axes to draw in.
+        scores: Scores by case.
+        rate: Rate of the recordings, Hz.
+    """
     cameras = list(dict.fromkeys(case.camera for case in scores))
     rivals = [case for case in scores if case.name != "salted"]
     axes.axhline(0.0, color="black", lw=1.0)
     for case in rivals:
         own = scores.get(case._replace(name="salted"))
-        gain = _gains(own or (), scores[case])
+        gain = _compute_gains(own or (), scores[case])
         if len(gain) < 2:
             continue
         same = sorted({(c.name, c.hypotheses) for c in rivals})
@@ -434,7 +439,7 @@ def _draw_gains(axes: Axes, scores: Mapping[CubeCase, Sequence[Score]], rate: fl
         axes.errorbar(
             cameras.index(case.camera) + shift,
             gain.mean(),
-            2.0 * (_error(gain) or 0.0),
+            2.0 * (compute_standard_error(gain) or 0.0),
             color=COLORS[case.name],
             marker="o" if case.hypotheses == 1 else "s",
             mfc=COLORS[case.name] if case.hypotheses == 1 else "white",

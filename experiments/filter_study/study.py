@@ -1,14 +1,14 @@
-r"""Are the filters consistent? Many synthetic runs of a ball, a block with friction, and the door.
+r"""The salted filter is consistent over many synthetic runs: of a ball, a block, and the door.
 
-Every run has its own start, process noise and sensor noise, which are those that the filters
-believe in, so that the normalized estimation error squared (NEES) must have the mean and the
+Every run has its own start, process noise and sensor noise, with the covariances that the filters
+assume, so that the normalized estimation error squared (NEES) must have the mean and the
 spread of chi-square, at any time: below, at several times, each averaged over all runs, with the
-99 % band of the average. All filters see the same logs and begin with the same estimate.
+99 % band of the average. All filters have the same logs and begin with the same estimate.
 
 A filter that is in another mode than the truth at that time, an impact a moment early or late, is
 counted and left out of the average: its covariance may have another rank than the error.
 
-First order is right while what is left of deviations is small where the system bends: the stated
+First order is right while the remaining perturbations are small where the system bends: the stated
 noise is small in that sense. `scales` multiplies it, for sensors and starts at once, to find where
 the salted filter leaves its band.
 """
@@ -18,17 +18,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from hybridctl.experiments.runners import tabulate
 from rich.console import Console
 from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings, experiment, journal_of
 from hybridctl.app.models import find_model
 from hybridctl.app.plots import CURVES, Line, Panel, series
-from hybridctl.app.report import progress, record_table, table
+from hybridctl.app.report import progress, table
 from hybridctl.base.checks import check_member
 from hybridctl.base.errors import HybridctlError
 from hybridctl.base.journal import Journal, compute_all
@@ -46,21 +46,35 @@ from hybridctl.sampling.filters import FILTERS, run_filter
 RECORD = "runs.jsonl"
 SUMMARY = "whether Kalman and particle filters are consistent: a ball, a block, the door, many runs"
 
-DIVERGED = 10.0  # NEES per degree of freedom at the end
-INDEFINITE = 1e-12  # of the largest eigenvalue
+DIVERGED = 10.0  # NEES per degree of freedom at the end above which a filter is lost; a choice
+INDEFINITE = 1e-12  # of the largest eigenvalue, up to which a negative one is rounding
 LEVEL = 0.99
 LOST = "patience=null"  # a filter that has lost the motion stays lost
+NAMES = {
+    "salted": "salted",
+    "reset_jacobian": "reset's Jacobian",
+    "no_jump": "no jump",
+    "unscented": "unscented",
+    "particle": "particles",
+}
+RUNS = {
+    "filter": "{name}",
+    "diverged": "{diverged}",
+    "failed": "{failed}",
+    "indefinite": "{indefinite}",
+    "mode agreement [%]": "{mode_agreement:.1f}",
+    "per step [ms]": "{seconds_per_step:.2f}",
+}
 
 
-@dataclass(frozen=True)
-class Setup:
+class Setup(NamedTuple):
     """Settings of a model in this study, and the times at which NEES is averaged, in s."""
 
     assignments: tuple[str, ...]
     times: tuple[float, ...]
 
 
-SETUPS = {  # sensors slow enough that what the event does to the covariance matters afterwards
+SETUPS = {  # sensors so slow that the covariance after the event matters for long
     "ball": Setup(("rate=25", "duration=1.2", LOST), (0.4, 0.52, 0.6, 1.2)),
     "block": Setup(("rate=50", "duration=0.4", "tolerance=1e-7", LOST), (0.16, 0.26, 0.3, 0.4)),
     "door": Setup(
@@ -75,10 +89,11 @@ Several = Annotated[int, Meta(ge=2)]
 
 @dataclass(frozen=True)
 class Config(Settings):
-    """Settings. runs: at the stated noise, of each model; sweep: at each of the larger `scales`.
+    """Numbers of runs of each model, and factors of the noise.
 
-    particle_runs: the first of the runs, in which the particle filter takes part too.
-    workers: processes, 0 for one on each processor; dask: the scheduler of a cluster instead.
+    runs: at the stated noise; sweep: at each of the larger `scales`. particle_runs: the first of
+    the runs, in which the particle filter takes part too. workers: processes, 0 for one on each
+    processor; dask: the scheduler of a cluster instead.
     """
 
     runs: Several = 30
@@ -106,9 +121,9 @@ class StudyRun(NamedTuple):
 
 
 class FilterOutcome(NamedTuple):
-    """What a filter made of one run: nees, degrees and mode at the times of the setup, and more.
+    """A filter on one run: nees, degrees and mode at the times of the setup, and more.
 
-    failed: what was raised, instead of all that.
+    failed: message of the error, instead of all that.
     """
 
     nees: tuple[float, ...] = ()
@@ -125,91 +140,107 @@ class FilterOutcome(NamedTuple):
 
 
 def full(config: Config) -> Config:
-    """Ten times as many runs."""
+    """Return the settings with ten times as many runs."""
     return replace(config, runs=300, sweep=100, particle_runs=30)
 
 
 def quick(config: Config) -> Config:
-    """A few runs of each model."""
+    """Return the settings with a few runs of each model."""
     return replace(config, runs=3, sweep=2, particle_runs=1, scales=(8.0,))
 
 
 def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
-    """Run the study; every trial is kept in `RECORD`, from which an interrupted one goes on."""
+    """Run the study; every trial is kept in `RECORD`, from which an interrupted one goes on.
+
+    Args:
+        config: Settings.
+        folder: Folder of the results.
+        console: Where tables and progress are shown.
+
+    Returns:
+        The content of summary.json.
+    """
     record = journal_of(folder / RECORD, config)
-    return experiment(partial(studied, record))(config, folder, console)
+    return experiment(partial(_study, record))(config, folder, console)
 
 
-def studied(record: Journal, config: Config, console: Console) -> Findings:
-    """All trials of all models, and what they say."""
+def _study(record: Journal, config: Config, console: Console) -> Findings:
+    """Return the findings of all trials of all models.
+
+    Args:
+        record: Journal of trials.
+        config: Settings.
+        console: Where progress is shown.
+    """
     trials = [
-        StudyRun(model, scale, config.seed + k, filters(config, model, scale, k))
+        StudyRun(model, scale, config.seed + k, select_filters(config, scale, k))
         for model in config.models
         for scale in (1.0, *config.scales)
         for k in range(config.runs if scale == 1.0 else config.sweep)
     ]
-    made = dict(zip(trials, outcomes(config, trials, record, console), strict=True))
-    models = {model: judged(config, model, made) for model in config.models}
+    with crew(config.workers, config.dask) as workers, progress(console, 0.0, 1.0) as begin:
+        made = compute_all(attempt, trials, workers, begin("runs"), record)
+    results: dict[tuple[str, float, str], list[FilterOutcome]] = {}
+    for trial, outcomes in zip(trials, made, strict=True):
+        for name, each in zip(trial.filters, outcomes, strict=True):
+            results.setdefault((trial.model, trial.scale, name), []).append(FilterOutcome(*each))
+    models = {model: _summarize_model(config, model, results) for model in config.models}
+    checks = []
+    for model, found in models.items():
+        said = "runs in which the salted filter fails, diverges or has an indefinite covariance"
+        lost = sum(found["filters"]["salted"][n] for n in ("failed", "diverged", "indefinite"))
+        checks.append(Check(f"{model}: {said}", lost, most=0))
 
     def draw(folder: RunFolder) -> None:
         for model, found in models.items():
-            draw_nees(folder / f"figures/nees_{model}.png", model, found)
+            _draw_nees(folder, model, found["filters"])
 
     summary = {"runs": config.runs, "sweep_runs": config.sweep, "models": models}
-    return Findings(summary, printed(models), checks(models), draw=draw)
+    return Findings(summary, _tabulate(models), checks, draw=draw)
 
 
-def checks(models: Mapping[str, Any]) -> list[Check]:
-    """The check that the salted filter follows the motion in every run."""
-    lost = ("failed", "diverged", "indefinite")
-    return [
-        Check(
-            f"{model}: runs in which the salted filter fails, diverges or has an indefinite "
-            "covariance",
-            sum(found["filters"]["salted"][name] for name in lost),
-            most=0,
-        )
-        for model, found in models.items()
-    ]
-
-
-def judged(
-    config: Config, model: str, made: Mapping[StudyRun, Sequence[FilterOutcome]]
+def _summarize_model(
+    config: Config,
+    model: str,
+    results: Mapping[tuple[str, float, str], Sequence[FilterOutcome]],
 ) -> dict[str, Any]:
-    """A model as it stands in summary.json."""
-    results: dict[float, dict[str, list[FilterOutcome]]] = {}
-    for trial, found in made.items():
-        if trial.model == model:
-            own = results.setdefault(trial.scale, {})
-            for name, outcome in zip(trial.filters, found, strict=True):
-                own.setdefault(name, []).append(outcome)
-    sweep = {scale: digest(model, results[scale]["salted"]) for scale in config.scales}
+    """Return a model as it stands in summary.json.
+
+    Args:
+        config: Settings.
+        model: Name of the model.
+        results: Outcomes by model, scale and filter.
+    """
+    filters = [name for (m, scale, name) in results if (m, scale) == (model, 1.0)]
+    sweep = {s: average_outcomes(model, results[model, s, "salted"]) for s in config.scales}
+    noise = vars(_settings(model, 1.0))
     return {
-        "stated_noise": stated_noise(model),
-        "filters": {name: digest(model, found) for name, found in results[1.0].items()},
+        "stated_noise": {k: v for k, v in noise.items() if k.endswith("_noise") and v},
+        "filters": {name: average_outcomes(model, results[model, 1.0, name]) for name in filters},
         "sweep": [{"scale": scale, **values} for scale, values in sweep.items()],
         "out_of_band_from": next((s for s, v in sweep.items() if not v["inside"]), None),
     }
 
 
-def filters(config: Config, model: str, scale: float, k: int) -> tuple[str, ...]:
-    """The filters of run number k: at larger noise the salted one alone."""
+def select_filters(config: Config, scale: float, k: int) -> tuple[str, ...]:
+    """Return the filters of a run: at larger noise the salted one alone.
+
+    Args:
+        config: Settings.
+        scale: Factor of the noise.
+        k: Number of the run.
+    """
     if scale != 1.0:
         return FILTERS[:1]
     return FILTERS if k < config.particle_runs else FILTERS[:-1]
 
 
-def outcomes(
-    config: Config, trials: Sequence[StudyRun], record: Journal, console: Console
-) -> list[tuple[FilterOutcome, ...]]:
-    """All trials, in their order; those that the record has are not made again."""
-    with crew(config.workers, config.dask) as workers, progress(console, 0.0, 1.0) as begin:
-        made = compute_all(attempt, trials, workers, begin("runs"), record)
-    return [tuple(FilterOutcome(*each) for each in found) for found in made]
-
-
 def attempt(trial: StudyRun) -> tuple[FilterOutcome, ...]:
-    """One run, and what each filter makes of it."""
+    """Return the outcome of each filter on one run.
+
+    Args:
+        trial: The run.
+    """
     settings = replace(_settings(trial.model, trial.scale), seed=trial.seed)
     model = _model(trial.model, trial.scale)
     record, truth = simulate_record(model, settings)
@@ -221,16 +252,23 @@ def attempt(trial: StudyRun) -> tuple[FilterOutcome, ...]:
     for name in trial.filters:
         try:
             result = run_filter(name, model, settings, rest, start)
-            results.append(outcome(model, SETUPS[trial.model].times, result, truth.run))
+            results.append(_compare(model, SETUPS[trial.model].times, result, truth.run))
         except HybridctlError as error:
             results.append(FilterOutcome(failed=str(error)))
     return tuple(results)
 
 
-def outcome(
+def _compare(
     model: FilterModel, times: Sequence[float], result: FilterResult, truth: HybridTrajectory
 ) -> FilterOutcome:
-    """One result against the truth."""
+    """Return one result beside the truth, at the samples nearest to some times.
+
+    Args:
+        model: Model of the filter.
+        times: Times, s.
+        result: Result of the filter.
+        truth: True motion.
+    """
     found = [result.mixtures[int(np.abs(result.times - t).argmin())] for t in times]
     pairs = [nees(model.space, mixture, truth(mixture.time)) for mixture in found]
     last, degrees = pairs[-1]
@@ -250,17 +288,22 @@ def outcome(
     )
 
 
-def digest(model: str, results: Sequence[FilterOutcome]) -> dict[str, Any]:
-    """Averages over runs, as they stand in summary.json."""
+def average_outcomes(model: str, results: Sequence[FilterOutcome]) -> dict[str, Any]:
+    """Return averages over runs, as they stand in summary.json.
+
+    Args:
+        model: Name of the model.
+        results: Outcomes of one filter.
+    """
     whole = [o for o in results if o.failed is None]
-    judged = []
+    rows = []
     for k, time in enumerate(SETUPS[model].times):
         free = [(o.nees[k], o.degrees[k]) for o in whole if o.degrees[k] and o.same_mode[k]]
         if not free:
             continue
         c = band(*zip(*free, strict=True), level=LEVEL)
         size = c.degrees / c.count
-        judged.append(
+        rows.append(
             {
                 "time": time,
                 "nees_per_degree": c.mean / size,
@@ -279,8 +322,8 @@ def digest(model: str, results: Sequence[FilterOutcome]) -> dict[str, Any]:
         "first_failure": next((o.failed for o in results if o.failed is not None), None),
         "diverged": sum(o.diverged for o in whole),
         "indefinite": sum(o.indefinite for o in whole),
-        "nees": judged,
-        "inside": bool(judged) and all(row["inside"] for row in judged),
+        "nees": rows,
+        "inside": bool(rows) and all(row["inside"] for row in rows),
         "nis_per_degree": squares / dimensions if dimensions else None,
         "mode_agreement": float(np.mean([o.agreement for o in whole])) if whole else None,
         "event_time_error": float(np.sqrt((errors**2).mean())) if errors.size else None,
@@ -289,25 +332,23 @@ def digest(model: str, results: Sequence[FilterOutcome]) -> dict[str, Any]:
     }
 
 
-def stated_noise(model: str) -> dict[str, float]:
-    """The noise settings of a model, in SI units."""
-    settings = vars(_settings(model, 1.0))
-    return {k: v for k, v in settings.items() if k.endswith("_noise") and v}
+def _tabulate(models: Mapping[str, Any]) -> list[Table | str]:
+    """Return NEES per degree of freedom at each time, for each filter; then over the noise.
 
-
-def printed(models: Mapping[str, Any]) -> list[Table | str]:
-    """NEES per degree of freedom at each time, for each filter; then over the noise."""
+    Args:
+        models: Summaries by model.
+    """
     parts: list[Table | str] = []
     for model, found in models.items():
-        rows = [{"name": name, **values} for name, values in found["filters"].items()]
-        rows += [{**v, "name": f"salted, noise times {v['scale']:g}"} for v in found["sweep"]]
+        rows = {**found["filters"]}
+        rows |= {f"salted, noise times {v['scale']:g}": v for v in found["sweep"]}
         title = (
             f"{model}: NEES per degree of freedom (* outside the 99 % band; in brackets: runs in a "
             "wrong mode)"
         )
         columns = ["filter", "runs", *(f"{t:g} s" for t in SETUPS[model].times)]
-        squares = [(row["name"], row["runs"], *map(_square, row["nees"])) for row in rows]
-        parts += [table(title, columns, squares), record_table(f"{model}: runs", rows, RUNS)]
+        squares = [(n, row["runs"], *map(_format_square, row["nees"])) for n, row in rows.items()]
+        parts += [table(title, columns, squares), tabulate(f"{model}: runs", rows, RUNS)]
         first = found["out_of_band_from"]
         where = "stays in its band at all noises tried"
         if first is not None:
@@ -316,17 +357,7 @@ def printed(models: Mapping[str, Any]) -> list[Table | str]:
     return parts
 
 
-RUNS = {
-    "filter": "{name}",
-    "diverged": "{diverged}",
-    "failed": "{failed}",
-    "indefinite": "{indefinite}",
-    "mode agreement [%]": "{mode_agreement:.1f}",
-    "per step [ms]": "{seconds_per_step:.2f}",
-}
-
-
-def _square(row: Mapping[str, Any]) -> str:
+def _format_square(row: Mapping[str, Any]) -> str:
     square = row["nees_per_degree"]
     digits = f"{square:.3g}" if square < 1e3 else f"{square:.0f}"
     return f"{digits}{'' if row['inside'] else '*'} ({row['other_mode']})"
@@ -334,6 +365,7 @@ def _square(row: Mapping[str, Any]) -> str:
 
 @cache
 def _settings(model: str, scale: float) -> FilterSettings:
+    """Return the settings of a model at a scale of the noise."""
     settings: FilterSettings = find_model(model).configured(None, SETUPS[model].assignments)
     sensors = {
         k: scale * getattr(settings, k)
@@ -348,36 +380,21 @@ def _model(model: str, scale: float) -> FilterModel:
     return find_model(model).make(_settings(model, scale))
 
 
-NAMES = {
-    "salted": "salted",
-    "reset_jacobian": "reset's Jacobian",
-    "no_jump": "no jump",
-    "unscented": "unscented",
-    "particle": "particles",
-}
+def _draw_nees(folder: RunFolder, model: str, filters: Mapping[str, Any]) -> None:
+    """Save NEES per degree of freedom of every filter, beside the band; the salted one below."""
 
+    def curve(name: str, key: str, *look: Any) -> Line:
+        times, points = (np.array([row[k] for row in filters[name]["nees"]]) for k in ("time", key))
+        return Line(times, points, *look)
 
-def draw_nees(path: Path, model: str, found: Mapping[str, Any]) -> None:
-    """NEES per degree of freedom of every filter, beside the band; the salted one below all."""
-    filters = found["filters"]
     lines = [
-        _curve(
-            values, "nees_per_degree", NAMES[name], color, ".-", 3.5 if name == "salted" else 1.2
-        )
-        for (name, values), color in zip(filters.items(), CURVES, strict=False)
+        curve(name, "nees_per_degree", NAMES[name], color, ".-", 3.5 if name == "salted" else 1.2)
+        for name, color in zip(filters, CURVES, strict=False)
     ]
-    for key, label in (("low", "99 % band"), ("high", None)):
-        lines.append(_curve(filters["salted"], key, label, "black", "--", 1.2))
+    lines.append(curve("salted", "low", "99 % band", "black", "--", 1.2))
+    lines.append(curve("salted", "high", None, "black", "--", 1.2))
     times = lines[-1].times
     lines.append(Line(times, np.ones(len(times)), "expected: 1", "black", "-", 0.8))
     panel = Panel("NEES / degree", lines, log=True)
     title = f"{model}, {filters['salted']['runs']} runs at the stated noise; 1 is expected"
-    series(path, [[panel]], title=title)
-
-
-def _curve(
-    values: Mapping[str, Any], key: str, label: str | None, color: str, style: str, width: float
-) -> Line:
-    rows = values["nees"]
-    times, points = (np.array([row[k] for row in rows]) for k in ("time", key))
-    return Line(times, points, label, color, style, width)
+    series(folder / f"figures/nees_{model}.png", [[panel]], title=title)

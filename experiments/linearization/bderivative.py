@@ -1,9 +1,9 @@
-r"""Two surfaces at once: the B-derivative against the simulated flow, after [Bder] Fig. 3.
+r"""The B-derivative is the first order of a flow through two surfaces at once: [Bder] Fig. 3.
 
-The claim: where a trajectory meets two surfaces of discontinuity together, its flow still has a
-first-order approximation, piecewise linear in general, and the B-derivative is it. A ball of
-initial points goes to an ellipse where the map is linear, and to halves of two ellipses where it
-is not, to one on each side of the nominal direction.
+Where a trajectory meets two surfaces of discontinuity together, its flow has a first-order
+approximation that is piecewise linear in general. A ball of initial points goes to an ellipse where
+the map is linear, and to halves of two ellipses where it is not, one on each side of the nominal
+direction.
 
 The field is :math:`\dot x = 1 + \Delta(\operatorname{sign} x)` in the plane, in m and s, from
 :math:`-F_{-1}/2` through the origin to :math:`F_{+1}/2` in one second, [Bder] 3.1:
@@ -12,7 +12,7 @@ The field is :math:`\dot x = 1 + \Delta(\operatorname{sign} x)` in the plane, in
   :math:`(1 - \delta)/(1 + \delta)` times the identity, [Bder] (12).
 - `bent`: any Delta. The flow is piecewise affine, so differences of it are exact.
 - `turning`: the same, with :math:`\omega\, (-x_2, x_1)` added. The flow between the surfaces turns
-  deviations by :math:`R(\omega/2)` before and after B, and differences err by their step.
+  perturbations by :math:`R(\omega/2)` before and after B, and differences err by their step.
 """
 
 from __future__ import annotations
@@ -21,29 +21,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import casadi as ca
 import numpy as np
-from hybridctl.experiments.convergence import (
-    Convergence,
-    convergence,
-    convergence_panel,
-    draw_convergence,
-)
+from hybridctl.experiments.convergence import Convergence, draw_errors, make_panel, measure_errors
+from hybridctl.experiments.runners import tabulate
 from rich.console import Console
-from rich.table import Table
 
-from hybridctl import HybridSystem, simulate_batch, symbolic
+from hybridctl import BDerivative, HybridSystem, simulate_batch, symbolic
 from hybridctl.app.experiment import Check, Findings, experiment, studied
 from hybridctl.app.plots import REFERENCE, TRACKING, Line, Panel, plane
-from hybridctl.app.report import record_table
 from hybridctl.base.checks import Array, check_array, check_number
 from hybridctl.base.errors import InputError
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import Meta, Positive, Settings, UnitInterval
-from hybridctl.sensitivity.bderivative import BDerivative
 from hybridctl.sensitivity.piecewise import group_equal_pieces
 
 SUMMARY = "the image of a ball through two guards at once, one map for each order"
@@ -53,6 +45,7 @@ Signs = tuple[int, ...]
 SIGNS: tuple[Signs, ...] = tuple(product((-1, 1), repeat=2))
 BEFORE, AFTER = SIGNS[0], SIGNS[-1]
 DURATION = 1.0  # s, with the surfaces in the middle
+SHOWN = 4  # one of so many simulated points is drawn
 
 
 @dataclass(frozen=True)
@@ -92,18 +85,12 @@ class Instance:
     limits: Mapping[Signs, Array]
     turning: float = 0.0
 
-    @property
-    def start(self) -> Array:
-        """The point from which the origin is reached after half the duration."""
-        return self.nominal(0.0)
-
-    @property
-    def end(self) -> Array:
-        """The point that is reached from the origin in the other half."""
-        return self.nominal(DURATION)
-
     def nominal(self, t: float) -> Array:
-        """The nominal point at time t: on an arc of a circle through the origin at half time."""
+        """Return the nominal point (2,) at time t, on a circle through the origin at half time.
+
+        Args:
+            t: Time, s.
+        """
         since = t - 0.5 * DURATION
         f, angle = self.limits[BEFORE if since < 0.0 else AFTER], self.turning * since
         along = np.sinc(angle / np.pi)
@@ -113,28 +100,36 @@ class Instance:
 
     @property
     def reach(self) -> float:
-        """The radius in m of a ball that starts before both surfaces and ends behind both."""
+        """Largest radius in m of a ball that starts before both surfaces and ends behind both."""
         image = self.predict(circle(360))
-        behind = (self.end / np.maximum(-image, 1e-300)).min()
-        return float(min(-self.start.max(), behind))
+        behind = (self.nominal(DURATION) / np.maximum(-image, 1e-300)).min()
+        return float(min(-self.nominal(0.0).max(), behind))
 
-    def turned(self, dx: Array) -> Array:
-        """Deviations (m, 2) at the surfaces, before the event, or from there to the end."""
+    def turn(self, dx: Array) -> Array:
+        """Return perturbations (m, 2) after half of the duration without an event.
+
+        Args:
+            dx: Perturbations (m, 2), m.
+        """
         angle = 0.5 * DURATION * self.turning
         c, s = np.cos(angle), np.sin(angle)
         result: Array = dx @ np.array([[c, s], [-s, c]])
         return result
 
     def derivative(self) -> BDerivative:
-        """The map of deviations through the origin."""
+        """Return the map of perturbations through the origin."""
         return BDerivative(np.eye(2), lambda b: self.limits[tuple(int(s) for s in b)])
 
     def predict(self, dx: Array) -> Array:
-        """Deviations (m, 2) after the whole duration, to first order."""
-        return self.turned(self.derivative()(self.turned(dx)))
+        """Return perturbations (m, 2) after the whole duration, to first order.
+
+        Args:
+            dx: Perturbations (m, 2) of the start, m.
+        """
+        return self.turn(self.derivative()(self.turn(dx)))
 
     def system(self) -> HybridSystem:
-        """The field as four modes, whose guards -x_i fall through zero at the surfaces."""
+        """Return the field as four modes, whose guards -x_i fall through zero at the surfaces."""
         x = ca.SX.sym("x", 2)
         turned = self.turning * ca.vertcat(-x[1], x[0])
         modes = [symbolic.SymbolicMode(b, x, self.limits[b] + turned) for b in SIGNS]
@@ -149,12 +144,12 @@ class Instance:
 
 
 @dataclass(frozen=True, eq=False)
-class InstanceResult:
-    """What the simulations of one instance gave.
+class BallImage:
+    """Simulations of one instance beside its B-derivative.
 
-    rim, image, predicted (m, 2): points on the ball around the start, where the flow takes them,
-    and where the B-derivative does, as deviations in m. errors (steps,): the largest differences
-    between one-sided differences of the flow and the derivative.
+    rim, image, predicted (m, 2): points of the ball around the start, their image by simulation,
+    and by the B-derivative, as perturbations in m. errors: largest differences between one-sided
+    difference quotients of the flow and the derivative, by step.
     """
 
     instance: Instance
@@ -165,129 +160,112 @@ class InstanceResult:
 
 
 def quick(config: Config) -> Config:
-    """The settings with fewer directions and steps."""
+    """Return the settings with fewer directions and steps."""
     return replace(config, rim=24, directions=8, steps=config.steps[1::2])
 
 
 @experiment
 def run(config: Config, console: Console) -> Findings:
-    """Simulate a ball and differences of every field."""
-    results = studied(instances(config), partial(study, config), console)
-    summary = {name: record(config, result) for name, result in results.items()}
-
-    def draw(folder: RunFolder) -> None:
-        draw_balls(folder / "figures/balls.png", results)
-        draw_errors(folder / "figures/errors.png", results)
-
-    return Findings(summary, [error_table(config, summary)], checks(results, summary), draw=draw)
-
-
-def error_table(config: Config, summary: Mapping[str, Any]) -> Table:
-    """What maps there are, and their errors against the flow."""
+    """Return the findings of a ball and differences in every field."""
+    results = studied(instances(config), partial(_simulate_ball, config), console)
+    summary = {}
+    for name, found in results.items():
+        b = found.instance.derivative()
+        pieces = b.pieces()
+        summary[name] = {
+            "orders": len(pieces),
+            "maps": len(group_equal_pieces(pieces)),
+            "linear": b.is_linear(),
+            "matrices": [piece.matrix for piece in pieces],
+            "lineality": b.lineality().T,
+            "ball_error": np.abs(found.image - found.predicted).max() / config.radius,
+            "steps": config.steps,
+            "errors": found.errors.errors,
+        }
     columns = {"field": "{name}", "orders": "{orders}", "maps": "{maps}", "linear": "{linear}"}
     columns[f"ball {config.radius:g} m"] = "{ball_error:.1e}"
     columns |= {f"step {s:g} m": f"{{errors[{k}]:.1e}}" for k, s in enumerate(config.steps)}
-    rows = [{"name": name, **s} for name, s in summary.items()]
-    return record_table("B-derivative: largest error against the flow [m/m]", rows, columns)
+    errors = {name: found.errors for name, found in results.items()}
 
+    def draw(folder: RunFolder) -> None:
+        panels = [Panel(name, _ball_lines(found)) for name, found in results.items()]
+        title, labels = "A ball of initial points and its image after 1 s", ("x1 [m]", "x2 [m]")
+        path, surfaces = folder / "figures/balls.png", list(np.eye(2))
+        plane(path, [panels], title=title, labels=labels, surfaces=surfaces, size=3.2)
+        panel = make_panel("largest error [m/m]", errors, errors["turning"], 1.0)
+        title = "One-sided differences of the flow against the B-derivative"
+        draw_errors(folder / "figures/errors.png", [panel], title, "step [m]")
 
-def checks(results: Mapping[str, InstanceResult], summary: Mapping[str, Any]) -> list[Check]:
-    """Piecewise affine flows are met to rounding, others to first order; one is linear."""
-    order = results["turning"].errors.order
-    return [
-        *(
-            Check(f"{name}: error of the ball's image [m/m]", summary[name]["ball_error"], 1e-13)
-            for name in ("linear", "bent")
-        ),
-        Check("linear: number of maps", summary["linear"]["maps"], 1, 1),
-        Check("bent: number of maps", summary["bent"]["maps"], 2, 2),
-        Check("turning: order of the error of differences", order, 1.1, 0.9),
-    ]
+    title = "B-derivative: largest error against the flow [m/m]"
+    return Findings(
+        summary,
+        [tabulate(title, summary, columns)],
+        [
+            *(
+                Check(
+                    f"{name}: error of the ball's image [m/m]", summary[name]["ball_error"], 1e-13
+                )
+                for name in ("linear", "bent")
+            ),
+            Check("linear: number of maps", summary["linear"]["maps"], 1, 1),
+            Check("bent: number of maps", summary["bent"]["maps"], 2, 2),
+            Check("turning: order of the error of differences", errors["turning"].order, 1.1, 0.9),
+        ],
+        draw=draw,
+    )
 
 
 def instances(config: Config) -> dict[str, Instance]:
-    """The three fields."""
+    """Return the three fields.
+
+    Args:
+        config: Settings.
+    """
     linear = {b: 1.0 - config.opposing * np.array(b, dtype=np.float64) for b in SIGNS}
     bent = {b: 1.0 + np.array(c) for b, c in zip(SIGNS, config.changes, strict=True)}
-    return {
-        "linear": Instance(linear),
-        "bent": Instance(bent),
-        "turning": Instance(bent, config.turning),
-    }
+    turning = Instance(bent, config.turning)
+    return {"linear": Instance(linear), "bent": Instance(bent), "turning": turning}
 
 
-def study(config: Config, instance: Instance, tick: Callable[[float], None]) -> InstanceResult:
-    """Simulate the ball and the differences of one instance."""
-    system = instance.system()
+def _simulate_ball(config: Config, instance: Instance, tick: Callable[[float], None]) -> BallImage:
+    """Return the ball and the differences of one instance."""
+    system, span = instance.system(), (0.0, DURATION)
 
     def flow(deviations: Array) -> Array:
-        starts, span = instance.start + deviations, (0.0, DURATION)
+        starts = instance.nominal(0.0) + deviations
         batch = simulate_batch(system, BEFORE, starts, span, rtol=config.rtol, atol=config.atol)
         batch.check()
-        return batch.states - instance.end
+        return batch.states - instance.nominal(DURATION)
 
-    rim = config.radius * circle(config.rim)
-    around = circle(config.directions)
-    found = convergence(lambda step: flow(step * around), instance.predict(around), config.steps)
+    rim, around = config.radius * circle(config.rim), circle(config.directions)
+    found = measure_errors(lambda step: flow(step * around), instance.predict(around), config.steps)
     tick(1.0)
-    return InstanceResult(instance, rim, flow(rim), instance.predict(rim), found.relative)
+    return BallImage(instance, rim, flow(rim), instance.predict(rim), found.relative)
 
 
 def circle(points: int) -> Array:
-    """Unit vectors (points, 2), evenly spaced."""
+    """Return unit vectors (points, 2), evenly spaced.
+
+    Args:
+        points: Number of vectors.
+    """
     angles = 2.0 * np.pi * np.arange(points) / points
     return np.column_stack([np.cos(angles), np.sin(angles)])
 
 
-def record(config: Config, result: InstanceResult) -> dict[str, Any]:
-    """An instance as it stands in summary.json; errors in m per m of deviation."""
-    b = result.instance.derivative()
-    pieces = b.pieces()
-    return {
-        "orders": len(pieces),
-        "maps": len(group_equal_pieces(pieces)),
-        "linear": b.is_linear(),
-        "matrices": [piece.matrix for piece in pieces],
-        "lineality": b.lineality().T,
-        "ball_error": np.abs(result.image - result.predicted).max() / config.radius,
-        "steps": config.steps,
-        "errors": result.errors.errors,
-    }
-
-
-ORDERS = (TRACKING, REFERENCE)
-DOT = 4  # of so many simulated points one is drawn
-
-
-def draw_balls(path: Path, results: Mapping[str, InstanceResult]) -> None:
-    """The ball before the surfaces and its image behind them, simulated and predicted."""
-    panels = [Panel(name, ball_lines(result)) for name, result in results.items()]
-    title, surfaces = "A ball of initial points and its image after 1 s", list(np.eye(2))
-    labels = ("x1 [m]", "x2 [m]")
-    plane(path, [panels], title=title, labels=labels, surfaces=surfaces, size=3.2)
-
-
-def ball_lines(result: InstanceResult) -> list[Line]:
-    """The nominal path, the rim of the ball and its predicted image by order, simulated points."""
-    instance, b = result.instance, result.instance.derivative()
-    start, end = instance.start, instance.end
+def _ball_lines(found: BallImage) -> list[Line]:
+    """Return nominal path, rim of the ball and predicted image by order, and simulated points."""
+    instance, b = found.instance, found.instance.derivative()
+    start, end = instance.nominal(0.0), instance.nominal(DURATION)
     nominal = np.array([instance.nominal(t) for t in np.linspace(0.0, 1.0, 61)])
     lines = [Line.through(nominal, "nominal", "black", "-", 1.0)]
-    orders = b.follow(instance.turned(result.rim)).orders[:, 0]
-    for first, color in enumerate(ORDERS):
+    orders = b.follow(instance.turn(found.rim)).orders[:, 0]
+    for first, color in enumerate((TRACKING, REFERENCE)):
         mine = orders == first
         for points, centre, label in (
-            (result.rim, start, None),
-            (result.predicted, end, f"B-derivative, x{first + 1} = 0 first"),
+            (found.rim, start, None),
+            (found.predicted, end, f"B-derivative, x{first + 1} = 0 first"),
         ):
             shown = np.where((mine | np.roll(mine, 1))[:, None], centre + points, np.nan)
             lines.append(Line.through(np.vstack([shown, shown[:1]]), label, color, "-", 2.0))
-    return [*lines, Line.through((end + result.image)[::DOT], "simulated", "black", ".")]
-
-
-def draw_errors(path: Path, results: Mapping[str, InstanceResult]) -> None:
-    """Errors of one-sided differences of the flow, for shrinking steps."""
-    found = {name: result.errors for name, result in results.items()}
-    panel = convergence_panel("largest error [m/m]", found, found["turning"], 1.0)
-    title = "One-sided differences of the flow against the B-derivative"
-    draw_convergence(path, [panel], title, "step [m]")
+    return [*lines, Line.through((end + found.image)[::SHOWN], "simulated", "black", ".")]

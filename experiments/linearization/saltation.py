@@ -1,18 +1,18 @@
-r"""Deviations and covariances through an event: the saltation matrix against simulated ensembles.
+r"""The saltation matrix maps perturbations and covariances through an event; the Jacobian does not.
 
-The claim of the saltation tutorial, in its own examples: to first order an event maps deviations
+The claim of the saltation tutorial, in its own examples: to first order an event maps perturbations
 by the saltation matrix, and covariances by :math:`\Xi P \Xi^T`; the Jacobian of the reset alone
-leaves out that neighbours have their event at another time, and is wrong by as much as the
-deviation itself. [Salt] Fig. 1 (balls dropped on a slope), 5 (deviations through a change of a
-constant flow), 6 (covariances through it), 7 (the positions that an impact makes equal).
+omits that neighbours have their event at another time, and is wrong by as much as the perturbation
+itself. [Salt] Fig. 1 (balls dropped on a slope), 5 (perturbations through a change of a constant
+flow), 6 (covariances through it), 7 (positions that an impact makes equal).
 
-- `flow`: a constant flow that changes at a line. Everything is linear, so the map is exact.
+- `flow`: a constant flow that changes at a line. The flow is linear, so the map is exact.
 - `slides`: a plastic impact without friction. It takes g along the slope as free fall does, so
-  the tangential motion does not feel the impact, and the map is exact again.
+  the tangential motion does not depend on the time of the impact, and the map is exact again.
 - `sticks`, `bounces`: the time of the impact enters with its square. Errors fall as the square
-  of the deviation, those of the Jacobian alone as the deviation.
+  of the perturbation, those of the Jacobian alone as the perturbation.
 
-Deviations and ensembles are compared at the end, at the same time, across the flow before the
+Perturbations and ensembles are compared at the end, at the same time, across the flow before the
 event, the event and the flow after it: [Salt] (35), (40).
 """
 
@@ -22,52 +22,134 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
-from hybridctl.experiments.convergence import Convergence, convergence
+from hybridctl.experiments.convergence import Convergence, measure_errors
+from hybridctl.experiments.linearization import saltation_figures as figures
 from hybridctl.experiments.linearization.saltation_examples import Config as Config
 from hybridctl.experiments.linearization.saltation_examples import Example, examples
-from hybridctl.experiments.linearization.saltation_figures import draw_all
-from hybridctl.experiments.linearization.saltation_results import (
-    ExampleResult,
-    Maps,
-    Pair,
-    SampledCovariance,
-)
+from hybridctl.experiments.runners import tabulate
 from rich.console import Console
-from rich.table import Table
 
 from hybridctl import HybridTrajectory, linearize, simulate, simulate_batch
 from hybridctl.app.experiment import Check, Findings, experiment, studied
-from hybridctl.app.report import Tick, record_table
+from hybridctl.app.report import Tick
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import EventLimitError, InputError
 
+SUMMARY = "perturbations and covariances of a ball through an impact, by the saltation matrix"
 
-def study(example: Example, config: Config, rng: np.random.Generator, tick: Tick) -> ExampleResult:
-    """Maps of one example, and simulations beside them."""
+PATHS = 40  # simulated paths of an ensemble that are drawn
+_ONE_EVENT = (
+    "the run from {} must have one event within {:g} s: choose another duration, or a smaller "
+    "spread or displacement"
+)
+
+
+Maps: TypeAlias = Mapping[str, Array]
+"""First-order maps (nx, nx): "saltation" with the saltation matrix, "reset_jacobian" without."""
+
+
+def quick(config: Config) -> Config:
+    """Return the settings with fewer samples, directions and lengths."""
+    return replace(
+        config, deviations=config.deviations[::2], directions=3, samples=min(config.samples, 60)
+    )
+
+
+@experiment
+def run(config: Config, console: Console) -> Findings:
+    """Return the findings of perturbations and ensembles beside both maps."""
+    streams = (np.random.default_rng([config.seed, k]) for k in count())
+
+    def study(example: Example, tick: Tick) -> figures.ExampleResult:
+        return _study_example(example, config, next(streams), tick)
+
+    results = studied(examples(config), study, console)
+    summary = {name: _record(result) for name, result in results.items()}
+    checks = []
+    for name, result in results.items():
+        right, wrong = (found.errors[-1] for found in result.errors.values())
+        said = "error of the reset's Jacobian, as a multiple of the saltation matrix's"
+        matrix_error = summary[name]["saltation_matrix_error"]
+        checks += [
+            Check(f"{name}: error of the saltation matrix", matrix_error, 1e-12),
+            Check(f"{name}: {said}", wrong / right, least=10.0),
+        ]
+    errors = {"saltation": "{saltation_error:.1e}", "Jacobian": "{reset_jacobian_error:.1e}"}
+    deviations = {"example": "{name}", "deviation [spreads]": "{deviation:g}", **errors}
+    normal = {
+        f"{label} [mm]": f"{{normal_deviation_{name}:.3f}}"
+        for name, label in (
+            ("sampled", "sampled"),
+            ("saltation", "saltation"),
+            ("reset_jacobian", "Jacobian"),
+        )
+    }
+    return Findings(
+        summary,
+        [
+            tabulate(
+                "Largest error of a predicted deviation at the end [m, m/s]",
+                {name: entry["deviations"] for name, entry in summary.items()},
+                deviations,
+            ),
+            tabulate(
+                "Covariance at the end: relative error, and deviation normal to the surface",
+                {name: entry["covariances"] for name, entry in summary.items()},
+                {"example": "{name}", "spread": "{scale:g}", **errors, **normal},
+            ),
+        ],
+        checks,
+        {name: result.run for name, result in results.items()},
+        draw=lambda folder: figures.draw_all(results, folder),
+    )
+
+
+def _study_example(
+    example: Example, config: Config, rng: np.random.Generator, tick: Tick
+) -> figures.ExampleResult:
+    """Return the maps of one example beside simulated perturbations, ensembles and pairs.
+
+    Args:
+        example: The example.
+        config: Settings.
+        rng: Source of directions and samples.
+        tick: Function that is called with the share that is done.
+    """
     run = simulate_from(example, config, example.start)
-    maps = maps_along(example, run, config)
-    errors = sweep(example, config, maps, rng)
+    lin = linearize(example.system, run, rtol=config.rtol, atol=config.atol)
+    (before, after), jump = lin.transitions, lin.linear_jump(0)
+    jumps = {"saltation": jump.state, "reset_jacobian": jump.reset_jacobian}
+    maps = {name: after @ each @ before for name, each in jumps.items()}
+    errors = _sweep_lengths(example, config, run, maps, rng)
     tick(0.3)
     half = example.spread * rng.normal(size=((config.samples + 1) // 2, len(example.start)))
     sample = np.concatenate([half, -half])
     ensembles = []
     for k, scale in enumerate(config.scales, 1):
-        ensembles.append(ensemble(example, config, maps, scale, sample))
+        ensembles.append(_simulate_ensemble(example, config, maps, scale, sample))
         tick(0.3 + 0.6 * k / len(config.scales))
     starts = ensembles[0].starts
     far = np.argsort(-np.linalg.norm(starts - example.start, axis=1))[:PATHS]
     paths = tuple(simulate_from(example, config, starts[k]) for k in far)
     tick(1.0)
-    return ExampleResult(
-        example, maps, errors, tuple(ensembles), pairs(example, config, maps), paths
-    )
+    pairs = _simulate_pairs(example, config, jumps["saltation"], maps)
+    return figures.ExampleResult(example, run, jumps, maps, errors, tuple(ensembles), pairs, paths)
 
 
 def simulate_from(example: Example, config: Config, start: Array) -> HybridTrajectory:
-    """The run from one start; raises `InputError` if it has not exactly one event."""
+    """Return the run from one start.
+
+    Args:
+        example: The example.
+        config: Settings.
+        start: Initial state (nx,).
+
+    Raises:
+        InputError: The run has no event, or more than one.
+    """
     with suppress(EventLimitError):
         run = simulate(
             example.system,
@@ -80,163 +162,134 @@ def simulate_from(example: Example, config: Config, start: Array) -> HybridTraje
         )
         if run.events:
             return run
-    raise _not_one(example, start)
+    raise InputError(_ONE_EVENT.format(start.tolist(), example.duration))
 
 
-def ends_from(example: Example, config: Config, starts: Array) -> Array:
-    """The ends (n, nx) of runs from starts (n, nx); raises as `simulate_from` does."""
-    batch = simulate_batch(
-        example.system,
-        example.mode,
-        starts,
-        (0.0, example.duration),
-        rtol=config.rtol,
-        atol=config.atol,
-    )
+def _simulate_ends(example: Example, config: Config, starts: Array) -> Array:
+    """Return the ends (n, nx) of runs from starts (n, nx).
+
+    Raises:
+        InputError: A run has no event, or more than one.
+    """
+    system, span = example.system, (0.0, example.duration)
+    batch = simulate_batch(system, example.mode, starts, span, rtol=config.rtol, atol=config.atol)
     batch.check()
     for start, events in zip(starts, batch.events, strict=True):
         if len(events) != 1:
-            raise _not_one(example, start)
+            raise InputError(_ONE_EVENT.format(start.tolist(), example.duration))
     return batch.states
 
 
-def _not_one(example: Example, start: Array) -> InputError:
-    return InputError(
-        f"the run from {start.tolist()} must have one event within {example.duration:g} s: choose "
-        "another duration, or a smaller spread or displacement"
-    )
-
-
-def maps_along(example: Example, run: HybridTrajectory, config: Config) -> Maps:
-    """The first-order maps along a run."""
-    lin = linearize(example.system, run, rtol=config.rtol, atol=config.atol)
-    (before, after), jump = lin.transitions, lin.linear_jump(0)
-    jumps = {"saltation": jump.state, "reset_jacobian": jump.reset_jacobian}
-    return Maps(run, before, jumps, after)
-
-
-def sweep(
-    example: Example, config: Config, maps: Maps, rng: np.random.Generator
+def _sweep_lengths(
+    example: Example, config: Config, run: HybridTrajectory, maps: Maps, rng: np.random.Generator
 ) -> dict[str, Convergence]:
-    """Largest errors of both maps over random directions, for each length of the deviation."""
+    """Return the largest errors of both maps over random directions, by length.
+
+    Args:
+        example: The example.
+        config: Settings.
+        run: Nominal run.
+        maps: Maps from the start to the end.
+        rng: Source of directions.
+    """
     directions = rng.normal(size=(config.directions, len(example.start)))
     directions *= example.spread / np.linalg.norm(directions, axis=1, keepdims=True)
-    nominal, lengths = maps.run.final_state, config.deviations
+    nominal, lengths = run.final_state, config.deviations
     found = {
-        length: ends_from(example, config, example.start + length * directions) - nominal
+        length: _simulate_ends(example, config, example.start + length * directions) - nominal
         for length in lengths
     }
     return {
-        name: convergence(found.__getitem__, directions @ m.T, lengths)
-        for name, m in maps.whole.items()
+        name: measure_errors(found.__getitem__, directions @ m.T, lengths)
+        for name, m in maps.items()
     }
 
 
-def ensemble(
+def _simulate_ensemble(
     example: Example, config: Config, maps: Maps, scale: float, sample: Array
-) -> SampledCovariance:
-    """The runs of a sample of deviations (n, nx), all of them multiplied by `scale`.
+) -> figures.SampledCovariance:
+    """Return the ends of a sample of perturbations (n, nx), all of them multiplied by `scale`.
 
-    The sample is the same at every scale and symmetric about zero, which takes its odd moments
-    out: errors of a predicted covariance fall as the square of the scale.
+    The sample is the same at every scale and symmetric about zero, which removes its odd moments:
+    errors of a predicted covariance fall as the square of the scale.
+
+    Args:
+        example: The example.
+        config: Settings.
+        maps: Maps from the start to the end.
+        scale: Factor of the perturbations.
+        sample: Perturbations (n, nx).
     """
     starts = example.start + scale * sample
-    ends = ends_from(example, config, starts)
+    ends = _simulate_ends(example, config, starts)
     before, after = (np.cov(states.T, bias=True) for states in (scale * sample, ends))
     ended = {"sampled": after}
-    ended |= {name: m @ before @ m.T for name, m in maps.whole.items()}
-    return SampledCovariance(scale, starts, ends, before, ended)
+    ended |= {name: m @ before @ m.T for name, m in maps.items()}
+    return figures.SampledCovariance(scale, starts, ends, before, ended)
 
 
-def pairs(example: Example, config: Config, maps: Maps) -> tuple[Pair, ...]:
-    """Pairs that start apart along the direction that the event takes out, and along the surface.
+def _simulate_pairs(
+    example: Example, config: Config, matrix: Array, maps: Maps
+) -> tuple[figures.Pair, ...]:
+    """Return pairs that start apart along the direction that the event removes, and the surface.
 
-    The first is the null vector of the position block of the saltation matrix, where it has one.
+    The first direction is the null vector of the position block of the saltation matrix. Where the
+    block is regular, there are no pairs.
+
+    Args:
+        example: The example.
+        config: Settings.
+        matrix: Saltation matrix.
+        maps: Maps from the start to the end.
     """
-    block = maps.jumps["saltation"][:2, :2]
-    _, sizes, rows = np.linalg.svd(block)
+    _, sizes, rows = np.linalg.svd(matrix[:2, :2])
     if sizes[-1] > 1e-9 * sizes[0]:
         return ()
-    along = np.array([example.normal[1], -example.normal[0]])
-    return tuple(_pair(example, config, maps, d) for d in (rows[-1], along))
+    pairs = []
+    for direction in (rows[-1], np.array([example.normal[1], -example.normal[0]])):
+        offset = np.zeros(len(example.start))
+        offset[:2] = config.displacement * direction
+        runs = tuple(simulate_from(example, config, example.start + s * offset) for s in (1, -1))
+        gap = (runs[0].final_state - runs[1].final_state)[:2]
+        record = {
+            "direction": direction,
+            "displacement": config.displacement,
+            "gap_at_start": 2.0 * config.displacement,
+            "gap_at_end": np.linalg.norm(gap),
+        }
+        for name, m in maps.items():
+            record[f"{name}_gap"] = np.linalg.norm(2.0 * (m @ offset)[:2])
+        pairs.append(figures.Pair(runs, record))
+    return tuple(pairs)
 
 
-def _pair(example: Example, config: Config, maps: Maps, direction: Array) -> Pair:
-    offset = np.zeros(len(example.start))
-    offset[:2] = config.displacement * direction
-    above, below = (simulate_from(example, config, example.start + s * offset) for s in (1, -1))
-    gap = (above.final_state - below.final_state)[:2]
-    predicted = {name: 2.0 * (m @ offset)[:2] for name, m in maps.whole.items()}
-    return Pair(direction, config.displacement, (above, below), gap, predicted)
+def _record(result: figures.ExampleResult) -> dict[str, Any]:
+    """Return an example as it stands in summary.json."""
+    event, matrix = result.run.events[0], result.jumps["saltation"]
+    sizes = result.errors["saltation"].sizes
+    return {
+        "event_time": event.time,
+        "saltation_matrix": matrix,
+        "saltation_matrix_error": float(np.abs(matrix - result.example.closed_form(event)).max()),
+        "reset_jacobian": result.jumps["reset_jacobian"],
+        "deviations": [
+            {"deviation": size}
+            | {f"{name}_error": found.errors[k] for name, found in result.errors.items()}
+            for k, size in enumerate(sizes)
+        ],
+        "covariances": [_record_ensemble(e, result.example.normal) for e in result.ensembles],
+        "pairs": [pair.record for pair in result.pairs],
+    }
 
 
-SUMMARY = "perturbations and covariances of a ball through an impact, by the saltation matrix"
-
-PATHS = 40  # simulated paths that are drawn of an ensemble
-
-
-def quick(config: Config) -> Config:
-    """The settings with fewer samples, directions and lengths."""
-    return replace(
-        config, deviations=config.deviations[::2], directions=3, samples=min(config.samples, 60)
-    )
-
-
-@experiment
-def run(config: Config, console: Console) -> Findings:
-    """Simulate deviations and ensembles beside both maps."""
-    streams = (np.random.default_rng([config.seed, k]) for k in count())
-
-    def drawn(example: Example, tick: Tick) -> ExampleResult:
-        return study(example, config, next(streams), tick)
-
-    results = studied(examples(config), drawn, console)
-    summary = {name: result.record() for name, result in results.items()}
-    return Findings(
-        summary,
-        tables(summary),
-        [check for name, result in results.items() for check in checks(name, result)],
-        {name: result.maps.run for name, result in results.items()},
-        draw=lambda folder: draw_all(results, folder),
-    )
-
-
-def checks(name: str, result: ExampleResult) -> list[Check]:
-    """The matrix is its closed form; the smallest deviation is predicted by it alone."""
-    right, wrong = (found.errors[-1] for found in result.errors.values())
-    return [
-        Check(f"{name}: error of the saltation matrix", result.matrix_error, 1e-12),
-        Check(
-            f"{name}: error of the reset's Jacobian, as a multiple of the saltation matrix's",
-            wrong / right,
-            least=10.0,
-        ),
-    ]
-
-
-def tables(summary: Mapping[str, Any]) -> list[Table]:
-    """Errors of predicted deviations, and of predicted covariances."""
-    deviations, covariances = (
-        [{"example": name, **row} for name, entry in summary.items() for row in entry[what]]
-        for what in ("deviations", "covariances")
-    )
-    errors = {"saltation": "{saltation_error:.1e}", "Jacobian": "{reset_jacobian_error:.1e}"}
-    return [
-        record_table(
-            "Largest error of a predicted deviation at the end [m, m/s]",
-            deviations,
-            {"example": "{example}", "deviation [spreads]": "{deviation:g}", **errors},
-        ),
-        record_table(
-            "Covariance at the end: relative error, and deviation normal to the surface",
-            covariances,
-            {
-                "example": "{example}",
-                "spread": "{scale:g}",
-                **errors,
-                "sampled [mm]": "{normal_deviation_sampled:.3f}",
-                "saltation [mm]": "{normal_deviation_saltation:.3f}",
-                "Jacobian [mm]": "{normal_deviation_reset_jacobian:.3f}",
-            },
-        ),
-    ]
+def _record_ensemble(ensemble: figures.SampledCovariance, normal: Array) -> dict[str, Any]:
+    """Return errors relative to the sampled covariance, and deviations along a normal (2,), m."""
+    sampled = ensemble.ended["sampled"]
+    found: dict[str, Any] = {"scale": ensemble.scale}
+    for name, covariance in ensemble.ended.items():
+        along = float(normal @ covariance[:2, :2] @ normal)
+        found[f"normal_deviation_{name}"] = np.sqrt(max(along, 0.0))
+        if name != "sampled":
+            off = np.linalg.norm(covariance - sampled) / np.linalg.norm(sampled)
+            found[f"{name}_error"] = off
+    return found

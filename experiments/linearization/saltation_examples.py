@@ -82,13 +82,21 @@ class Config(Settings):
 
 
 def examples(config: Config) -> dict[str, Example]:
-    """The constant flow, and the three impacts of the ball."""
+    """Return the constant flow, and the three impacts of the ball.
+
+    Args:
+        config: Settings.
+    """
     balls = {name: ball(config, name) for name in ("slides", "sticks", "bounces")}
-    return {"flow": constant_flow(config), **balls}
+    return {"flow": _constant_flow(config), **balls}
 
 
-def constant_flow(config: Config) -> Example:
-    """Two constant flows that meet at a line through the origin, [Salt] Fig. 5, 6."""
+def _constant_flow(config: Config) -> Example:
+    """Return two constant flows that meet at a line through the origin, [Salt] Fig. 5, 6.
+
+    Args:
+        config: Settings.
+    """
     before, after = np.array(config.flow_before), np.array(FLOW_AFTER)
     normal = np.array(FLOW_NORMAL) / np.linalg.norm(FLOW_NORMAL)
     x = ca.SX.sym("x", 2)
@@ -112,13 +120,22 @@ def constant_flow(config: Config) -> Example:
 
 
 def axes(config: Config) -> tuple[Array, Array]:
-    """Unit vectors down the slope and away from it."""
+    """Return unit vectors (2,) down the slope and away from it.
+
+    Args:
+        config: Settings.
+    """
     s, c = np.sin(config.slope), np.cos(config.slope)
     return np.array([c, -s]), np.array([s, c])
 
 
 def ball(config: Config, impact: str) -> Example:
-    """A point mass in a vertical plane that falls on a slope, [Salt] IV."""
+    """Return a point mass in a vertical plane that falls on a slope, [Salt] IV.
+
+    Args:
+        config: Settings.
+        impact: "slides", "sticks" or "bounces".
+    """
     down, away = axes(config)
     q, v = ca.SX.sym("q", 2), ca.SX.sym("v", 2)
     weight = np.array([0.0, -GRAVITY])
@@ -144,16 +161,21 @@ def ball(config: Config, impact: str) -> Example:
         config.duration,
         np.repeat([config.position_spread, config.velocity_spread], 2),
         away,
-        partial(ball_matrix, config, impact),
+        partial(_ball_matrix, config, impact),
     )
 
 
-def ball_matrix(config: Config, impact: str, event: Event) -> Array:
-    r"""The saltation matrix of the ball in closed form, [Salt] (76)-(92).
+def _ball_matrix(config: Config, impact: str, event: Event) -> Array:
+    r"""Return the saltation matrix (4, 4) of the ball in closed form, [Salt] (76)-(92).
 
     Sliding and bouncing share :math:`W = I - (1 + e) n n^T` in both diagonal blocks; sticking
     has :math:`I - v n^T / (n \cdot v)` for positions and nothing else. A bounce also turns a
     change of its time into one of the velocity, :math:`(1 + e) g_n / v_n\, n n^T`.
+
+    Args:
+        config: Settings.
+        impact: "slides", "sticks" or "bounces".
+        event: The impact.
     """
     _, n = axes(config)
     v, zero, onto = event.state_before[2:], np.zeros((2, 2)), np.outer(n, n)

@@ -1,14 +1,16 @@
-"""Figures of the saltation experiment: after Fig. 1, 5, 6 and 7 of the tutorial, and the errors."""
+"""Results of the saltation experiment and their figures: after [Salt] Fig. 1, 5, 6 and 7."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from hybridctl.experiments.convergence import convergence_panel, draw_convergence
-from hybridctl.experiments.linearization.saltation_results import ExampleResult, Pair
+from hybridctl.experiments.convergence import Convergence, draw_errors, make_panel
+from hybridctl.experiments.linearization.saltation_examples import Example
 
 from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, Line, Panel, plane
 from hybridctl.base.checks import Array
@@ -17,57 +19,109 @@ from hybridctl.hybrid.trajectory import HybridTrajectory
 
 SAMPLED, RIGHT, WRONG = BASELINE, TRACKING, REFERENCE
 MAPS = {"saltation": (RIGHT, "saltation matrix"), "reset_jacobian": (WRONG, "reset's Jacobian")}
-ARROWS = 4  # deviations that are drawn of the constant flow
-SIGMAS = 2.0
+ARROWS = 4  # perturbations that are drawn of the constant flow
+SIGMAS = 2.0  # standard deviations of an ellipse
 PERIOD = 4e-3  # s, between drawn points
-in_plane = partial(plane, labels=("q1, horizontal [m]", "q2, vertical [m]"))
+draw_in_plane = partial(plane, labels=("q1, horizontal [m]", "q2, vertical [m]"))
+
+
+@dataclass(frozen=True, eq=False)
+class SampledCovariance:
+    """Starts and simulated ends (n, nx), and covariances (nx, nx) about the mean.
+
+    scale: of the spread. before: of the starts. ended: of the ends, as "sampled" and as each map
+    predicts it.
+    """
+
+    scale: float
+    starts: Array
+    ends: Array
+    before: Array
+    ended: Mapping[str, Array]
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """Two balls that start apart on either side of the nominal one, at the same velocity.
+
+    record: unit direction (2,) and half the distance at the start, distances at the start and at
+    the end, and at the end as each map predicts it, m.
+    """
+
+    runs: tuple[HybridTrajectory, ...]
+    record: Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class ExampleResult:
+    """Simulations of one example beside its maps.
+
+    jumps, maps: of the event, and from the start to the end of the nominal run, by name. errors: of
+    perturbations as the maps predict them. pairs: along the direction of positions that the event
+    makes equal, and along the surface. paths: runs of the first ensemble, from the farthest start
+    on.
+    """
+
+    example: Example
+    run: HybridTrajectory
+    jumps: Mapping[str, Array]
+    maps: Mapping[str, Array]
+    errors: Mapping[str, Convergence]
+    ensembles: tuple[SampledCovariance, ...]
+    pairs: tuple[Pair, ...]
+    paths: tuple[HybridTrajectory, ...]
 
 
 def draw_all(results: Mapping[str, ExampleResult], folder: RunFolder) -> None:
-    """All figures of the experiment."""
+    """Save all figures of the experiment.
+
+    Args:
+        results: Results by example.
+        folder: Folder of the run.
+    """
     figures = folder / "figures"
     balls = {name: result for name, result in results.items() if name != "flow"}
-    draw_drop(figures / "drop.png", balls)
-    draw_flow(figures / "flow.png", results["flow"])
-    draw_pairs(figures / "pairs.png", {name: r for name, r in balls.items() if r.pairs})
-    draw_errors(figures / "errors.png", results)
+    _draw_drop(figures / "drop.png", balls)
+    _draw_flow(figures / "flow.png", results["flow"])
+    _draw_pairs(figures / "pairs.png", {name: r for name, r in balls.items() if r.pairs})
+    _draw_errors(figures / "errors.png", results)
 
 
-def draw_drop(path: Path, results: Mapping[str, ExampleResult]) -> None:
-    """Balls from start to end, and the positions at the end with both predictions."""
+def _draw_drop(path: Path, results: Mapping[str, ExampleResult]) -> None:
+    """Save balls from start to end, and the positions at the end with both predictions."""
     above, below = [], []
     for name, result in results.items():
         paths = [_path(run, None, SAMPLED, 0.5) for run in result.paths]
-        nominal = _path(result.maps.run, "nominal")
+        nominal = _path(result.run, "nominal")
         ends = Line.through(result.ensembles[0].ends[:, :2], "simulated", "black", ".")
         about = Panel(f"a ball that {name}", [*paths, nominal, *_ellipses(result, start=True)])
         above.append(about)
         below.append(Panel(f"{name}: positions at the end", [*_ellipses(result), ends]))
     title = f"Balls dropped on a slope, ellipses of {SIGMAS:g} standard deviations"
-    in_plane(path, [above, below], title=title, surfaces=_surface(results))
+    draw_in_plane(path, [above, below], title=title, surfaces=_surface(results))
 
 
-def draw_flow(path: Path, result: ExampleResult) -> None:
-    """Deviations (left) and a covariance (right) through a change of a constant flow."""
-    maps, e = result.maps, result.ensembles[0]
-    nominal, (start, end) = _path(maps.run, "nominal"), (maps.run(0.0), maps.run.final_state)
+def _draw_flow(path: Path, result: ExampleResult) -> None:
+    """Save perturbations (left) and a covariance (right) through a change of a constant flow."""
+    run, e = result.run, result.ensembles[0]
+    nominal, (start, end) = _path(run, "nominal"), (run(0.0), run.final_state)
     arrows = []
-    for k, run in enumerate(result.paths[:ARROWS]):
-        offset = run(0.0) - start
-        arrows.append(_path(run, None if k else "simulated", SAMPLED, 1.0))
+    for k, path_run in enumerate(result.paths[:ARROWS]):
+        offset = path_run(0.0) - start
+        arrows.append(_path(path_run, None if k else "simulated", SAMPLED, 1.0))
         for name, (color, label) in MAPS.items():
-            tip = np.array([end, end + maps.whole[name] @ offset])
+            tip = np.array([end, end + result.maps[name] @ offset])
             arrows.append(Line.through(tip[:, :2], None if k else label, color, ".-"))
     clouds = [Line.through(cloud[:, :2], None, SAMPLED, ".") for cloud in (e.starts, e.ends)]
     ellipses = _ellipses(result, start=True)
     caption = f"covariance, ellipses of {SIGMAS:g} standard deviations"
     row = [Panel("deviations", [*arrows, nominal]), Panel(caption, [*clouds, *ellipses, nominal])]
     title = "A constant flow that changes at a line"
-    in_plane(path, [row], title=title, surfaces=_surface({"flow": result}))
+    draw_in_plane(path, [row], title=title, surfaces=_surface({"flow": result}))
 
 
-def draw_pairs(path: Path, results: Mapping[str, ExampleResult]) -> None:
-    """Balls that start apart along the direction that the impact takes out, and along the slope."""
+def _draw_pairs(path: Path, results: Mapping[str, ExampleResult]) -> None:
+    """Save balls that start apart along the direction that the impact removes, and the slope."""
     captions = ("along the null vector of the saltation matrix", "along the slope")
     names = (("nominal", "black"), ("one side", RIGHT), ("the other side", WRONG))
     rows = []
@@ -75,44 +129,44 @@ def draw_pairs(path: Path, results: Mapping[str, ExampleResult]) -> None:
         row = []
         for name, result in results.items():
             pair, lines = result.pairs[k], []
-            runs = (result.maps.run, *pair.runs)
+            runs = (result.run, *pair.runs)
             for run, (label, color) in zip(runs, names, strict=True):
                 end = run.final_state[None, :2]
                 lines += [_path(run, label, color), Line.through(end, None, color, "o")]
             row.append(Panel(f"{name}, apart {caption}\n{_gaps(pair)}", lines))
         rows.append(row)
     title = "Which differences of position an impact takes out"
-    in_plane(path, rows, title=title, surfaces=_surface(results))
+    draw_in_plane(path, rows, title=title, surfaces=_surface(results))
 
 
-def draw_errors(path: Path, results: Mapping[str, ExampleResult]) -> None:
-    """Errors of predicted deviations over their length, for both maps."""
+def _draw_errors(path: Path, results: Mapping[str, ExampleResult]) -> None:
+    """Save errors of predicted perturbations over their length, for both maps."""
     panels = []
     for k, (by, (_, label)) in enumerate(MAPS.items()):
         found = {name: result.errors[by] for name, result in results.items()}
         title = f"error of the {label} [m, m/s]"
-        panels.append(convergence_panel(title, found, found["sticks"], 2.0 - k))
+        panels.append(make_panel(title, found, found["sticks"], 2.0 - k))
     title = "Errors of predicted deviations"
-    draw_convergence(path, panels, title, "length of the deviation [spreads]")
+    draw_errors(path, panels, title, "length of the deviation [spreads]")
 
 
 def _path(
     run: HybridTrajectory, label: str | None, color: str = "black", width: float = 1.4
 ) -> Line:
-    """The positions over a whole run."""
+    """Return the curve of positions over a whole run."""
     points = np.concatenate([arc(times)[:, :2] for arc, times in run.sampled(PERIOD)])
     return Line.through(points, label, color, "-", width)
 
 
 def _surface(results: Mapping[str, ExampleResult]) -> list[Array]:
-    """The direction of the line, through the origin, at which the events happen."""
+    """Return the direction of the line, through the origin, at which the events happen."""
     normal = next(iter(results.values())).example.normal
     return [np.array([normal[1], -normal[0]])]
 
 
 def _ellipses(result: ExampleResult, *, start: bool = False) -> list[Line]:
-    """Covariances of the positions, at the end as predicted, about the nominal ones."""
-    e, run = result.ensembles[0], result.maps.run
+    """Return ellipses of positions about the nominal ones, at the end as predicted."""
+    e, run = result.ensembles[0], result.run
     drawn = [
         (run(run.start), e.before, SAMPLED, "start", 1.6),
         (run.final_state, e.ended["reset_jacobian"], *MAPS["reset_jacobian"], 1.6),
@@ -125,7 +179,7 @@ def _ellipses(result: ExampleResult, *, start: bool = False) -> list[Line]:
 
 
 def _ellipse(covariance: Array) -> Array:
-    """Points (n, 2) of the ellipse of so many standard deviations about 0."""
+    """Return points (n, 2) of the ellipse of `SIGMAS` standard deviations about 0."""
     sizes, vectors = np.linalg.eigh(covariance)
     turn = np.linspace(0.0, 2.0 * np.pi, 181)
     radii = SIGMAS * np.sqrt(np.maximum(sizes, 0.0))
@@ -133,8 +187,8 @@ def _ellipse(covariance: Array) -> Array:
 
 
 def _gaps(pair: Pair) -> str:
-    """Gaps in mm at the start and at the end, as simulated and predicted."""
-    gaps = {name: 1e3 * gap for name, gap in pair.record().items() if "gap" in name}
+    """Return the caption: gaps in mm at the start and at the end, simulated and predicted."""
+    gaps = {name: 1e3 * gap for name, gap in pair.record.items() if "gap" in name}
     return (
         "{gap_at_start:.0f} mm at the start, {gap_at_end:.1f} mm at the end "
         "(saltation {saltation_gap:.1f}, Jacobian {reset_jacobian_gap:.1f})"

@@ -1,8 +1,8 @@
-r"""First-order validation: the linearization of a trajectory against simulations near it.
+r"""The linearization of a trajectory is right to first order: simulations near it show it.
 
 A nominal trajectory :math:`\alpha` with its policy is simulated again from
 :math:`\alpha(0) + \varepsilon z_0`, with :math:`\varepsilon v(t)` added to the input. If z, the
-deviation that the linearization predicts under the feedback, is right to first order, then
+perturbation that the linearization predicts under the feedback, is right to first order, then
 
 .. math:: |x(t) - \alpha(t) - \varepsilon z(t)| = O(\varepsilon^2)
 
@@ -11,37 +11,36 @@ over :math:`\varepsilon` is then 2, with simultaneous events too, where z is onl
 it would be 1 for any other z. [RS] proposes these linearizations (LTTHS 3.2, PTTHS 4.3).
 
 The same simulations give difference quotients of the final state: central ones where all events are
-isolated, else one-sided ones of second order, as the derivative has a kink. Beside them stands the
-map with the Jacobians of the resets in place of the saltation matrices.
+isolated, else one-sided ones of second order, as the derivative has a kink. They are compared with
+the map, and with the map that has the Jacobians of the resets in place of the saltation matrices.
 
-How large deviations may be, and what the first order then makes of them, is drawn for the first
-case: a run from half of the radius at which it is off by a tenth, [RS] Fig. 3.5.
+The prediction of the first order for a large perturbation is drawn for the first case: a run from
+half of the radius at which it is off by a tenth, [RS] Fig. 3.5.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from hybridctl.experiments.convergence import (
     Convergence,
-    convergence,
-    convergence_panel,
     curves,
-    draw_convergence,
+    draw_errors,
+    make_panel,
+    measure_errors,
 )
 from hybridctl.experiments.linearization.validate_cases import ValidationCase
+from hybridctl.experiments.runners import tabulate
 from rich.console import Console
-from rich.table import Table
 
 from hybridctl import HybridTrajectory, simulate
 from hybridctl.app import plugins
 from hybridctl.app.experiment import Check, Findings, experiment, studied
 from hybridctl.app.plots import Panel, prediction
-from hybridctl.app.report import record_table
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError
 from hybridctl.base.run_folder import RunFolder
@@ -51,13 +50,13 @@ from hybridctl.hybrid.arc import Arc
 from hybridctl.sensitivity.propagation import InputChange, PerturbationCurve
 from hybridctl.sensitivity.radius import Radius
 
-CLEARANCE = 1e-3  # s, of samples from the ends of arcs
-SHOWN = 0.5  # of the radius: the deviation that is drawn
+CLEARANCE = 1e-3  # s, least distance of samples from the ends of arcs; a choice
+SHOWN = 0.5  # of the radius: the perturbation that is drawn
 
 
 @dataclass(frozen=True)
 class Config(Settings):
-    """What is perturbed, and by how much.
+    """Perturbations, and their sizes.
 
     seed, directions: of the perturbations (z0, v), |z0| = 1 (rad, m, s), each input a sine of at
     most `input_size` N m. sizes: epsilon of the remainders. steps: of the differences, in
@@ -88,13 +87,21 @@ class Config(Settings):
 
 
 @dataclass(frozen=True, eq=False)
+class Direction:
+    """A perturbation (ndx,) of the initial state, with a change of the input or None."""
+
+    state: Array
+    input: InputChange | None
+
+
+@dataclass(frozen=True, eq=False)
 class ValidationResult:
-    """What the simulations of one case gave.
+    """Simulations of one case beside its maps.
 
     remainders: in each direction, the largest over all samples. derivative_errors, reset_errors
-    (steps,): the largest errors of either map against differences, relative to the differences.
-    radii: how large the deviations of the state may be, in the directions of the differences.
-    perturbed: the run from half of the first of them, without a change of the input.
+    (steps,): largest errors of either map against differences, relative to the differences. radii:
+    largest perturbations of the state, in the directions of the differences. perturbed: the run
+    from `SHOWN` of the first of them, without a change of the input.
     """
 
     case: ValidationCase
@@ -105,16 +112,8 @@ class ValidationResult:
     perturbed: HybridTrajectory
 
 
-@dataclass(frozen=True, eq=False)
-class Direction:
-    """A deviation (ndx,) of the initial state, with a change of the input."""
-
-    state: Array
-    input: InputChange | None
-
-
 def quick(config: Config) -> Config:
-    """One direction, fewer sizes, looser tolerances."""
+    """Return the settings with one direction, fewer sizes, looser tolerances."""
     return replace(
         config,
         directions=1,
@@ -126,55 +125,89 @@ def quick(config: Config) -> Config:
 
 
 def run(validated: str, config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
-    """Validate the cases of an experiment; returns what it writes to summary.json."""
+    """Validate the cases of an experiment.
+
+    Args:
+        validated: Name of the experiment.
+        config: Settings.
+        folder: Folder of the results.
+        console: Where tables and progress are shown.
+
+    Returns:
+        The content of summary.json.
+    """
 
     @experiment
-    def of_cases(config: Config, console: Console) -> Findings:
+    def validate_cases(config: Config, console: Console) -> Findings:
         cases = plugins.load("validations", validated)(config.tolerance)
-        results = studied(cases, lambda build, tick: study(config, build(), tick), console)
-        summary = summarize(config, results)
+        results = studied(cases, lambda build, tick: _study_case(config, build(), tick), console)
+        summary = _summarize(config, results)
+        right, wrong = summary["best_derivative_error"], summary["reset_only_error"]
+        said = "relative error of the derivative with the resets' Jacobians alone / with saltation"
+        rows = {
+            name: {
+                "times": [f"{e['time']:.3f}" + "*" * (len(e["guards"]) > 1) for e in r["events"]],
+                **r,
+            }
+            for name, r in summary["cases"].items()
+        }
+        title = f"First-order validation of {validated} (* simultaneous guards)"
         return Findings(
             summary,
-            printed(validated, summary),
-            checks(summary),
-            draw=lambda to: draw_all(to / "figures", validated, config, results),
+            [
+                tabulate(title, rows, COLUMNS),
+                f"slope farthest from 2: {summary['worst_slope']:.4f}; relative errors of the "
+                f"final state's derivative: {right:.1e} with saltation, {wrong:.1e} with the "
+                "resets' Jacobians only",
+            ],
+            [
+                Check("slope of the remainder farthest from 2", summary["worst_slope"], 2.1, 1.9),
+                Check("relative error of the derivative with saltation", right, 1e-4),
+                Check(said, wrong / right, least=100.0),
+            ],
+            draw=lambda to: _draw_all(to / "figures", validated, config, results),
         )
 
-    return of_cases(config, folder, console)
+    return validate_cases(config, folder, console)
 
 
-def checks(summary: Mapping[str, Any]) -> list[Check]:
-    """The remainder is of second order, and resets' Jacobians alone are far off."""
-    right, wrong = summary["best_derivative_error"], summary["reset_only_error"]
-    return [
-        Check("slope of the remainder farthest from 2", summary["worst_slope"], 2.1, 1.9),
-        Check("relative error of the derivative with saltation", right, 1e-4),
-        Check(
-            "relative error of the derivative with the resets' Jacobians alone / with saltation",
-            wrong / right,
-            least=100.0,
-        ),
-    ]
+COLUMNS = {
+    "case": "{name}",
+    "events [s]": "{times}",
+    "slopes of the remainder": "{slopes:.3f}",
+    "derivative error": "{best_derivative_error:.1e}",
+    "error, resets only": "{reset_only_error:.1e}",
+    "size of 10 % error": "{radii:.2g}",
+    "size where the order changes": "{order_changes:.2g}",
+}
 
 
-def study(config: Config, case: ValidationCase, tick: Callable[[float], None]) -> ValidationResult:
-    """Perturb one nominal trajectory in all directions."""
+def _study_case(
+    config: Config, case: ValidationCase, tick: Callable[[float], None]
+) -> ValidationResult:
+    """Return the perturbations of one nominal trajectory in all directions.
+
+    Args:
+        config: Settings.
+        case: The case.
+        tick: Function that is called with the share that is done.
+    """
     rng = np.random.default_rng(config.seed)
     remainders, correct, reset, radii = [], [], [], list[Radius]()
     perturbed, reset_only = case.nominal, case.reset_only()
     for k in range(config.directions):
         direction = draw_direction(rng, case, config.input_size)
-        runs = _DirectionRuns(config, case, direction)
+        runs = PerturbedRuns(config, case, direction)
         predicted = case.map.propagate(direction.state, direction.input)
-        remainders.append(remainder(config, case.nominal, runs, predicted))
+        remainders.append(compute_remainders(runs, predicted))
         if k < config.difference_directions:
             false = reset_only.propagate(direction.state, direction.input)[-1].end[:, 0]
-            differences = [runs.difference(step) for step in config.steps]
-            correct.append([_relative(predicted[-1].end[:, 0], d) for d in differences])
-            reset.append([_relative(false, d) for d in differences])
+            differences = [runs.differentiate(step) for step in config.steps]
+            correct.append([_relative_error(predicted[-1].end[:, 0], d) for d in differences])
+            reset.append([_relative_error(false, d) for d in differences])
             radii.append(case.map.radius(direction.state, policy=case.policy))
             if k == 0:
-                alone = _DirectionRuns(config, case, Direction(direction.state, None))
+                alone = PerturbedRuns(config, case, Direction(direction.state, None))
                 perturbed = alone[SHOWN * radii[0].size]
         tick((k + 1) / config.directions)
     return ValidationResult(
@@ -188,7 +221,13 @@ def study(config: Config, case: ValidationCase, tick: Callable[[float], None]) -
 
 
 def draw_direction(rng: np.random.Generator, case: ValidationCase, input_size: float) -> Direction:
-    """A random direction of unit length, with a sine of random phase for each input."""
+    """Return a random direction of unit length, with a sine of random phase for each input.
+
+    Args:
+        rng: Source of random numbers.
+        case: The case.
+        input_size: Largest amplitude of an input, N m.
+    """
     arc = case.nominal.arcs[0]
     state = rng.normal(size=arc.space.ndx)
     state /= np.linalg.norm(state)
@@ -200,60 +239,95 @@ def draw_direction(rng: np.random.Generator, case: ValidationCase, input_size: f
     return Direction(state, lambda t: heights * np.sin(rates * t + phases))
 
 
-class _DirectionRuns:
-    """Simulations in one direction, by their epsilon."""
+@dataclass(eq=False)
+class PerturbedRuns:
+    """Simulations in one direction, by their size epsilon; each is simulated once."""
 
-    def __init__(self, config: Config, case: ValidationCase, direction: Direction) -> None:
-        self._config, self._case, self._direction = config, case, direction
-        self._known: dict[float, HybridTrajectory] = {}
+    config: Config
+    case: ValidationCase
+    direction: Direction
+    _runs: dict[float, HybridTrajectory] = field(default_factory=dict)
 
     def __getitem__(self, size: float) -> HybridTrajectory:
-        if size not in self._known:
-            self._known[size] = self._simulate(size)
-        return self._known[size]
+        """Return the run of a size, in which guards that fire apart are events of their own."""
+        if size not in self._runs:
+            case, direction, first = self.case, self.direction, self.case.nominal.arcs[0]
+            policy, change = case.policy, direction.input
+            if policy is not None and change is not None:
+                policy = DisturbedPolicy(policy, lambda t, x: size * change(t))
+            self._runs[size] = simulate(
+                case.system,
+                first.mode,
+                first.space.integrate(first(first.start), size * direction.state),
+                (case.nominal.start, case.nominal.end),
+                policy,
+                rtol=self.config.tolerance,
+                atol=self.config.tolerance,
+                event_window=0.0,
+            )
+        return self._runs[size]
 
-    def _simulate(self, size: float) -> HybridTrajectory:
-        """The run from a start moved by `size`; guards that fire apart are events of their own."""
-        case, direction, first = self._case, self._direction, self._case.nominal.arcs[0]
-        policy, change = case.policy, direction.input
-        if policy is not None and change is not None:
-            policy = DisturbedPolicy(policy, lambda t, x: size * change(t))
-        return simulate(
-            case.system,
-            first.mode,
-            first.space.integrate(first(first.start), size * direction.state),
-            (case.nominal.start, case.nominal.end),
-            policy,
-            rtol=self._config.tolerance,
-            atol=self._config.tolerance,
-            event_window=0.0,
-        )
+    def match_arcs(self, size: float) -> list[Arc]:
+        """Return the arcs of a run by the arcs of the nominal one, phantom arcs left out.
 
-    def difference(self, step: float) -> Array:
-        """A second-order difference quotient of the final state; one-sided at kinks.
+        Args:
+            size: Size of the perturbation.
 
-        One-sided ones start from the run of size 0: the nominal trajectory, planned arc by arc, is
-        off it by the tolerance, which they would divide by the step.
+        Raises:
+            InputError: The run has other events.
         """
-        if self._case.map.is_linear:
-            return (self._final(step) - self._final(-step)) / (2.0 * step)
-        return (4.0 * self._final(0.5 * step) - self._final(step) - 3.0 * self._final(0.0)) / step
+        run = self[size]
+        arcs, position = [run.arcs[0]], 0
+        for event in self.case.nominal.events:
+            fired: set[str] = set()
+            while position < len(run.events) and run.arcs[position].mode != event.mode_after:
+                fired |= set(run.events[position].guards)
+                position += 1
+            if run.arcs[position].mode != event.mode_after or not fired <= set(event.guards):
+                raise InputError(
+                    f"sizes and steps must be smaller: with {size:g} the event {event.guards} at "
+                    f"t = {event.time:.6g} s of the nominal trajectory has become {sorted(fired)}"
+                )
+            arcs.append(run.arcs[position])
+        if position != len(run.events):
+            raise InputError(
+                f"sizes and steps must be smaller: with {size:g} there is another event at "
+                f"t = {run.events[position].time:.6g} s"
+            )
+        return arcs
 
-    def _final(self, size: float) -> Array:
-        """The deviation (ndx,) at the end."""
-        nominal, run = self._case.nominal, self[size]
-        matched(nominal, run, size)
-        return nominal.arcs[-1].space.difference(nominal.final_state, run.final_state)
+    def differentiate(self, step: float) -> Array:
+        """Return a second-order difference quotient (ndx,) of the final state.
+
+        It is one-sided at kinks, from the run of size 0: the nominal trajectory, planned arc by
+        arc, is off that by the tolerance, which would be divided by the step.
+
+        Args:
+            step: Size of the perturbation.
+        """
+        nominal = self.case.nominal
+
+        def end(size: float) -> Array:
+            self.match_arcs(size)
+            return nominal.arcs[-1].space.difference(nominal.final_state, self[size].final_state)
+
+        if self.case.map.is_linear:
+            return (end(step) - end(-step)) / (2.0 * step)
+        return (4.0 * end(0.5 * step) - end(step) - 3.0 * end(0.0)) / step
 
 
-def remainder(
-    config: Config,
-    nominal: HybridTrajectory,
-    runs: _DirectionRuns,
-    predicted: list[PerturbationCurve],
-) -> Convergence:
-    """The largest remainders, over times at which all runs have the same event count."""
-    found = {size: matched(nominal, runs[size], size) for size in config.sizes}
+def compute_remainders(runs: PerturbedRuns, predicted: list[PerturbationCurve]) -> Convergence:
+    """Return the largest remainders, over times at which all runs have the same events behind them.
+
+    Args:
+        runs: Simulations in one direction.
+        predicted: Perturbation along each arc that the map predicts for the size 1.
+
+    Raises:
+        InputError: An arc has no time in common with all runs.
+    """
+    config, nominal = runs.config, runs.case.nominal
+    found = {size: runs.match_arcs(size) for size in config.sizes}
     places: list[tuple[int, float]] = []
     for k, arc in enumerate(nominal.arcs):
         together = [arc, *(arcs[k] for arcs in found.values())]
@@ -270,63 +344,43 @@ def remainder(
         pairs = [(nominal.arcs[k], found[size][k], t) for k, t in places]
         return [arc.space.difference(arc(t), own(t)) for arc, own, t in pairs]
 
-    return convergence(flow, [predicted[k](t)[:, 0] for k, t in places], config.sizes, norm=2)
+    return measure_errors(flow, [predicted[k](t)[:, 0] for k, t in places], config.sizes, norm=2)
 
 
-def matched(nominal: HybridTrajectory, run: HybridTrajectory, size: float) -> list[Arc]:
-    """The arcs of a run that have the event counts of the nominal ones, phantom arcs left out.
-
-    Raises `InputError` where the run goes another way.
-    """
-    arcs, position = [run.arcs[0]], 0
-    for event in nominal.events:
-        fired: set[str] = set()
-        while position < len(run.events) and run.arcs[position].mode != event.mode_after:
-            fired |= set(run.events[position].guards)
-            position += 1
-        if run.arcs[position].mode != event.mode_after or not fired <= set(event.guards):
-            raise InputError(
-                f"sizes and steps must be smaller: with {size:g} the event {event.guards} at "
-                f"t = {event.time:.6g} s of the nominal trajectory has become {sorted(fired)}"
-            )
-        arcs.append(run.arcs[position])
-    if position != len(run.events):
-        raise InputError(
-            f"sizes and steps must be smaller: with {size:g} there is another event at "
-            f"t = {run.events[position].time:.6g} s"
-        )
-    return arcs
-
-
-def _relative(value: Array, reference: Array) -> float:
+def _relative_error(value: Array, reference: Array) -> float:
     return float(np.linalg.norm(value - reference) / np.linalg.norm(reference))
 
 
-def summarize(config: Config, results: Mapping[str, ValidationResult]) -> dict[str, Any]:
-    """All slopes, the one farthest from 2, and the worst case of either derivative.
+def _summarize(config: Config, results: Mapping[str, ValidationResult]) -> dict[str, Any]:
+    """Return all slopes, the one farthest from 2, and the worst case of either derivative.
 
     best_derivative_error is that of the best step, and the largest of all cases; reset_only_error
     is that of the same map without the saltation, at its best step too, and the smallest of all.
     """
-    records = {name: record(config, result) for name, result in results.items()}
-    slopes = [s for r in records.values() for s in r["slopes"]]
+    cases = {name: _record(config, result) for name, result in results.items()}
+    slopes = [s for r in cases.values() for s in r["slopes"]]
     return {
         "slopes": slopes,
-        "worst_slope": _farthest(slopes),
-        "best_derivative_error": max(r["best_derivative_error"] for r in records.values()),
-        "reset_only_error": min(r["reset_only_error"] for r in records.values()),
-        "cases": records,
+        "worst_slope": _select_farthest(slopes),
+        "best_derivative_error": max(r["best_derivative_error"] for r in cases.values()),
+        "reset_only_error": min(r["reset_only_error"] for r in cases.values()),
+        "cases": cases,
     }
 
 
-def record(config: Config, result: ValidationResult) -> dict[str, Any]:
-    """A case as it stands in summary.json."""
+def _record(config: Config, result: ValidationResult) -> dict[str, Any]:
+    """Return a case as it stands in summary.json.
+
+    Args:
+        config: Settings.
+        result: Simulations of the case.
+    """
     slopes = [found.order for found in result.remainders]
     return {
         "events": [{"time": e.time, "guards": e.guards} for e in result.case.nominal.events],
         "simultaneous": not result.case.map.is_linear,
         "slopes": slopes,
-        "worst_slope": _farthest(slopes),
+        "worst_slope": _select_farthest(slopes),
         "sizes": config.sizes,
         "remainders": [found.errors for found in result.remainders],
         "steps": config.steps,
@@ -340,65 +394,38 @@ def record(config: Config, result: ValidationResult) -> dict[str, Any]:
     }
 
 
-def _farthest(slopes: list[float]) -> float:
+def _select_farthest(slopes: list[float]) -> float:
+    """Return the slope farthest from 2."""
     return max(slopes, key=lambda slope: abs(slope - 2.0))
 
 
-def printed(validated: str, summary: Mapping[str, Any]) -> list[Table | str]:
-    """Slopes and errors of all cases."""
-    rows = [
-        {
-            "name": name,
-            "times": [f"{e['time']:.3f}" + "*" * (len(e["guards"]) > 1) for e in r["events"]],
-            **r,
-        }
-        for name, r in summary["cases"].items()
-    ]
-    columns = {
-        "case": "{name}",
-        "events [s]": "{times}",
-        "slopes of the remainder": "{slopes:.3f}",
-        "derivative error": "{best_derivative_error:.1e}",
-        "error, resets only": "{reset_only_error:.1e}",
-        "size of 10 % error": "{radii:.2g}",
-        "size where the order changes": "{order_changes:.2g}",
-    }
-    title = f"First-order validation of {validated} (* simultaneous guards)"
-    return [
-        record_table(title, rows, columns),
-        f"slope farthest from 2: {summary['worst_slope']:.4f}; relative errors of the final "
-        f"state's derivative: {summary['best_derivative_error']:.1e} with saltation, "
-        f"{summary['reset_only_error']:.1e} with the resets' Jacobians only",
-    ]
-
-
-def draw_all(
-    folder: Path, experiment: str, config: Config, results: Mapping[str, ValidationResult]
+def _draw_all(
+    folder: Path, validated: str, config: Config, results: Mapping[str, ValidationResult]
 ) -> None:
-    """Remainders and errors, and what the first order makes of a large deviation."""
-    draw(folder / "validation.png", experiment, config, results)
-    name, result = next(iter(results.items()))
-    title = f"{experiment}, {name}: first-order prediction at half the size of 10 % error"
-    prediction(result.case.map, result.perturbed, folder / "prediction.png", title=title)
+    """Save remainders and derivative errors, and the first order of a large perturbation.
 
-
-def draw(
-    path: Path, experiment: str, config: Config, results: Mapping[str, ValidationResult]
-) -> None:
-    """Largest remainders, and derivative errors with and without saltation."""
+    Args:
+        folder: Folder of the figures.
+        validated: Name of the experiment.
+        config: Settings.
+        results: Simulations by case.
+    """
     sizes, steps = np.array(config.sizes), np.array(config.steps)
-    remainders = {
-        name: Convergence(sizes, np.max([one.errors for one in result.remainders], axis=0))
-        for name, result in results.items()
-    }
-    errors = {name: Convergence(steps, r.derivative_errors) for name, r in results.items()}
-    alone = {name: Convergence(steps, r.reset_errors) for name, r in results.items()}
+    remainders, right, alone = {}, {}, {}
+    for name, found in results.items():
+        largest = np.max([one.errors for one in found.remainders], axis=0)
+        remainders[name] = Convergence(sizes, largest)
+        right[name] = Convergence(steps, found.derivative_errors)
+        alone[name] = Convergence(steps, found.reset_errors)
     lowest = min(remainders.values(), key=lambda found: found.errors[0])
     derivative = "error of the final state's derivative"
     panels = [
-        convergence_panel("largest |x - alpha - epsilon z|", remainders, lowest, 2.0),
-        Panel(derivative, curves(errors), log=True),
+        make_panel("largest |x - alpha - epsilon z|", remainders, lowest, 2.0),
+        Panel(derivative, curves(right), log=True),
         Panel(f"{derivative},\nJacobians of the resets only", curves(alone), log=True),
     ]
-    title, along = f"First-order validation: {experiment}", "epsilon, and step of the difference"
-    draw_convergence(path, panels, title, along)
+    title, along = f"First-order validation: {validated}", "epsilon, and step of the difference"
+    draw_errors(folder / "validation.png", panels, title, along)
+    name, result = next(iter(results.items()))
+    title = f"{validated}, {name}: first-order prediction at half the size of 10 % error"
+    prediction(result.case.map, result.perturbed, folder / "prediction.png", title=title)

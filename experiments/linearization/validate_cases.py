@@ -1,4 +1,4 @@
-"""What `validate` is run on: nominal trajectories of the door and of the biped, linearized.
+"""Cases of `validate`: linearized nominal trajectories of the door and of the biped.
 
 Each is taken with its policy, so that it can be simulated again from a perturbed start, and with
 its first-order map under the same feedback.
@@ -23,9 +23,10 @@ from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.sensitivity.linearization import Linearization, linearize
 
-CORNER_2_SHARE = 0.3
-STIFFNESS, DAMPING = 80.0, 3.0
-FALL, SPEED, SPIN, TILT, DURATION = 0.3, 1.0, 1.5, 0.1, 0.75
+CORNER_2_SHARE = 0.3  # of the planned force on the door; see `friction`
+STIFFNESS, DAMPING = 80.0, 3.0  # N/m, N s/m, of the biped's ground
+FALL, DURATION = 0.3, 0.75  # s, until the landing and until the end
+SPEED, SPIN, TILT = 1.0, 1.5, 0.1  # m/s along the ground, rad/s, and rad in the tilted case
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,11 +39,11 @@ class ValidationCase:
 
     @property
     def nominal(self) -> HybridTrajectory:
-        """The trajectory that is perturbed."""
+        """Trajectory that is perturbed."""
         return self.map.trajectory
 
     def reset_only(self) -> Linearization:
-        """The map with D_x R in place of the saltation matrices: the error it is tested against."""
+        """Return the map with D_x R in place of the saltation matrices: the control."""
         return with_jumps(self.map, "reset")
 
 
@@ -50,7 +51,11 @@ Cases = dict[str, Callable[[], ValidationCase]]
 
 
 def biped_cases(tolerance: float) -> Cases:
-    """Cases of the biped by name, each built when it is called for."""
+    """Return functions that build the cases of the biped, by name.
+
+    Args:
+        tolerance: Tolerance of the simulations.
+    """
     return {
         "linear": lambda: landing("linear", 0.0, tolerance),
         "by feet": lambda: landing("by_feet", 0.0, tolerance),
@@ -59,45 +64,58 @@ def biped_cases(tolerance: float) -> Cases:
 
 
 def door_cases(tolerance: float) -> Cases:
-    """Cases of the door by name, each built when it is called for."""
+    """Return functions that build the cases of the door, by name.
+
+    Args:
+        tolerance: Tolerance of the simulations.
+    """
     return {
-        "impact": lambda: impact(tolerance),
-        "split impact": lambda: split_impact(tolerance),
+        "impact": lambda: _strike_door(tolerance, split=False),
+        "split impact": lambda: _strike_door(tolerance, split=True),
         "friction": lambda: friction(tolerance, release=False),
         "friction, release": lambda: friction(tolerance, release=True),
     }
 
 
-def impact(tolerance: float) -> ValidationCase:
-    """The reference of the thesis: both corners hit at once, tracked with reference spreading."""
-    config = rrr_door.Config()
-    plant, reference, policy = _door(config, tolerance)
-    return _case(plant, reference.nominal, policy, tolerance)
+def _strike_door(tolerance: float, *, split: bool) -> ValidationCase:
+    """Return the reference of the thesis, tracked with reference spreading.
 
-
-def split_impact(tolerance: float) -> ValidationCase:
-    """The run of the thesis from its perturbed start: the corners hit one after the other."""
+    Both corners hit at once. If `split`, it is the run of the thesis from a perturbed start, in
+    which they hit one after the other.
+    """
     config = rrr_door.Config()
-    plant, reference, policy = _door(config, tolerance)
+    plant, reference, policy = _track_door(config, tolerance)
+    if not split:
+        return _linearize_case(plant, reference.nominal, policy, tolerance)
     deviation = np.array(config.perturbation)
     run = run_beside(plant, reference, policy, deviation, (tolerance, tolerance))
-    return _case(plant, run, policy, tolerance)
+    return _linearize_case(plant, run, policy, tolerance)
 
 
 def friction(tolerance: float, *, release: bool) -> ValidationCase:
-    """A case with friction: both corners hit and slide at once, and stop or are let go at once.
+    """Return a case with friction: both corners hit and slide at once, and stop or let go at once.
 
     Corner 2 bears less than half of the force. With equal shares the force on corner 1 would grow
     again where corner 2 is let go first, and the release would have no derivative.
+
+    Args:
+        tolerance: Tolerance of the simulations.
+        release: Whether the corners let go of the door.
     """
     config = rrr_door.Config(friction=True, release=release)
     config = replace(config, design=replace(config.design, corner_2_share=CORNER_2_SHARE))
-    plant, reference, policy = _door(config, tolerance)
-    return _case(plant, reference.nominal, policy, tolerance)
+    plant, reference, policy = _track_door(config, tolerance)
+    return _linearize_case(plant, reference.nominal, policy, tolerance)
 
 
 def landing(damping: biped.Damping, tilt: float, tolerance: float) -> ValidationCase:
-    """The biped, with speed and spin, on soft ground; its feet touch at once without a tilt."""
+    """Return the biped, with speed and spin, on soft ground; feet touch at once without a tilt.
+
+    Args:
+        damping: Law of the ground's dampers.
+        tilt: Initial pitch, rad, beside that at which the feet touch at once.
+        tolerance: Tolerance of the simulation.
+    """
     p = biped.BipedParameters(stiffness=STIFFNESS, damping=DAMPING)
     time = -FALL
     velocity = np.array([SPEED, -0.5 * p.gravity, SPIN])
@@ -107,20 +125,21 @@ def landing(damping: biped.Damping, tilt: float, tolerance: float) -> Validation
     start = np.concatenate([body, velocity]) + tilt * np.eye(6)[2]
     plant = biped.soft(p, damping=damping)
     run = simulate(plant, biped.AIR, start, (0.0, DURATION), rtol=tolerance, atol=tolerance)
-    return _case(plant, run, None, tolerance)
+    return _linearize_case(plant, run, None, tolerance)
 
 
-def _door(
+def _track_door(
     config: rrr_door.Config, tolerance: float
 ) -> tuple[HybridSystem, Reference, ReferenceSpreading]:
+    """Return plant, reference and feedback of a setting of the door."""
     _, plant, reference = rrr_door.scene(config, tolerance=tolerance)
     return plant, reference, ReferenceSpreading(reference, rrr_door.schedule(config, reference))
 
 
-def _case(
+def _linearize_case(
     plant: HybridSystem, run: HybridTrajectory, policy: Policy | None, tolerance: float
 ) -> ValidationCase:
-    """The map of a run under the feedback of its policy, also in phantom modes."""
+    """Return a run with its map under the feedback of its policy, also in phantom modes."""
     lin = linearize(
         plant, run, policy=policy, phantom_input="pushing", rtol=tolerance, atol=tolerance
     )

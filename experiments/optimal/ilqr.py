@@ -1,4 +1,4 @@
-"""Iterative LQR that finds its events: a ball, a block that lands and slides, a foot and a door.
+"""Iterative LQR finds its events: on a ball, a block that lands and slides, a foot and a door.
 
 - The ball falls from 4 m and has to be at rest at a target after 1 s, with a force along its way.
   Masses, weights and the target of 3 m ("near") are those of the authors' public example of hybrid
@@ -24,13 +24,14 @@ import numpy as np
 from hybridctl.experiments.figures import over_time
 from hybridctl.experiments.optimal.lqr import with_jumps
 from hybridctl.experiments.rrr_door.reference import OPEN, Design, build
+from hybridctl.experiments.runners import tabulate
 from hybridctl.robots import block, rrr_door
 from rich.console import Console
 
 from hybridctl import HybridSystem, HybridTrajectory, VectorSpace, ilqr, linearize, symbolic
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.plots import BASELINE, GREEN, ORANGE, REFERENCE, TRACKING, Line, Panel, series
-from hybridctl.app.report import record_table, report_alive
+from hybridctl.app.report import report_alive
 from hybridctl.base.checks import Array, format_count
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import Count, Meta, Positive, Settings
@@ -73,68 +74,69 @@ class Config(Settings):
 
 
 def quick(config: Config) -> Config:
-    """The settings with coarser grids and fewer iterations."""
+    """Return the settings with coarser grids and fewer iterations."""
     return replace(config, intervals=20, iterations=15, block_intervals=8, door_intervals=5)
 
 
 @experiment
 def run(config: Config, console: Console) -> Findings:
-    """Search on the ball, the block and the door."""
+    """Return the findings of searches on the ball, the block and the door."""
     with report_alive(console, "the ball"):
-        balls = {name: fly(config, *key) for name, key in flights().items()}
+        balls = {name: _optimise_flight(config, *case) for name, case in _ball_cases().items()}
     with report_alive(console, "the block"):
-        slid, thrown = slide(config, config.iterations), slide(config, 0)
+        slid, thrown = (_optimise_block(config, n) for n in (config.iterations, 0))
     with report_alive(console, "the door"):
-        hit, missed = push(config, config.iterations), push(config, 0)
+        hit, missed = (_optimise_door(config, n) for n in (config.iterations, 0))
     found = {**balls, "block": slid, "door": hit}
-    summary = {name: record(motion) for name, motion in found.items()}
-    rows = [
-        {"name": name, "before": len(s["first_events"]), "after": len(s["events"]), **s}
-        | {"iterations": len(s["iterations"])}
-        for name, s in summary.items()
-    ]
+    summary = {name: _record(motion) for name, motion in found.items()}
+    cost = {name: entry["cost"] for name, entry in summary.items()}
+    bounces = {name: len(entry["events"]) for name, entry in summary.items()}
+    wrong = cost["far, falls, reset only"] / cost["far, falls"]
+    counts = {
+        name: {
+            **entry,
+            "before": len(entry["first_events"]),
+            "after": bounces[name],
+            "steps": len(entry["iterations"]),
+        }
+        for name, entry in summary.items()
+    }
     columns = {
         "motion": "{name}",
         "events": "{before} -> {after}",
         "cost": "{first_cost:.4g} -> {cost:.6g}",
-        "iterations": "{iterations}",
+        "iterations": "{steps}",
         "converged": "{converged}",
     }
 
     def draw(folder: RunFolder) -> None:
-        draw_balls(balls, folder)
-        draw_states(
-            folder / "figures/block.png", "A block that stops at its target", BLOCK, thrown, slid
-        )
-        draw_states(folder / "figures/door.png", "An arm that opens a door", DOOR, missed, hit)
+        figures = folder / "figures"
+        _draw_balls(balls, figures)
+        _draw_states(figures / "block.png", "A block that stops at its target", BLOCK, thrown, slid)
+        _draw_states(figures / "door.png", "An arm that opens a door", DOOR, missed, hit)
 
+    title = "Iterative LQR through events, first guess -> last iterate"
     return Findings(
         summary,
-        [record_table("Iterative LQR through events, first guess -> last iterate", rows, columns)],
-        checks(summary),
+        [tabulate(title, counts, columns)],
+        [
+            *(Check(f"{t}: hovering does not bounce", bounces[f"{t}, hovers"], 0) for t in TARGETS),
+            *(Check(f"{t}: falling bounces once", bounces[f"{t}, falls"], 1, 1) for t in TARGETS),
+            Check("cost for the far target: reset's Jacobian alone / saltation", wrong, least=2.0),
+            *(
+                Check(
+                    f"{n}: cost / cost of the first guess", cost[n] / summary[n]["first_cost"], 0.1
+                )
+                for n in ("block", "door")
+            ),
+        ],
         {name: found[name].trajectory for name in ("block", "door")},
         draw=draw,
     )
 
 
-def checks(summary: Mapping[str, Any]) -> list[Check]:
-    """The start decides on bounces; the saltation matrix is needed; contacts are no obstacle."""
-    cost = {name: entry["cost"] for name, entry in summary.items()}
-    bounces = {name: len(entry["events"]) for name, entry in summary.items()}
-    wrong = cost["far, falls, reset only"] / cost["far, falls"]
-    return [
-        *(Check(f"{t}: hovering does not bounce", bounces[f"{t}, hovers"], 0) for t in TARGETS),
-        *(Check(f"{t}: falling bounces once", bounces[f"{t}, falls"], 1, 1) for t in TARGETS),
-        Check("cost for the far target: reset's Jacobian alone / saltation", wrong, least=2.0),
-        *(
-            Check(f"{n}: cost / cost of the first guess", cost[n] / summary[n]["first_cost"], 0.1)
-            for n in ("block", "door")
-        ),
-    ]
-
-
-def flights() -> dict[str, tuple[float, float, str]]:
-    """Target, first input, and method of the ball's searches, by name."""
+def _ball_cases() -> dict[str, tuple[float, float, str]]:
+    """Return target in m, first input in N, and method of the ball's searches, by name."""
     cases = {
         f"{target}, {start}": (height, force, "curvature")
         for target, height in TARGETS.items()
@@ -148,8 +150,8 @@ def flights() -> dict[str, tuple[float, float, str]]:
     return cases
 
 
-def ball() -> HybridSystem:
-    """A ball with a force of its own on a floor, of 1 kg."""
+def _ball() -> HybridSystem:
+    """Return a ball of 1 kg above a floor, with a vertical force as its input."""
     x, u = ca.SX.sym("x", 2), ca.SX.sym("u")
     air = symbolic.SymbolicMode("air", state=x, field=[x[1], u - GRAVITY], input=u)
     bounce = symbolic.SymbolicTransition(
@@ -158,11 +160,18 @@ def ball() -> HybridSystem:
     return symbolic.hybrid_system([air], [bounce])
 
 
-def fly(config: Config, target: float, force: float, method: str) -> OptimalMotion:
-    """The ball, from a constant force as the first guess."""
+def _optimise_flight(config: Config, target: float, force: float, method: str) -> OptimalMotion:
+    """Return the flight of the ball, searched from a constant force.
+
+    Args:
+        config: Settings.
+        target: Height of the target, m.
+        force: First guess of the force, N.
+        method: "curvature", "plain" or "reset only".
+    """
     n = config.intervals
     return ilqr(
-        ball(),
+        _ball(),
         "air",
         [HEIGHT, 0.0],
         np.linspace(0.0, 1.0, n + 1),
@@ -180,12 +189,22 @@ def fly(config: Config, target: float, force: float, method: str) -> OptimalMoti
 
 
 def reset_only(system: HybridSystem, motion: HybridTrajectory) -> Linearization:
-    """The first-order map with the Jacobian of the reset for the saltation matrix: wrong."""
+    """Return the wrong first-order map: the Jacobian of the reset for the saltation matrix.
+
+    Args:
+        system: System of the motion.
+        motion: Motion to linearize.
+    """
     return with_jumps(linearize(system, motion), "reset")
 
 
-def slide(config: Config, iterations: int) -> OptimalMotion:
-    """The block; the first guess is a throw without any force."""
+def _optimise_block(config: Config, iterations: int) -> OptimalMotion:
+    """Return the motion of the block, searched from a throw without any force.
+
+    Args:
+        config: Settings.
+        iterations: Number of iterations; 0 for the first guess.
+    """
     system, n = block.system(actuated=True), config.block_intervals
     p = block.BlockParameters()
     cost = QuadraticCost(
@@ -207,8 +226,15 @@ def slide(config: Config, iterations: int) -> OptimalMotion:
     )
 
 
-def push(config: Config, iterations: int) -> OptimalMotion:
-    """The arm, from the feedforward of the reference, whose wrist is turned at the start."""
+def _optimise_door(config: Config, iterations: int) -> OptimalMotion:
+    """Return the motion of the arm, whose wrist is turned at the start.
+
+    The first guess is the feedforward of the reference.
+
+    Args:
+        config: Settings.
+        iterations: Number of iterations; 0 for the first guess.
+    """
     p = rrr_door.DoorParameters()
     system = rrr_door.system(p)
     nominal = build(system, p, Design()).nominal
@@ -235,8 +261,8 @@ def push(config: Config, iterations: int) -> OptimalMotion:
     )
 
 
-def record(motion: OptimalMotion) -> dict[str, Any]:
-    """A search as it stands in summary.json."""
+def _record(motion: OptimalMotion) -> dict[str, Any]:
+    """Return a search as it stands in summary.json."""
     last = [event.guards for event in motion.rollout.events]
     steps = motion.iterations
     return {
@@ -252,66 +278,77 @@ def record(motion: OptimalMotion) -> dict[str, Any]:
     }
 
 
-def draw_balls(balls: Mapping[str, OptimalMotion], folder: RunFolder) -> None:
-    """The optimal flights, and how the searches for them converge."""
+def _draw_balls(balls: Mapping[str, OptimalMotion], folder: Path) -> None:
+    """Save the optimal flights, and how the searches for them converge.
+
+    Args:
+        balls: Searches by name.
+        folder: Folder of the figures.
+    """
     shown = {name: m for name, m in balls.items() if name.count(",") == 1}
-    flights = [
-        [
-            Panel(f"height [m], {target}", [_line(m, 0, n, i) for i, (n, m) in enumerate(some)]),
-            Panel("force [N]", [_input(m, 0, n, i) for i, (n, m) in enumerate(some)]),
-        ]
-        for target in TARGETS
-        if (some := [(n, m) for n, m in shown.items() if n.startswith(target)])
-    ]
-    series(folder / "figures/ball.png", flights, title="Optimal flights of the ball")
+    flights = []
+    for target in TARGETS:
+        some = [(n, m, c) for (n, m), c in zip(_of(shown, target), COLORS, strict=False)]
+        heights = [_state_line(m, 0, n, color) for n, m, color in some]
+        forces = [Line(m.times, m.inputs[:, 0], n, color) for n, m, color in some]
+        flights.append([Panel(f"height [m], {target}", heights), Panel("force [N]", forces)])
+    series(folder / "ball.png", flights, title="Optimal flights of the ball")
     searches = {name: m for name, m in balls.items() if "falls" in name}
     panels = [
         [
             Panel(
-                f"gradient of the cost\nto the {t} target",
-                [_slopes(n, m) for n, m in searches.items() if t in n],
+                f"gradient of the cost\nto the {target} target",
+                [_gradient_line(n, m) for n, m in _of(searches, target)],
                 log=True,
             )
         ]
-        for t in TARGETS
+        for target in TARGETS
     ]
     title = "How searches converge (dotted: the bounce is lost)"
-    series(folder / "figures/convergence.png", panels, title=title, xlabel="iteration")
+    series(folder / "convergence.png", panels, title=title, xlabel="iteration")
 
 
-def draw_states(
+def _of(balls: Mapping[str, OptimalMotion], target: str) -> list[tuple[str, OptimalMotion]]:
+    """Return the searches to a target, with their names."""
+    return [(name, motion) for name, motion in balls.items() if name.startswith(target)]
+
+
+def _draw_states(
     path: Path, title: str, labels: Mapping[str, int], first: OptimalMotion, best: OptimalMotion
 ) -> None:
-    """Draw some components of the state of the first guess and of the optimum."""
+    """Save entries of the state, named by their labels, of the first guess and of the optimum.
+
+    Args:
+        path: File of the figure.
+        title: Title of the figure.
+        labels: Entry of the state by label.
+        first: First guess.
+        best: Optimum.
+    """
+    looks = ((first, "first guess", REFERENCE), (best, "optimum", TRACKING))
     panels = [
-        [Panel(label, [_line(first, i, "first guess", 1), _line(best, i, "optimum", 0)])]
+        [Panel(label, [_state_line(motion, i, name, color) for motion, name, color in looks])]
         for label, i in labels.items()
     ]
     series(path, panels, title=title)
 
 
-def _line(motion: OptimalMotion, i: int, name: str | None, color: int) -> Line:
-    """A component of the state over time."""
-    return over_time(motion.trajectory, lambda x: x[:, i], name, COLORS[color])
+def _state_line(motion: OptimalMotion, i: int, name: str, color: str) -> Line:
+    """Return an entry of the state over time."""
+    return over_time(motion.trajectory, lambda x: x[:, i], name, color)
 
 
-def _input(motion: OptimalMotion, i: int, name: str | None, color: int) -> Line:
-    return Line(motion.times, motion.inputs[:, i], name, COLORS[color])
-
-
-def _slopes(name: str, motion: OptimalMotion) -> Line:
-    """The norm of the gradient over iterations, as the search sees it, and where that has led.
+def _gradient_line(name: str, motion: OptimalMotion) -> Line:
+    """Return the norm of the gradient over iterations, as the search computes it.
 
     A search that loses its bounce converges quickly, to a motion that was not asked for: dotted.
     """
     slopes: Array = np.array([entry.slope for entry in motion.iterations] + [motion.slope])
-    method = name.split(", ")[-1]
     what, color = {
         "plain": ("without curvature at events", BASELINE),
         "reset only": ("with the reset's Jacobian", REFERENCE),
-    }.get(method, ("with saltation and curvature", TRACKING))
+    }.get(name.split(", ")[-1], ("with saltation and curvature", TRACKING))
     bounces = len(motion.rollout.events)
     label = f"{what}: {format_count(bounces, 'bounce')}, cost {motion.cost:.3g}"
-    return Line(
-        np.arange(len(slopes), dtype=np.float64), slopes, label, color, "-" if bounces else ":"
-    )
+    style = "-" if bounces else ":"
+    return Line(np.arange(len(slopes), dtype=np.float64), slopes, label, color, style)

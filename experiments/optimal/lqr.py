@@ -1,15 +1,15 @@
-r"""Hybrid LQR against the same without saltation, on a paddle, a block, and the door.
+r"""Hybrid LQR without the saltation matrix costs more, on a paddle, a block, and the door.
 
-Each reference has jumps that deviations go through with the saltation matrix. Feedback is designed
-by the same Riccati equation with
+Each reference has jumps that perturbations pass by the saltation matrix. Feedback is designed by
+the same Riccati equation with
 
 - the `saltation` matrix, the right one;
-- the Jacobian of the `reset` alone, which leaves out that a deviation changes the time of the jump;
-- `no` jump at all: deviations go on as if nothing had happened;
+- the Jacobian of the `reset` alone, which omits that a perturbation changes the time of the jump;
+- `no` jump at all: perturbations go on as if nothing had happened;
 
-and tracks the same reference from the same random starts, with reference spreading. What it then
-costs in simulation is compared, and that of the right one with what its value function says: they
-agree to second order in the size of the deviation, so that their relative difference falls with it.
+and tracks the same reference from the same random starts, with reference spreading. Compared are
+the simulated costs, and that of the right design with its value function: these agree to second
+order in the size of the perturbation, so that their relative difference falls with it.
 """
 
 from __future__ import annotations
@@ -21,43 +21,47 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hybridctl.experiments.convergence import Convergence, convergence_panel, draw_convergence
+from hybridctl.experiments.convergence import Convergence, draw_errors, make_panel
 from hybridctl.experiments.rrr_door.reference import Design, build
+from hybridctl.experiments.runners import tabulate
 from hybridctl.robots import block, paddle, rrr_door
 from numpy.polynomial.legendre import leggauss
 from rich.console import Console
-from rich.table import Table
 
+from hybridctl import ReferenceSpreading, extend, hybrid_lqr, linearize, simulate
 from hybridctl.app.experiment import Check, Findings, experiment, studied
 from hybridctl.app.plots import BASELINE, REFERENCE, canvas, save_figure
-from hybridctl.app.report import record_table
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError, SimulationError
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import Count, Natural, Positive, Settings
-from hybridctl.control.lqr.finite_horizon import LqrResult, hybrid_lqr
-from hybridctl.control.lqr.periodic import periodic_lqr
-from hybridctl.control.reference import Reference, extend
-from hybridctl.control.spreading import ReferenceSpreading, get_followed_arc, locate
-from hybridctl.hybrid.simulate import simulate
+from hybridctl.control import periodic_lqr
+from hybridctl.control.lqr.finite_horizon import LqrResult
+from hybridctl.control.reference import Reference
+from hybridctl.control.spreading import get_followed_arc, locate
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.orbits.return_map import periodic_orbit
-from hybridctl.sensitivity.linearization import Linearization, linearize
+from hybridctl.sensitivity import Linearization
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 from hybridctl.sensitivity.saltation import JumpGains
 
 SUMMARY = "hybrid LQR against the same without saltation: a paddle, a block, the door"
 
 DESIGNS = ("saltation", "reset", "no")
-_NODES, _WEIGHTS = leggauss(8)
+WRONG = {"reset": ("reset only", REFERENCE), "no": ("no jump", BASELINE)}
+_NODES, _WEIGHTS = leggauss(8)  # of the quadrature of a cost, exact to degree 15 in each step
+PERIODS = 4  # of the paddle
+EARLY, LATE = 1e-2, 1e2  # factors of weights on errors before the impact, on inputs after it
+BLOCK_START = (0.0, 0.3, 0.2, 1.0, 0.0, 0.0)  # tilted, thrown sideways
+BLOCK_END = 0.3  # s
 
 
 @dataclass(frozen=True)
 class Config(Settings):
     """The random starts, and the sizes at which cost and value function are compared.
 
-    samples: starts of each case. seed: of their directions. size: of the deviations, relative to
-    those of the case. sizes: of one deviation, likewise. tolerance: of the simulations.
+    samples: starts of each case. seed: of their directions. size: of the perturbations, relative to
+    those of the case. sizes: of one perturbation, likewise. tolerance: of the simulations.
     """
 
     samples: Count = 8
@@ -73,11 +77,27 @@ class Config(Settings):
 
 
 @dataclass(frozen=True, eq=False)
-class DesignCosts:
-    """Costs (samples,) of each design by simulation, inf where a run could not go on.
+class LqrCase:
+    """A reference with its map and the weights of the cost.
 
-    values (samples,): predicted costs of the right design. gaps (sizes,): the
-    difference of cost and value, relative to the value, for one deviation of each size.
+    state_weights, input_weights: of each arc; errors before the last impact count little.
+    deviation (ndx,): standard deviations of the start.
+    """
+
+    map: Linearization
+    reference: Reference
+    state_weights: tuple[Array, ...]
+    input_weights: tuple[Array, ...]
+    final_weight: Array
+    deviation: Array
+
+
+@dataclass(frozen=True, eq=False)
+class DesignCosts:
+    """Simulated costs (samples,) of each design, inf where a run could not be finished.
+
+    values (samples,): predicted costs of the right design. gaps (sizes,): difference of cost and
+    value, relative to the value, for one perturbation of each size.
     """
 
     costs: Mapping[str, Array]
@@ -85,41 +105,74 @@ class DesignCosts:
     gaps: Array
 
     def ratios(self, design: str) -> Array:
-        """Costs (samples,) of a design, divided by those of the design with saltation."""
+        """Return the costs (samples,) of a design, divided by those of the right design.
+
+        Args:
+            design: "reset" or "no".
+        """
         return np.asarray(self.costs[design] / self.costs["saltation"])
 
 
 def full(config: Config) -> Config:
-    """The settings with more starts, for a picture of their costs."""
+    """Return the settings with more starts, for a picture of their costs."""
     return replace(config, samples=20)
 
 
 def quick(config: Config) -> Config:
-    """The settings with fewer starts."""
+    """Return the settings with fewer starts."""
     return replace(config, samples=3, sizes=(0.4, 0.2))
 
 
 @experiment
 def run(config: Config, console: Console) -> Findings:
-    """Design, track and compare on every case."""
-    cases = {name: build(config.tolerance) for name, build in CASES.items()}
+    """Return the findings of all designs on every case."""
+    cases = {name: make(config.tolerance) for name, make in CASES.items()}
     results = studied(cases, partial(study, config), console)
-    summary = {name: record(config, result) for name, result in results.items()}
+    summary = {name: _record(config, result) for name, result in results.items()}
+    checks = []
+    for name, entry in summary.items():
+        ratio = min(entry[design]["mean_ratio"] for design in WRONG)
+        order = Convergence(entry["sizes"], entry["gaps"]).order
+        worth = "mean cost of the best design without saltation / with saltation"
+        shrinks = "order of the value function's error in the size of the deviation"
+        checks += [
+            Check(f"{name}: {worth}", ratio, least=1.0),
+            Check(f"{name}: {shrinks}", order, least=0.5),
+        ]
+    columns = {
+        "design": "{name}",
+        "mean": "{mean_ratio:.2f}",
+        "median": "{median_ratio:.2f}",
+        "costlier starts [%]": "{worse:.0f}",
+        "runs lost": "{lost}",
+    }
+    rows = {
+        f"{name}, {label}": entry[design]
+        for name, entry in summary.items()
+        for design, (label, _) in WRONG.items()
+    }
 
     def draw(folder: RunFolder) -> None:
-        draw_costs(folder / "figures/costs.png", results)
-        draw_values(folder / "figures/value.png", config, results)
+        _draw_costs(folder / "figures/costs.png", results)
+        sizes = np.array(config.sizes)
+        gaps = {name: Convergence(sizes, result.gaps) for name, result in results.items()}
+        lowest = min(gaps.values(), key=lambda found: found.errors[0])
+        panel = make_panel("|simulated cost / value function - 1|", gaps, lowest, 1.0)
+        title, along = "Value functions against simulation", "size of the deviation"
+        draw_errors(folder / "figures/value.png", [panel], title, along)
 
-    return Findings(
-        summary,
-        [cost_table(summary)],
-        [check for name, entry in summary.items() for check in checks(name, entry)],
-        draw=draw,
-    )
+    title = "Simulated cost / simulated cost of the design with the saltation matrix"
+    return Findings(summary, [tabulate(title, rows, columns)], checks, draw=draw)
 
 
-def study(config: Config, case: LqrCase, tick: Any) -> DesignCosts:
-    """All runs of one case."""
+def study(config: Config, case: LqrCase, tick: Callable[[float], None]) -> DesignCosts:
+    """Return the costs of all designs on one case.
+
+    Args:
+        config: Settings.
+        case: The case.
+        tick: Function that is called with the share that is done.
+    """
     weights = case.state_weights, case.input_weights, case.final_weight
     designs = {d: hybrid_lqr(with_jumps(case.map, d), *weights) for d in DESIGNS}
     random = np.random.default_rng(config.seed)
@@ -128,13 +181,12 @@ def study(config: Config, case: LqrCase, tick: Any) -> DesignCosts:
     costs: dict[str, list[float]] = {design: [] for design in DESIGNS}
     for k, dx in enumerate(deviations):
         for design, result in designs.items():
-            costs[design].append(cost_of(config, case, result, dx))
+            costs[design].append(_simulate_cost(config, case, result, dx))
         tick((k + 1) / (len(deviations) + 1))
-    right = designs["saltation"]
-    gaps = []
+    right, gaps = designs["saltation"], []
     for size in config.sizes:
         value = right.predicted_cost(size * deviations[0])
-        gaps.append(abs(cost_of(config, case, right, size * deviations[0]) / value - 1.0))
+        gaps.append(abs(_simulate_cost(config, case, right, size * deviations[0]) / value - 1.0))
     return DesignCosts(
         {design: np.array(found) for design, found in costs.items()},
         np.array([right.predicted_cost(dx) for dx in deviations]),
@@ -143,7 +195,17 @@ def study(config: Config, case: LqrCase, tick: Any) -> DesignCosts:
 
 
 def with_jumps(lin: Linearization, design: str) -> Linearization:
-    """The linearization with the jumps that a design believes in."""
+    """Return a linearization with the jumps of a design in place of the right ones.
+
+    Args:
+        lin: Linearization with saltation matrices.
+        design: "saltation", "reset" or "no".
+    """
+
+    def change(jump: JumpGains | PiecewiseLinearJump) -> JumpGains | PiecewiseLinearJump:
+        if isinstance(jump, PiecewiseLinearJump):
+            return PiecewiseLinearJump(jump.guards, lambda fired, j: believed(jump.jump(fired, j)))
+        return believed(jump)
 
     def believed(jump: JumpGains) -> JumpGains:
         still = replace(jump, field_change=np.zeros_like(jump.field_change))
@@ -151,33 +213,32 @@ def with_jumps(lin: Linearization, design: str) -> Linearization:
             return still
         return replace(still, reset_state=None, reset_input=np.zeros_like(jump.reset_input))
 
-    def wrong(jump: JumpGains | PiecewiseLinearJump) -> JumpGains | PiecewiseLinearJump:
-        if isinstance(jump, JumpGains):
-            return believed(jump)
-        return PiecewiseLinearJump(jump.guards, lambda fired, j: believed(jump.jump(fired, j)))
-
     if design == "saltation":
         return lin
-    return replace(lin, jumps=tuple(wrong(jump) for jump in lin.jumps))
+    return replace(lin, jumps=tuple(change(jump) for jump in lin.jumps))
 
 
-def cost_of(config: Config, case: LqrCase, result: LqrResult, dx: Array) -> float:
-    """The cost of tracking from a deviation dx, infinite where the run cannot go on."""
+def _simulate_cost(config: Config, case: LqrCase, result: LqrResult, dx: Array) -> float:
+    """Return the cost of tracking from a perturbed start, inf where the run cannot be finished.
+
+    Args:
+        config: Settings.
+        case: The case.
+        result: Design whose gains are used.
+        dx: Perturbation (ndx,) of the start.
+    """
     nominal = case.reference.nominal
     first = nominal.arcs[0]
-    start = first.space.integrate(first(first.start), dx)
-    policy = ReferenceSpreading(case.reference, result.gains)
-    span = (nominal.start, nominal.end)
     try:
         tracking = simulate(
             case.map.system,
             first.mode,
-            start,
-            span,
-            policy,
+            first.space.integrate(first(first.start), dx),
+            (nominal.start, nominal.end),
+            ReferenceSpreading(case.reference, result.gains),
             rtol=config.tolerance,
             atol=1e-2 * config.tolerance,
-            method="Radau",  # gains that believe in no jump at the door close in within 1e-8 s
+            method="Radau",  # gains designed without a jump at the door close in within 1e-8 s
         )
     except SimulationError:
         return np.inf
@@ -192,9 +253,15 @@ def simulated_cost(
     input_weights: Sequence[Array],
     final_weight: Array,
 ) -> float:
-    """The cost of the spread error and of what the feedback adds to the input.
+    """Return the cost of the spread error and of the input that the feedback adds.
 
-    Weights are those of each arc of the reference; that before an event until it is complete.
+    Args:
+        reference: Extended reference.
+        tracking: Run that follows it.
+        state_weights: Weights (ndx, ndx) of each arc of the reference; that before an event holds
+            until the event is complete.
+        input_weights: Weights (nu, nu) of each arc, likewise.
+        final_weight: Weight (ndx, ndx) of the final error.
     """
     total = 0.0
     for arc in tracking.arcs:
@@ -216,15 +283,20 @@ def simulated_cost(
     return total
 
 
-def record(config: Config, result: DesignCosts) -> dict[str, Any]:
-    """A case as it stands in summary.json; ratios are to the design with the saltation matrix."""
+def _record(config: Config, result: DesignCosts) -> dict[str, Any]:
+    """Return a case as it stands in summary.json; ratios are to the right design.
+
+    Args:
+        config: Settings.
+        result: Costs of the case.
+    """
     found: dict[str, Any] = {
         "mean_cost": float(result.costs["saltation"].mean()),
         "value_error": float(np.abs(result.costs["saltation"] / result.values - 1.0).max()),
         "sizes": config.sizes,
         "gaps": result.gaps,
     }
-    for design in DESIGNS[1:]:
+    for design in WRONG:
         ratios = result.ratios(design)
         ended = np.isfinite(ratios)
         found[design] = {
@@ -236,50 +308,23 @@ def record(config: Config, result: DesignCosts) -> dict[str, Any]:
     return found
 
 
-def checks(name: str, entry: Mapping[str, Any]) -> list[Check]:
-    """What saltation is worth in a case, and that its value function is right to second order."""
-    ratio = min(entry[design]["mean_ratio"] for design in DESIGNS[1:])
-    order = Convergence(entry["sizes"], entry["gaps"]).order
-    worth = "mean cost of the best design without saltation / with saltation"
-    shrinks = "order of the value function's error in the size of the deviation"
-    return [
-        Check(f"{name}: {worth}", ratio, least=1.0),
-        Check(f"{name}: {shrinks}", order, least=0.5),
-    ]
+def _draw_costs(path: Path, results: Mapping[str, DesignCosts]) -> None:
+    """Save the ratios of the costs of all starts, sorted.
 
-
-def cost_table(summary: Mapping[str, Any]) -> Table:
-    """Costs of the designs without saltation."""
-    designs = {"reset": "reset only", "no": "no jump"}
-    rows = [
-        {"name": f"{name}, {label}", **s[design]}
-        for name, s in summary.items()
-        for design, label in designs.items()
-    ]
-    columns = {
-        "design": "{name}",
-        "mean": "{mean_ratio:.2f}",
-        "median": "{median_ratio:.2f}",
-        "costlier starts [%]": "{worse:.0f}",
-        "runs lost": "{lost}",
-    }
-    title = "Simulated cost / simulated cost of the design with the saltation matrix"
-    return record_table(title, rows, columns)
-
-
-WRONG = (("reset", "reset's Jacobian only", REFERENCE), ("no", "no jump", BASELINE))
-
-
-def draw_costs(path: Path, results: Mapping[str, DesignCosts]) -> None:
-    """Ratios of the costs of all starts, sorted."""
+    Args:
+        path: File of the figure.
+        results: Costs by case.
+    """
     figure = canvas(5.4, 4.6)
     axes = figure.subplots()
+    labels = {"reset": "reset's Jacobian only", "no": "no jump"}
     for column, result in enumerate(results.values()):
-        for side, (design, label, color) in zip((-0.15, 0.15), WRONG, strict=True):
+        for side, (design, (_, color)) in zip((-0.15, 0.15), WRONG.items(), strict=True):
             ratios = result.ratios(design)
             ratios = np.sort(ratios[np.isfinite(ratios)])
             places = column + side + np.linspace(-0.1, 0.1, len(ratios))
-            axes.plot(places, ratios, "o", color=color, ms=4, label=label if column == 0 else None)
+            label = labels[design] if column == 0 else None
+            axes.plot(places, ratios, "o", color=color, ms=4, label=label)
     axes.axhline(1.0, color="black", lw=0.8)
     axes.set_yscale("log")
     axes.set_xticks(range(len(results)), list(results))
@@ -290,40 +335,12 @@ def draw_costs(path: Path, results: Mapping[str, DesignCosts]) -> None:
     save_figure(figure, path)
 
 
-def draw_values(path: Path, config: Config, results: Mapping[str, DesignCosts]) -> None:
-    """The value function against simulation, over the size of the deviation."""
-    sizes = np.array(config.sizes)
-    gaps = {name: Convergence(sizes, result.gaps) for name, result in results.items()}
-    lowest = min(gaps.values(), key=lambda found: found.errors[0])
-    panel = convergence_panel("|simulated cost / value function - 1|", gaps, lowest, 1.0)
-    title = "Value functions against simulation"
-    draw_convergence(path, [panel], title, "size of the deviation")
-
-
-PERIODS = 4
-EARLY, LATE = 1e-2, 1e2  # weights on errors before the impact, on inputs after it
-BLOCK_START = (0.0, 0.3, 0.2, 1.0, 0.0, 0.0)  # tilted, thrown sideways
-BLOCK_END = 0.3
-
-
-@dataclass(frozen=True, eq=False)
-class LqrCase:
-    """A reference with its map and the weights of the cost.
-
-    state_weights, input_weights: of each arc. The error before the last impact counts little.
-    deviation (ndx,): the standard deviations of the start.
-    """
-
-    map: Linearization
-    reference: Reference
-    state_weights: tuple[Array, ...]
-    input_weights: tuple[Array, ...]
-    final_weight: Array
-    deviation: Array
-
-
 def on_the_paddle(tolerance: float) -> LqrCase:
-    """A ball that bounces on a driven paddle, from apex to apex, where it would not stay."""
+    """Return a ball on a driven paddle, from apex to apex, where it would not stay by itself.
+
+    Args:
+        tolerance: Tolerance of the simulations.
+    """
     plant, p = paddle.system(), paddle.PaddleParameters()
     orbit = periodic_orbit(plant, paddle.AIR, paddle.apex(), p.period, input=paddle.drive)
     q, r = np.diag([100.0, 10.0, 1.0, 0.1]), 1e-3 * np.eye(1)
@@ -339,7 +356,11 @@ def on_the_paddle(tolerance: float) -> LqrCase:
 
 
 def of_the_block(tolerance: float) -> LqrCase:
-    """A block that lands corner by corner and slides, pushed and turned at its centre."""
+    """Return a block that lands corner by corner and slides, pushed and turned at its centre.
+
+    Args:
+        tolerance: Tolerance of the simulations.
+    """
     plant = block.system(actuated=True)
     nominal = simulate(
         plant, ("open", "open"), BLOCK_START, (0.0, BLOCK_END), rtol=tolerance, atol=tolerance
@@ -356,7 +377,11 @@ def of_the_block(tolerance: float) -> LqrCase:
 
 
 def at_the_door(tolerance: float) -> LqrCase:
-    """The reference of the thesis, which hits the door with both corners at once."""
+    """Return the reference of the thesis, which hits the door with both corners at once.
+
+    Args:
+        tolerance: Tolerance of the simulations.
+    """
     parameters = rrr_door.DoorParameters()
     plant = rrr_door.system(parameters)
     reference = build(plant, parameters, Design(), rtol=tolerance, atol=tolerance)

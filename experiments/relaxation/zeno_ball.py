@@ -1,10 +1,9 @@
-r"""A ball that bounces infinitely often in finite time, and past that: [Relax] Fig. 8 f.
+r"""A ball goes on past infinitely many bounces in finite time: [Relax] Fig. 8 f.
 
-The claims: the event-driven run predicts the time of the last bounce, and the relaxed system goes
-on after it, close to rest: within order 1/2 of epsilon if it is integrated exactly, since in its
-strip it goes on bouncing below :math:`v_c = K(c) \sqrt{g \varepsilon}`; and with the discrete
-scheme of 7.7, epsilon a hundredth of the step, nearly of first order in the step. A force that
-pulls lifts it off at once.
+The event-driven run predicts the time of the last bounce, and the relaxed system goes on after it,
+close to rest: within order 1/2 of epsilon if it is integrated exactly, since in its strip it keeps
+bouncing below :math:`v_c = K(c) \sqrt{g \varepsilon}`; and with the discrete scheme of 7.7, epsilon
+a hundredth of the step, nearly of first order in the step. A force that pulls lifts it off at once.
 
 From height 1 at rest, g = 1: the last bounce is at
 :math:`t_\infty = (1 + c) / (1 - c) \sqrt{2 x_0 / g}`.
@@ -14,51 +13,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, TypeAlias
 
 import numpy as np
-from hybridctl.experiments.convergence import Convergence, convergence_panel, draw_convergence
+from hybridctl.experiments.convergence import Convergence, draw_errors, make_panel
+from hybridctl.experiments.runners import sample_relaxed_run, tabulate
 from rich.console import Console
-from rich.table import Table
 
-from hybridctl import (
-    Guard,
-    HybridSystem,
-    HybridTrajectory,
-    Mode,
-    Reset,
-    SampledPolicy,
-    SimulationOptions,
-    Transition,
-    VectorSpace,
-    ZenoPolicy,
-    relax,
-    simulate,
-)
+import hybridctl as hc
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.plots import REFERENCE, Line, Panel, series
-from hybridctl.app.report import record_table, report_alive, table
+from hybridctl.app.report import report_alive
 from hybridctl.base.checks import Array
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import Meta, Positive, Settings
 from hybridctl.hybrid.mode import Edge, FieldJacobian, GuardJacobian, ResetJacobian
-from hybridctl.relaxation.discrete import (
-    OneStep,
-    Rate,
-    discretize_relaxed,
-    euler,
-    runge_kutta,
-)
+from hybridctl.relaxation.discrete import OneStep, Rate, discretize_relaxed, euler, runge_kutta
 from hybridctl.relaxation.relax import Relaxed
 
 SUMMARY = "a ball goes on past infinitely many bounces, by relaxation; errors over step and width"
 
-GRAVITY, HEIGHT = 1.0, 1.0
-AFTER = 3.0  # s past the last bounce, over which errors are taken
+GRAVITY, HEIGHT = 1.0, 1.0  # m/s^2, m
 START = (HEIGHT, 0.0)
-SLOPES, LIFT = np.array([[0.0, 1.0], [0.0, 0.0]]), np.array([[0.0], [1.0]])
-HEIGHT_SLOPES = np.zeros(()), np.array([1.0, 0.0]), np.zeros(1)
-
+AFTER = 3.0  # s past the last bounce, over which errors are taken
+MAX_STEPS = 10**7  # of a relaxed run, whose ball keeps bouncing in its strip; a choice
+SHOWN_WIDTH = 1e-3  # epsilon of the run that is drawn, m
 
 Restitution: TypeAlias = Annotated[float, Meta(ge=0.0, le=0.95)]
 Several: TypeAlias = Annotated[int, Meta(ge=3)]
@@ -67,12 +46,12 @@ Width: TypeAlias = Annotated[float, Meta(gt=0.0, le=0.1)]
 
 @dataclass(frozen=True)
 class Config(Settings):
-    """The settings: what is varied.
+    """Restitutions, steps and widths.
 
-    restitution: of the main case. restitutions: for which the time of the last bounce is looked at;
-    others: for which the scheme is. steps: how many between `shortest` and 1e-1 s; other_steps: as
-    many down to 1e-3 s for other restitutions and integrators. ratio: epsilon by the step, m/s.
-    widths: epsilon in m of the exact flows. lift_width: epsilon where an input pulls, by
+    restitution: of the main case. restitutions: of the runs that predict their last bounce; others:
+    of further runs of the scheme. steps: number of steps between `shortest` and 1e-1 s;
+    other_steps: number down to 1e-3 s for other restitutions and integrators. ratio: epsilon by the
+    step, m/s. widths: epsilon in m of the exact flows. lift_width: epsilon where an input pulls, by
     `pull` m/s^2, after `rest` s.
     """
 
@@ -90,7 +69,7 @@ class Config(Settings):
 
 
 def quick(config: Config) -> Config:
-    """The settings with fewer and longer steps."""
+    """Return the settings with fewer and longer steps."""
     return replace(
         config,
         restitutions=config.restitutions[::3],
@@ -103,120 +82,23 @@ def quick(config: Config) -> Config:
     )
 
 
-def ball(c: float) -> HybridSystem:
-    """The ball (height, velocity) with an upward input, which knows that it can rest."""
-    space = VectorSpace(2)
-    air = Mode("air", space, _fall, 1, lambda t, x, u: FieldJacobian(SLOPES, LIFT))
-    floor = Mode("floor", space, lambda t, x, u: np.zeros(2), 1)
-    height = Guard("floor", lambda t, x, u: x[0], lambda t, x, u: GuardJacobian(*HEIGHT_SLOPES))
-    matrix = np.diag([1.0, -c])
-    still = ResetJacobian(np.zeros(2), matrix, np.zeros((2, 1)))
-    bounce = Reset(lambda t, x, u: matrix @ x, lambda t, x, u: still)
-    stay = Edge(Reset(lambda t, x, u: np.zeros(2)), "floor")
-    return HybridSystem([air, floor], [Transition("air", height, bounce, "air", rest=stay)])
-
-
-def _fall(t: float, x: Array, u: Array) -> Array:
-    return np.array([x[1], u[0] - GRAVITY])
-
-
-def last_bounce(c: float) -> float:
-    """The time when a ball that is dropped has bounced for the last time, s."""
-    return float((1.0 + c) / (1.0 - c) * np.sqrt(2.0 * HEIGHT / GRAVITY))
-
-
-def stop_time(c: float) -> float:
-    """The time of rest as an event-driven run predicts it, s."""
-    span = 0.0, last_bounce(c) + 0.1
-    run = simulate(ball(c), "air", START, span, on_zeno=ZenoPolicy(horizon=1e-7))
-    (rest,) = [event for event in run.events if event.accumulation is not None]
-    return float(rest.accumulation or 0.0)
-
-
-def symplectic_euler(f: Rate, t: float, y: Array, h: float) -> Array:
-    """Velocity first, and the height by the new one."""
-    faster = np.append(y[:1], y[1:] + h * f(t, y)[1:])
-    return np.append(y[:1] + h * f(t, faster)[:1], faster[1:])
-
-
-INTEGRATORS: Mapping[str, OneStep] = {
-    "Euler": euler,
-    "Runge-Kutta 4": runge_kutta,
-    "symplectic Euler": symplectic_euler,
-}
-
-
-def scheme_errors(c: float, method: OneStep, steps: Array, ratio: float) -> Convergence:
-    """The largest coordinate after the last bounce, by the discrete scheme, for each step."""
-    system, start, errors = ball(c), last_bounce(c), []
-    for h in steps:
-        end = np.ceil((start + AFTER) / h) * h
-        run = discretize_relaxed(relax(system, ratio * h), "air", START, (0.0, end), h, method)
-        states = np.array(run.mapped_states)[run.times >= start]
-        errors.append(np.abs(states).max())
-    return Convergence(steps, np.array(errors))
-
-
-def flow_error(c: float, width: float) -> float:
-    """The error of the relaxed flow, integrated to 1e-9."""
-    start, relaxed = last_bounce(c), relax(ball(c), width)
-    run = relaxed_run(relaxed, start + AFTER)
-    return float(np.abs(entered(relaxed, run, start)[1]).max())
-
-
-def relaxed_run(
-    relaxed: Relaxed, end: float, policy: SampledPolicy | None = None
-) -> HybridTrajectory:
-    """The relaxed ball from its start until `end`."""
-    span, many = (0.0, end), 10**7
-    options = SimulationOptions(max_steps=many)
-    return simulate(relaxed, "air", START, span, policy, max_events=many, options=options)
-
-
-def entered(
-    relaxed: Relaxed, run: HybridTrajectory, start: float, samples: int = 9
-) -> tuple[Array, Array]:
-    """Times (m,) from `start` on and states (m, 2) in the chart of the mode entered, by arcs."""
-    times, states = [], []
-    for arc in run.arcs:
-        if arc.end >= start:
-            own = np.linspace(max(arc.start, start), arc.end, samples)
-            times.append(own)
-            states += [relaxed.map_to_system(arc.mode, t, arc(t))[1] for t in own.tolist()]
-    return np.concatenate(times), np.array(states)
-
-
-def lift_off(config: Config, c: float) -> float:
-    """How long after the input pulls the ball leaves the floor, s."""
-    pulled = np.ceil(last_bounce(c)) + config.rest
-
-    def law(t: float, x: Array) -> Array:
-        return np.array([config.pull if t >= pulled else 0.0])
-
-    relaxed = relax(ball(c), config.lift_width)
-    run = relaxed_run(relaxed, pulled + 0.5, SampledPolicy(law, pulled))
-    if run.final_mode != "air":
-        return np.inf
-    return float(run.arcs[-1].start - pulled)
-
-
 @experiment
 def run(config: Config, console: Console) -> Findings:
-    """Go on past infinitely many bounces, by events, by a scheme, and by exact relaxed flows."""
+    """Return the findings past infinitely many bounces, by events, a scheme, and exact flows."""
     c = config.restitution
     with report_alive(console, "times of the last bounce"):
-        times = [(r, stop_time(r), last_bounce(r)) for r in config.restitutions]
+        times = [(r, _predict_stop(r), _last_bounce(r)) for r in config.restitutions]
     steps = np.geomspace(1e-1, config.shortest, config.steps)
     with report_alive(console, "discrete schemes"):
-        errors = scheme_errors(c, euler, steps, config.ratio)
+        errors = _scheme_errors(c, euler, steps, config.ratio)
         others = _other_errors(config)
     with report_alive(console, "relaxed flows"):
         widths = np.array(config.widths)
-        flows = Convergence(widths, np.array([flow_error(c, width) for width in widths]))
-        lifts = {str(r): lift_off(config, r) for r in (0.0, c)}
+        flows = Convergence(widths, np.array([_flow_error(c, width) for width in widths]))
+        lifts = {str(r): _lift_off_delay(config, r) for r in (0.0, c)}
     summary = {
-        "stop_time": stop_time(c),
-        "stop_time_exact": last_bounce(c),
+        "stop_time": _predict_stop(c),
+        "stop_time_exact": _last_bounce(c),
         "stop_times": times,
         "error_slope": errors.order,
         "steps": steps,
@@ -226,80 +108,153 @@ def run(config: Config, console: Console) -> Findings:
         "flow_errors": flows.errors,
         "lift_off": lifts,
     }
+    schemes = {f"Euler, c = {c:g}": errors, **others}
+    late = max(abs(found - exact) for _, found, exact in times)
 
     def draw(folder: RunFolder) -> None:
-        draw_errors(folder, {f"Euler, c = {c:g}": errors, **others}, flows)
-        relaxed = relax(ball(c), 1e-3)
-        shown = relaxed_run(relaxed, last_bounce(c) + 1.0)
-        draw_ball(folder, *entered(relaxed, shown, 0.0, 60), last_bounce(c))
+        _draw_errors(folder, schemes, flows)
+        relaxed = hc.relax(_ball(c), SHOWN_WIDTH)
+        shown = _simulate_relaxed(relaxed, _last_bounce(c) + 1.0)
+        samples = sample_relaxed_run(relaxed, shown, lambda a, b: np.linspace(a, b, 60), 0.0)
+        _draw_ball(folder, *samples[:2], _last_bounce(c))
 
-    return Findings(summary, tables(config, summary), checks(summary), draw=draw)
-
-
-def tables(config: Config, summary: Mapping[str, Any]) -> list[Table]:
-    """Times of the last bounce, orders of the errors, and how soon the ball lifts off."""
-    c = config.restitution
-    orders = {f"Euler, c = {c:g}": summary["error_slope"], **summary["other_slopes"]}
-    orders[f"relaxed flow, in epsilon, c = {c:g}"] = summary["flow_slope"]
-    times = [
-        {"c": c, "found": a, "exact": b, "off": abs(a - b)} for c, a, b in summary["stop_times"]
-    ]
     bounce = {
-        "restitution": "{c:g}",
+        "restitution": "{name}",
         "events": "{found:.9f}",
         "closed form": "{exact:.9f}",
         "difference": "{off:.1e}",
     }
-    return [
-        record_table("Last bounce [s]", times, bounce),
-        table(
-            "Order of the error after the last bounce",
-            ["scheme", "order"],
-            [(name, f"{order:.2f}") for name, order in orders.items()],
-        ),
-        table(
-            "Delay of the lift-off",
-            ["restitution", "delay [s]"],
-            [(r, f"{delay:.1e}") for r, delay in summary["lift_off"].items()],
-        ),
-    ]
+    bounces = {f"{r:g}": {"found": a, "exact": b, "off": abs(a - b)} for r, a, b in times}
+    slopes = {**schemes, f"relaxed flow, in epsilon, c = {c:g}": flows}
+    delays = {r: {"delay": delay} for r, delay in lifts.items()}
+    return Findings(
+        summary,
+        [
+            tabulate("Last bounce [s]", bounces, bounce),
+            tabulate(
+                "Order of the error after the last bounce",
+                {name: {"order": found.order} for name, found in slopes.items()},
+                {"scheme": "{name}", "order": "{order:.2f}"},
+            ),
+            tabulate(
+                "Delay of the lift-off",
+                delays,
+                {"restitution": "{name}", "delay [s]": "{delay:.1e}"},
+            ),
+        ],
+        [
+            Check("difference of accumulation times from the closed form [s]", late, 1e-7),
+            Check("order of the relaxed flow in epsilon", flows.order, 0.6, 0.4),
+            Check("delay of lifting off after the pull [s]", max(lifts.values()), 0.01),
+        ],
+        draw=draw,
+    )
 
 
-def checks(summary: Mapping[str, Any]) -> list[Check]:
-    """Bounces end when they should, and relaxation converges as its theory says."""
-    late = max(abs(found - exact) for _, found, exact in summary["stop_times"])
-    lift = max(summary["lift_off"].values())
-    return [
-        Check("difference of accumulation times from the closed form [s]", late, 1e-7),
-        Check("order of the relaxed flow in epsilon", summary["flow_slope"], 0.6, 0.4),
-        Check("delay of lifting off after the pull [s]", lift, 0.01),
-    ]
+def _ball(c: float) -> hc.HybridSystem:
+    """Return the ball (height, velocity) with an upward input; its events may end in rest."""
+    space, zero = hc.VectorSpace(2), np.zeros(2)
+    slopes = FieldJacobian(np.array([[0.0, 1.0], [0.0, 0.0]]), np.array([[0.0], [1.0]]))
+    height_slopes = GuardJacobian(np.zeros(()), np.array([1.0, 0.0]), np.zeros(1))
+    matrix = np.diag([1.0, -c])
+    bounce_slopes = ResetJacobian(np.zeros(2), matrix, np.zeros((2, 1)))
+
+    def fall(t: float, x: Array, u: Array) -> Array:
+        return np.array([x[1], u[0] - GRAVITY])
+
+    air = hc.Mode("air", space, fall, 1, lambda t, x, u: slopes)
+    floor = hc.Mode("floor", space, lambda t, x, u: zero, 1)
+    height = hc.Guard("floor", lambda t, x, u: x[0], lambda t, x, u: height_slopes)
+    bounce = hc.Reset(lambda t, x, u: matrix @ x, lambda t, x, u: bounce_slopes)
+    stay = Edge(hc.Reset(lambda t, x, u: zero), "floor")
+    return hc.HybridSystem([air, floor], [hc.Transition("air", height, bounce, "air", rest=stay)])
+
+
+def _last_bounce(c: float) -> float:
+    """Return the time when a ball that is dropped has bounced for the last time, s."""
+    return float((1.0 + c) / (1.0 - c) * np.sqrt(2.0 * HEIGHT / GRAVITY))
+
+
+def _predict_stop(c: float) -> float:
+    """Return the time of rest as an event-driven run predicts it, s."""
+    span = 0.0, _last_bounce(c) + 0.1
+    run = hc.simulate(_ball(c), "air", START, span, on_zeno=hc.ZenoPolicy(horizon=1e-7))
+    (rest,) = [event for event in run.events if event.accumulation is not None]
+    return float(rest.accumulation or 0.0)
+
+
+def _step_symplectic_euler(f: Rate, t: float, y: Array, h: float) -> Array:
+    """Return the state after a step: velocity first, and the height by the new one."""
+    faster = np.append(y[:1], y[1:] + h * f(t, y)[1:])
+    return np.append(y[:1] + h * f(t, faster)[:1], faster[1:])
+
+
+def _scheme_errors(c: float, method: OneStep, steps: Array, ratio: float) -> Convergence:
+    """Return the largest coordinate after the last bounce, by the discrete scheme, by step."""
+    system, start, errors = _ball(c), _last_bounce(c), []
+    for h in steps:
+        end = np.ceil((start + AFTER) / h) * h
+        run = discretize_relaxed(hc.relax(system, ratio * h), "air", START, (0.0, end), h, method)
+        states = np.array(run.mapped_states)[run.times >= start]
+        errors.append(np.abs(states).max())
+    return Convergence(steps, np.array(errors))
 
 
 def _other_errors(config: Config) -> dict[str, Convergence]:
-    """Errors for other restitutions and integrators, by name."""
-    steps, found = np.geomspace(1e-1, 1e-3, config.other_steps), {}
-    for c in config.others:
-        found[f"Euler, c = {c:g}"] = scheme_errors(c, euler, steps, config.ratio)
-    for name in list(INTEGRATORS)[1:]:
-        errors = scheme_errors(config.restitution, INTEGRATORS[name], steps, config.ratio)
-        found[f"{name}, c = {config.restitution:g}"] = errors
-    return found
+    """Return the errors of other restitutions and integrators, by name."""
+    cases = {f"Euler, c = {c:g}": (c, euler) for c in config.others}
+    others = {"Runge-Kutta 4": runge_kutta, "symplectic Euler": _step_symplectic_euler}
+    for name, method in others.items():
+        cases[f"{name}, c = {config.restitution:g}"] = config.restitution, method
+    steps = np.geomspace(1e-1, 1e-3, config.other_steps)
+    return {
+        name: _scheme_errors(c, method, steps, config.ratio) for name, (c, method) in cases.items()
+    }
 
 
-def draw_errors(folder: RunFolder, schemes: Mapping[str, Convergence], flows: Convergence) -> None:
-    """Errors of the ball after its last bounce: of schemes over the step, of the flow."""
+def _flow_error(c: float, width: float) -> float:
+    """Return the largest coordinate after the last bounce, of the relaxed flow."""
+    start, relaxed = _last_bounce(c), hc.relax(_ball(c), width)
+    run = _simulate_relaxed(relaxed, start + AFTER)
+    states = sample_relaxed_run(relaxed, run, lambda a, b: np.linspace(a, b, 9), start)[1]
+    return float(np.abs(states).max())
+
+
+def _simulate_relaxed(
+    relaxed: Relaxed, end: float, policy: hc.SampledPolicy | None = None
+) -> hc.HybridTrajectory:
+    """Return the run of the relaxed ball until `end`, s."""
+    options = hc.SimulationOptions(max_steps=MAX_STEPS)
+    return hc.simulate(
+        relaxed, "air", START, (0.0, end), policy, max_events=MAX_STEPS, options=options
+    )
+
+
+def _lift_off_delay(config: Config, c: float) -> float:
+    """Return how long after the pull the ball leaves the floor, s; inf if it does not."""
+    pulled = np.ceil(_last_bounce(c)) + config.rest
+
+    def law(t: float, x: Array) -> Array:
+        return np.array([config.pull if t >= pulled else 0.0])
+
+    relaxed = hc.relax(_ball(c), config.lift_width)
+    run = _simulate_relaxed(relaxed, pulled + 0.5, hc.SampledPolicy(law, pulled))
+    return float(run.arcs[-1].start - pulled) if run.final_mode == "air" else np.inf
+
+
+def _draw_errors(folder: RunFolder, schemes: Mapping[str, Convergence], flows: Convergence) -> None:
+    """Save the errors of the schemes over the step, and of the exact flow over the width."""
     label, first = "largest |x| [m, m/s]", next(iter(schemes.values()))
-    panel = convergence_panel(label, schemes, first, 1.0)
+    panel = make_panel(label, schemes, first, 1.0)
     title, along = "After the last bounce, by a discrete scheme", "step h [s], epsilon = 0.01 h"
-    draw_convergence(folder / "figures/scheme.png", [panel], title, along)
-    panel = convergence_panel(label, {"relaxed flow": flows}, flows, 0.5)
+    draw_errors(folder / "figures/scheme.png", [panel], title, along)
+    panel = make_panel(label, {"relaxed flow": flows}, flows, 0.5)
     title = "After the last bounce, integrated exactly"
-    draw_convergence(folder / "figures/flow.png", [panel], title, "epsilon [m]")
+    draw_errors(folder / "figures/flow.png", [panel], title, "epsilon [m]")
 
 
-def draw_ball(folder: RunFolder, times: Array, states: Array, last: float) -> None:
-    """Height and velocity of the relaxed ball over time."""
+def _draw_ball(folder: RunFolder, times: Array, states: Array, last: float) -> None:
+    """Save height and velocity of the relaxed ball over time."""
     rows: list[list[Panel]] = []
     for values, label in zip(states.T, ("height [m]", "velocity [m/s]"), strict=True):
         height = np.array([values.min(), values.max()])

@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hybridctl.experiments.contacts import cube_drop
-from hybridctl.experiments.contacts.recorded_tosses import load_toss
-from hybridctl.experiments.cube_filter.tosses import CLEARANCE
+from hybridctl.experiments.cube_filter.tosses import CLEARANCE, load_toss
 from hybridctl.robots import cube
 from rich.console import Console
 from scipy.spatial.transform import Rotation
@@ -121,10 +120,10 @@ def test_contact_laws_hold_along_the_run(drop):
 
 def test_a_plastic_cube_never_gains_energy():
     config = replace(cube_drop.quick(cube_drop.Config()), restitution=0.0)
-    drop = cube_drop.prepare(config)
+    drop = cube_drop.prepare_drop(config)
     run = cube_drop.simulate_events(config, drop, ignore)
-    energy = cube_drop.energy_of(drop.model, run)
-    assert cube_drop.rest_of(drop.model, run)["flat"]
+    energy = cube_drop.compute_energy(drop.model, run)
+    assert cube_drop.describe_rest(drop.model, run)["flat"]
     assert energy["end_J"] < energy["start_J"]
     # The law of an impact holds to CERTIFIED of its terms.
     assert energy["largest_gain_at_an_event_J"] <= CERTIFIED * energy["start_J"]
@@ -146,14 +145,15 @@ def test_both_simulators_agree_until_they_hit(quick, motions):
     fastest = np.linalg.norm(quick.velocity) + g * end
     bound = 0.5 * end**2 * 0.5 * quick.step * (w**2 * fastest + 2.0 * w * g)
     times = np.linspace(0.0, end, 20)
-    apart = cube_drop.difference(*(cube_drop.poses_at(run, times) for run in motions))
-    assert 1e-3 * apart.position.max() <= bound
+    poses = (cube_drop.sample_poses(run, times) for run in motions)
+    distance, angle = cube_drop.compare_poses(*poses)
+    assert 1e-3 * distance.max() <= bound
     # Without a torque the cube turns at constant speed, which both follow to the tolerance.
-    assert np.radians(apart.angle.max()) <= 10.0 * (quick.atol + quick.rtol * w)
+    assert np.radians(angle.max()) <= 10.0 * (quick.atol + quick.rtol * w)
     # A step takes part in a contact from its midpoint on.
     corner = cube.CORNERS.index(hit.guards[0].split()[0])
     heights = [
-        cube_drop.corner_gaps(cube.CubeParameters(), events(t))[corner]
+        cube_drop.compute_corner_gaps(cube.CubeParameters(), events(t))[corner]
         for t in (hit.time - 1e-4, hit.time)
     ]
     speed = (heights[0] - heights[1]) / 1e-4
@@ -173,7 +173,7 @@ def test_the_report_is_complete(drop):
 
 def test_a_toss_is_read_from_its_last_row_in_the_air(arrays, recording):
     toss = load_toss(str(recording), 1)
-    gaps = [cube_drop.corner_gaps(MODEL, pose).min() for pose in toss.poses[:2]]
+    gaps = [cube_drop.compute_corner_gaps(MODEL, pose).min() for pose in toss.poses[:2]]
     assert gaps[0] >= CLEARANCE > gaps[1]
     row = len(arrays["position"]) - len(toss.poses)
     assert np.array_equal(toss.poses[0, :3], arrays["position"][row])
@@ -276,4 +276,4 @@ def test_a_cube_that_begins_in_the_table_is_refused():
     with pytest.raises(
         InputError, match=r"position must leave every corner.*corner 'front-right-bottom'"
     ):
-        cube_drop.prepare(cube_drop.Config(position=(0.0, 0.0, 0.05)))
+        cube_drop.prepare_drop(cube_drop.Config(position=(0.0, 0.0, 0.05)))

@@ -7,29 +7,29 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hybridctl.experiments.cube_filter import comparison as cube_filter
-from hybridctl.experiments.cube_filter.comparison import LEVELS, at_levels, search
+from hybridctl.experiments.cube_filter.comparison import LEVELS, replace_levels, search
 from hybridctl.experiments.cube_filter.score import (
     CubeCase,
     Score,
-    by_phase,
-    comparisons,
-    filtered,
-    printed,
-    record,
-    score,
+    compare_filters,
+    run_cube_filter,
+    score_toss,
+    summarize_filter,
+    summarize_phases,
+    tabulate_filters,
 )
 from hybridctl.experiments.cube_filter.tosses import (
     Calibration,
     Camera,
-    after_impacts,
     calibrate,
     corner_heights,
-    impacts,
-    in_contact,
-    levelled,
-    moved,
-    phases,
-    simulated,
+    find_contact,
+    find_impacts,
+    find_rows_after_impacts,
+    level_toss,
+    name_phases,
+    scale_toss,
+    simulate_toss,
 )
 from hybridctl.experiments.filter_models import CubeSettings, cube_model
 from hybridctl.robots import cube
@@ -98,7 +98,7 @@ def test_corners_stand_where_the_pose_puts_them():
 
 def falling(scale):
     """A free fall from 0.5 m, in lengths that are recorded with a scale."""
-    return moved(flat(0.5 - 0.5 * MODEL.gravity * (np.arange(20) / RATE) ** 2), scale)
+    return scale_toss(flat(0.5 - 0.5 * MODEL.gravity * (np.arange(20) / RATE) ** 2), scale)
 
 
 def test_the_table_is_where_cubes_rest_and_not_where_they_fly():
@@ -106,7 +106,7 @@ def test_the_table_is_where_cubes_rest_and_not_where_they_fly():
     found = calibrate([resting, falling(1.0)], MODEL)
     assert found.level == pytest.approx(-1e-3, abs=1e-12)
     assert found.scale == pytest.approx(1.0, abs=1e-9)
-    there = corner_heights(levelled(resting, MODEL, found, 1.0), MODEL)
+    there = corner_heights(level_toss(resting, MODEL, found, 1.0), MODEL)
     assert there.min() == pytest.approx(0.0, abs=1e-12)
     assert calibrate([falling(1.0)], MODEL).level == 0.0
 
@@ -115,7 +115,7 @@ def test_the_scale_of_lengths_makes_flights_fall_with_gravity():
     found = calibrate([falling(0.98)], MODEL)
     assert found.scale == pytest.approx(0.98, abs=1e-9)
     np.testing.assert_allclose(
-        levelled(falling(0.98), MODEL, found, 1.0).channels["pose"].values,
+        level_toss(falling(0.98), MODEL, found, 1.0).channels["pose"].values,
         falling(1.0).channels["pose"].values,
         atol=1e-9,
     )
@@ -125,20 +125,20 @@ def test_the_scale_of_lengths_makes_flights_fall_with_gravity():
 
 def test_an_impact_is_a_corner_that_comes_from_clearly_above():
     toss = heights([0.02, 0.01, 1e-3, 3e-3, 1e-3, 5e-3, 1e-3])
-    assert impacts(toss, TOUCHING) == [2, 6]  # 3 mm is not yet away
-    assert in_contact(toss, TOUCHING).tolist() == [False, False, True, False, True, False, True]
-    near = after_impacts(toss, TOUCHING, 1)
+    assert find_impacts(toss, TOUCHING) == [2, 6]  # 3 mm is not yet away
+    assert find_contact(toss, TOUCHING).tolist() == [False, False, True, False, True, False, True]
+    near = find_rows_after_impacts(toss, TOUCHING, 1)
     assert near.tolist() == [False, False, True, True, False, False, True]
 
 
 def test_phases_follow_the_recorded_contact():
     toss = heights([0.02, 0.01, 1e-3, *[1e-3] * 3, 0.01, 1e-3])
     expected = ["flight"] * 2 + ["first impact"] * 3 + ["touching", "in between", "later impacts"]
-    assert list(phases(toss, TOUCHING)) == expected
+    assert list(name_phases(toss, TOUCHING)) == expected
 
 
 def test_a_toss_ends_after_its_first_touch():
-    toss = levelled(flat([0.02, 0.01, 1e-3, *[0.0] * 20]), MODEL, Calibration(), 0.05)
+    toss = level_toss(flat([0.02, 0.01, 1e-3, *[0.0] * 20]), MODEL, Calibration(), 0.05)
     assert len(toss.channels["pose"]) == 2 + 5 + 1
 
 
@@ -156,7 +156,7 @@ def test_the_start_has_the_covariance_of_a_difference_of_two_poses():
 def test_noise_of_measurements_is_found_in_free_flight():
     """Two flights of 13 rows of 3 rotations: 1 / sqrt(2 * 78) = 8 %; allowed is 4 times that."""
     short = replace(SETTINGS, duration=0.1, force_noise=1e-4, torque_noise=5e-6)
-    tosses, told = [simulated(k, short) for k in (1, 2)], []
+    tosses, told = [simulate_toss(k, short) for k in (1, 2)], []
     wrong = replace(short, angle_noise=5e-3 / 4)
     found = search(
         CubeCase("salted"),
@@ -169,14 +169,17 @@ def test_noise_of_measurements_is_found_in_free_flight():
     )
     assert found.settings.angle_noise == pytest.approx(5e-3, rel=0.33)
     there = replace(found.settings, angle_noise=wrong.angle_noise)
-    assert there == at_levels(wrong, (), np.zeros(0))
+    assert there == replace_levels(wrong, (), np.zeros(0))
     assert found.evaluations == len(told)
     assert found.log_likelihood == max(value for value, _ in told)
 
 
 def test_a_coarse_camera_takes_some_poses_with_noise_of_its_own():
     toss, camera = flat(np.linspace(0.5, 0.1, 4001)), Camera(4, 1e-3)
-    thinned, seen = camera.thinned(toss).channels["pose"], camera.seen(toss, 3).channels["pose"]
+    thinned, seen = (
+        camera.select_poses(toss).channels["pose"],
+        camera.record_toss(toss, 3).channels["pose"],
+    )
     np.testing.assert_array_equal(thinned.values, toss.channels["pose"].values[::4])
     np.testing.assert_array_equal(seen.times, toss.channels["pose"].times[::4])
     moved_by = seen.values[:, :3] - thinned.values[:, :3]
@@ -184,17 +187,17 @@ def test_a_coarse_camera_takes_some_poses_with_noise_of_its_own():
     # of 3003 normal numbers: four deviations of 1 / sqrt(2 n)
     assert moved_by.std() == pytest.approx(1e-3, rel=4.0 / np.sqrt(6006))
     assert turned_by.std() == pytest.approx(1e-2, rel=4.0 / np.sqrt(6006))
-    levels = camera.levels(replace(SETTINGS, position_noise=0.0 + 5e-4, angle_noise=1e-9))
+    levels = camera.add_noise(replace(SETTINGS, position_noise=0.0 + 5e-4, angle_noise=1e-9))
     assert levels.position_noise == pytest.approx(np.hypot(5e-4, 1e-3))
     assert levels.angle_noise == pytest.approx(1e-2)
     assert Camera(4, 1e-3).label(148.0) == "37 Hz, 1 mm"
 
 
 def test_guard_noise_reaches_all_strategies():
-    toss = levelled(simulated(2, SETTINGS), MODEL, Calibration(), 0.05)
+    toss = level_toss(simulate_toss(2, SETTINGS), MODEL, Calibration(), 0.05)
     for name in ("no_jump", "reset_jacobian", "salted"):
         sums = [
-            score(
+            score_toss(
                 CubeCase(name), replace(SETTINGS, guard_noise=g), 2, toss, TOUCHING, 0.05
             ).log_likelihood
             for g in (0.0, 1e-2)
@@ -207,26 +210,26 @@ def test_round_corners_are_sharp_ones_on_a_smaller_cube_above_a_higher_table():
     radius = 4e-3
     round_ones = replace(SETTINGS, force_noise=1e-12, reset_noise=0.0, rounding=radius)
     small = replace(round_ones, rounding=0.0, half_width=MODEL.half_width - radius)
-    toss = levelled(simulated(2, round_ones), MODEL, Calibration(), 0.05)
-    lowered = moved(toss, 1.0, -radius)
+    toss = level_toss(simulate_toss(2, round_ones), MODEL, Calibration(), 0.05)
+    lowered = scale_toss(toss, 1.0, -radius)
     residuals = [
-        filtered("salted", settings, poses)[0].innovations[-1].residual
+        run_cube_filter("salted", settings, poses)[0].innovations[-1].residual
         for settings, poses in ((round_ones, toss), (small, lowered))
     ]
     np.testing.assert_allclose(*residuals, atol=1e-9)
 
 
 def test_a_filter_that_fails_is_counted_as_lost():
-    found = score(CubeCase("salted"), SETTINGS, 0, flat([0.1]), TOUCHING, 0.05)
+    found = score_toss(CubeCase("salted"), SETTINGS, 0, flat([0.1]), TOUCHING, 0.05)
     assert "needs 2 complete rows" in found.failure
-    assert record(CubeCase("salted"), [found])["lost"] == 1
+    assert summarize_filter(CubeCase("salted"), [found])["lost"] == 1
 
 
 def test_filters_that_all_fail_are_told_in_tables():
-    lost = score(CubeCase("salted"), SETTINGS, 0, flat([0.1]), TOUCHING, 0.05)
-    found = {**record(CubeCase("salted"), [lost]), "levels": {"guard_noise": 1e-3}}
+    lost = score_toss(CubeCase("salted"), SETTINGS, 0, flat([0.1]), TOUCHING, 0.05)
+    found = {**summarize_filter(CubeCase("salted"), [lost]), "levels": {"guard_noise": 1e-3}}
     summary = {"filters": [found], "rate": 148.0, "data": "recorded", "against": []}
-    for each in (part for part in printed(summary) if isinstance(part, Table)):
+    for each in (part for part in tabulate_filters(summary) if isinstance(part, Table)):
         assert all(set(column.cells) <= {"-", "- of -", "- ± -"} for column in each.columns[2:-2])
 
 
@@ -244,14 +247,14 @@ def test_filters_are_compared_toss_by_toss():
         one: [scored(0, [3.0, 3.0]), scored(1, [7.0]), scored(2, [1.0])],
         other: [scored(0, [1.0, 3.0]), scored(2, [1.0])],  # a slow one has fewer tosses
     }
-    (found,) = comparisons({**scores, one._replace(camera=Camera(2)): scores[one]})
+    (found,) = compare_filters({**scores, one._replace(camera=Camera(2)): scores[one]})
     assert (found["mean"], found["tosses_won"], found["tosses"]) == (0.5, 1, 2)
     assert found["error"] == pytest.approx(0.5)
 
 
 def test_the_misfit_is_told_by_phase():
     up = [[0.0, 0.0, z, 0.0, 0.0, 0.0] for z in (1e-3, -2e-3, -4e-3)]
-    flight, touching = by_phase(
+    flight, touching = summarize_phases(
         [scored(0, [3.0, 2.0, 1.0], up, ["flight", "touching", "touching"])]
     )
     assert (flight["rows"], flight["z_mm"]) == (1, pytest.approx(1.0))

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hybridctl.experiments.cube_filter.tosses import recorded as tosses
+from hybridctl.experiments.cube_filter.tosses import read_tosses
 from hybridctl.experiments.filter_models import CubeSettings, cube_model
 from hybridctl.experiments.identification import cube
 from hybridctl.experiments.identification.cube import (
     LikelihoodTable,
-    at_point,
     prediction_errors,
-    shortened,
+    replace_parameters,
+    shorten,
 )
 from rich.console import Console
 
@@ -31,16 +31,16 @@ POINT = np.array([0.18, 0.25, 5e-3])
 @recorded
 def test_a_table_keeps_what_it_has_found(tmp_path, monkeypatch):
     noise = cube.Config().noise
-    given = tosses(str(DATA), (0, 1), noise)
-    records = {k: shortened(r, 0.1) for k, r in given.items()}
+    given = read_tosses(str(DATA), (0, 1), noise)
+    records = {k: shorten(r, 0.1) for k, r in given.items()}
     table = LikelihoodTable(Journal(tmp_path / "table", {}), noise, records)
     found = table.fill(POINT[None], [0, 1])
     assert found.shape == (1, 2)
     assert np.isfinite(found).all()
-    monkeypatch.setattr(LikelihoodTable, "_found", None)  # nothing is evaluated anew
+    monkeypatch.setattr(LikelihoodTable, "_evaluate", None)  # nothing is evaluated anew
     again = LikelihoodTable(Journal(tmp_path / "table", {}), noise, records)
     np.testing.assert_array_equal(again.fill(POINT[None], [0, 1]), found)
-    assert again.rejected(POINT, [0, 1]) == 0
+    assert again.count_rejected(POINT, [0, 1]) == 0
 
 
 @recorded
@@ -65,7 +65,7 @@ def test_predictions_are_compared_with_the_pose_at_that_time():
     poses[30] += [0.003, 0.004, 0.0, 0.0, 0.0, 0.0, 0.0]
     poses[30, 5:] = np.sin(0.05), np.cos(0.05)
     record = Record({"pose": Series(times, poses)})
-    model = cube_model(at_point(CubeSettings(), POINT))
+    model = cube_model(replace_parameters(CubeSettings(), POINT))
     x = np.array([0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0])
     start = Estimate(model.open, 0.0, x, np.eye(12))
     found = prediction_errors(model, record, start, 20 / 148.0)

@@ -51,7 +51,7 @@ def test_an_interrupted_study_goes_on_where_it_was(tmp_path, monkeypatch):
 
     folder = RunFolder("study", tmp_path, draws=False)
     one = replace(config, workers=1)
-    monkeypatch.setattr(study, "filters", lambda *arguments: study.FILTERS[:4])
+    monkeypatch.setattr(study, "select_filters", lambda *arguments: study.FILTERS[:4])
     monkeypatch.setattr(study, "attempt", attempt)
     with pytest.raises(KeyboardInterrupt):
         study.run(one, folder, Console(quiet=True))
@@ -74,14 +74,14 @@ def test_averages_leave_out_runs_in_another_mode_and_count_failures():
     early = study.FilterOutcome(
         (1e6, 4.0, 4.0, 4.0), (4,) * 4, (False, True, True, True), nis=(2.0, 2)
     )
-    found = study.digest("ball", [*right, early, study.FilterOutcome(failed="it broke")])
+    found = study.average_outcomes("ball", [*right, early, study.FilterOutcome(failed="it broke")])
     assert (found["runs"], found["failed"], found["first_failure"]) == (5, 1, "it broke")
     assert [row["nees_per_degree"] for row in found["nees"]] == [1.0] * 4
     assert [row["other_mode"] for row in found["nees"]] == [1, 0, 0, 0]
     assert found["inside"]
     assert found["event_time_error"] == pytest.approx(1e-3)
     far = [study.FilterOutcome((40.0,) * 4, (4,) * 4, (True,) * 4) for _ in range(9)]
-    assert not study.digest("ball", far)["inside"]
+    assert not study.average_outcomes("ball", far)["inside"]
 
 
 def test_scales_multiply_what_the_filters_believe_and_the_sensors_have():

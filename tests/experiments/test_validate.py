@@ -74,9 +74,9 @@ def test_with_resets_alone_the_remainder_is_of_first_order():
     case = validate_cases.landing("by_feet", 0.0, 1e-11)
     rng = np.random.default_rng(0)
     direction = validate.draw_direction(rng, case, 1.0)
-    runs = validate._DirectionRuns(BIPED, case, direction)
+    runs = validate.PerturbedRuns(BIPED, case, direction)
     false = case.reset_only().propagate(direction.state)
-    found = validate.remainder(BIPED, case.nominal, runs, false)
+    found = validate.compute_remainders(runs, false)
     slopes = np.diff(np.log(found.errors)) / np.diff(np.log(found.sizes))
     np.testing.assert_allclose(slopes, 1.0, atol=0.01)
 
