@@ -119,7 +119,7 @@ def quick(config: Config) -> Config:
 
 @experiment
 def run(config: Config, console: Console) -> Findings:
-    """Find the references, tune all laws on them, and judge them."""
+    """Return the findings: references, and laws that are tuned on them and judged."""
     plant, known = build_published()
     with report_alive(console, "looking for references"):
         found, failures = find_references(config, known)

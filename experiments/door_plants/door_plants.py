@@ -180,7 +180,7 @@ Results = dict[str, dict[str, Statistics]]  # by plant and law
 
 @experiment
 def run(config: Config, console: Console) -> Findings:
-    """Tune all laws on mixed plants, and judge them on each."""
+    """Return the findings: laws that are tuned on mixed plants and judged on each plant."""
     seen = range(_SEEN, _SEEN + config.training)
     checked = range(seen.stop, seen.stop + config.checked)
     unseen = range(_UNSEEN, _UNSEEN + config.judged)

@@ -37,7 +37,13 @@ PERIOD = 2e-3
 
 
 def draw_all(parameters: DoorParameters, runs: DoorRuns, folder: RunFolder) -> None:
-    """Save every figure of the experiment."""
+    """Draw every figure of the experiment, and write the motion for the page.
+
+    Args:
+        parameters: Parameters of arm and door.
+        runs: The reference and two runs beside it.
+        folder: Folder of the results.
+    """
     if len(runs.reference.arcs) == 2:
         draw_task_space(parameters, runs, folder)
     draw_states(runs, folder)
@@ -51,7 +57,13 @@ def draw_all(parameters: DoorParameters, runs: DoorRuns, folder: RunFolder) -> N
 
 
 def draw_task_space(parameters: DoorParameters, runs: DoorRuns, folder: RunFolder) -> None:
-    """Draw the foot in the world before the event, along the door after it (Fig. 5.4)."""
+    """Draw the foot in the world before the event, along the door after it (Fig. 5.4).
+
+    Args:
+        parameters: Parameters of arm and door.
+        runs: Runs whose reference has one event.
+        folder: Folder of the results.
+    """
     ante, post = (_sample_motion(runs.plant, arc) for arc in runs.reference.arcs)
     z = np.array([compute_foot(parameters, *motion) for motion in ante[1]])
     angle = np.array([[part[:3].sum() for part in motion] for motion in ante[1]])
@@ -160,7 +172,13 @@ def draw_errors(runs: DoorRuns, folder: RunFolder) -> None:
 
 
 def draw_snapshots(parameters: DoorParameters, runs: DoorRuns, folder: RunFolder) -> None:
-    """Draw arm and door of reference and tracking at start, events and end (Fig. 5.9)."""
+    """Draw arm and door of reference and tracking at start, events and end (Fig. 5.9).
+
+    Args:
+        parameters: Parameters of arm and door.
+        runs: Reference and tracking.
+        folder: Folder of the results.
+    """
     planned = [event.time for event in runs.reference.events]
     last, end = planned[-1], runs.reference.nominal.end
     met = runs.tracking.events[-1].time if runs.tracking.events else last
@@ -173,7 +191,13 @@ def draw_snapshots(parameters: DoorParameters, runs: DoorRuns, folder: RunFolder
 
 
 def write_scene(parameters: DoorParameters, runs: DoorRuns, folder: RunFolder) -> None:
-    """Write the motion of reference and tracking, for the page."""
+    """Write the motion of reference and tracking, for the page.
+
+    Args:
+        parameters: Parameters of arm and door.
+        runs: Reference and tracking.
+        folder: Folder of the results.
+    """
 
     def draw_shape(x: Array) -> list[Array]:
         return compute_outline(parameters, x[:4])

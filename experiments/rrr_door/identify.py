@@ -113,7 +113,13 @@ def solve_impulses(parameters: DoorParameters) -> Array:
 
 
 def track(parameters: DoorParameters, design: Design, rtol: float = 1e-6) -> CandidateRun:
-    """Return the perturbed run (5.29)-(5.31) under the experiment's own controller."""
+    """Return the perturbed run (5.29)-(5.31) under the experiment's own controller.
+
+    Args:
+        parameters: Parameters of arm and door.
+        design: Numbers of the reference.
+        rtol: Relative and absolute tolerance of the run.
+    """
     plant = system(parameters)
     reference = build(plant, parameters, design, rtol=1e-8, atol=1e-8)
     policy = make_law("spreading", plant, reference, schedule(Config(), reference))

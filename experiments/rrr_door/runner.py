@@ -199,7 +199,13 @@ class Stage:
         return make_law(plain, self.plant, self.reference, gains, self.window, delay=delay)
 
     def run(self, name: str, gains: GainSchedule, drawn: Member) -> HybridTrajectory:
-        """Return the run of a member under the law of a name."""
+        """Return the run of a member under a law.
+
+        Args:
+            name: Name of the law, see `make_law`.
+            gains: Its gains.
+            drawn: Perturbations of the member.
+        """
         law = self.make_law(name, gains)
         return drawn.run(self.plant, self.reference, law, _TOLERANCE, "DOP853")
 

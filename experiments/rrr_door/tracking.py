@@ -115,7 +115,7 @@ def quick(config: Config) -> Config:
 
 @experiment
 def run(config: Config, console: Console) -> Findings:
-    """Track the reference from the perturbed start under both kinds of error."""
+    """Return the findings: runs from the perturbed start under both kinds of error."""
     began = time.perf_counter()
     end = (ManoeuvrePlan if config.goes_past_the_thesis else ImpactPlan).end
     with progress(console, 0.0, end) as begin:

@@ -160,7 +160,7 @@ class Study:
 
 
 def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
-    """Tune, compare, save gains.npz, and return the content of summary.json.
+    """Tune and compare the gains, and save gains.npz.
 
     Every simulated run is kept in `RECORD`. So a run into the folder of an interrupted one
     completes it, and ends with the same numbers.
@@ -169,6 +169,9 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
         config: Settings of the tuning.
         folder: Folder of the results.
         console: Where tables and progress are printed.
+
+    Returns:
+        The content of summary.json.
 
     Raises:
         InputError: The folder belongs to a run with other settings.
@@ -230,7 +233,13 @@ def simulate_ensembles(
 
 
 def make_findings(study: Study, found: Tuning, results: Mapping[str, Statistics]) -> Findings:
-    """Return the findings of a tuning: summary, tables, claims and figures."""
+    """Return the findings of a tuning: summary, tables, claims and figures.
+
+    Args:
+        study: Plant, reference and gains to begin with.
+        found: The tuning.
+        results: Statistics of unseen runs.
+    """
     summary = summarize(study, found, results)
 
     def draw(folder: RunFolder) -> None:
@@ -309,7 +318,13 @@ def search_gains(study: Study, hand_set: GainSchedule, seen: Ensemble, unseen: E
 
 
 def summarize(study: Study, found: Tuning, results: Mapping[str, Statistics]) -> dict[str, Any]:
-    """Return the content of summary.json: numbers of unseen runs, gains, and all candidates."""
+    """Return the content of summary.json: numbers of unseen runs, gains, and all candidates.
+
+    Args:
+        study: Plant, reference and gains to begin with.
+        found: The tuning.
+        results: Statistics of unseen runs.
+    """
     config = study.config
     gains = {
         "before": rrr_door.schedule(config.experiment, study.reference),
