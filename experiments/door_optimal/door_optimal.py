@@ -113,8 +113,10 @@ def full(config: Config) -> Config:
 
 def quick(config: Config) -> Config:
     """Return the settings with one variant, one reference, and no search."""
-    one = {"variants": config.variants[:1], "references": config.references[:1]}
-    return replace(config, training=2, judged=3, evaluations=0, **one)
+    return replace(
+        config, variants=config.variants[:1], references=config.references[:1],
+        training=2, judged=3, evaluations=0,
+    )  # fmt: skip
 
 
 @experiment

@@ -116,8 +116,8 @@ def _draw_errors(
         axes.hlines(place, low, each.statistics.p95_error, color=color, lw=1.0)
         axes.hlines(place, low, high, color=color, lw=_BOX, alpha=0.4)
         inside = color if filled else "white"
-        mean, look = each.statistics.mean_error, {"color": color, "markerfacecolor": inside}
-        axes.plot(mean, place, shape, ms=6, label=label, **look)
+        mean = each.statistics.mean_error
+        axes.plot(mean, place, shape, color=color, mfc=inside, ms=6, label=label)
         label = None
         lost = sum(each.statistics.failures.values())
         text = f"{each.statistics.peak_input:.0f} N m" + (f", {lost} lost" if lost else "")
@@ -140,8 +140,8 @@ def _draw_run(axes: Axes, stage: Stage, row: Sequence[TunedLaw], drawn: Member) 
         axes.plot(1e3 * (error.times - planned), error.norms, style, color=color, label=each.name)
         if each.name == "conventional":
             seen = tracking_error(stage.reference, run, "conventional", _PERIOD)
-            look = {"color": color, "lw": 1.0, "label": "fed back by conventional"}
-            axes.plot(1e3 * (seen.times - planned), seen.norms, "--", **look)
+            label, times = "fed back by conventional", 1e3 * (seen.times - planned)
+            axes.plot(times, seen.norms, "--", color=color, lw=1.0, label=label)
         if each.name == "spreading":
             touches = [1e3 * (e.time - planned) for e in run.events if e.guards][:2]
             split = touches[-1] - touches[0]

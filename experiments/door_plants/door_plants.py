@@ -135,17 +135,20 @@ class Config(Settings):
 
 def full(config: Config) -> Config:
     """Return the settings with all laws, plants and searches, and enough members to judge."""
-    members = {"training": 24, "checked": 24, "judged": 48}
-    search = {"starts": _STARTS, "rounds": 2, "evaluations": 40, "peak_input": 23.0}
     plants = tuple(plant.name for plant in PLANTS)
-    return replace(config, laws=LAWS, plants=plants, **members, **search)
+    return replace(
+        config, laws=LAWS, plants=plants, training=24, checked=24, judged=48, starts=_STARTS,
+        rounds=2, evaluations=40, peak_input=23.0,
+    )  # fmt: skip
 
 
 def quick(config: Config) -> Config:
     """Return the settings with two laws on two plants, and no search."""
     plants, laws = (PLANTS[2].name, PLANTS[6].name), ("conventional", "interim")
-    few = {"judged": 2, "training": 1, "evaluations": 0, "starts": config.starts[:1]}
-    return replace(config, laws=laws, plants=plants, **few)
+    return replace(
+        config, laws=laws, plants=plants, judged=2, training=1, evaluations=0,
+        starts=config.starts[:1],
+    )  # fmt: skip
 
 
 def make_ensemble(

@@ -47,8 +47,10 @@ def draw_means(path: Path, results: Mapping[str, Mapping[str, Statistics]]) -> N
     for k, law in enumerate(laws):
         _draw_bars(left, law, [means[law]], [k])
         mean = means[law].mean()
-        text, look = f"{mean:.4f} ± {standard_error(means[law]):.4f}", {"ha": "center"}
-        left.annotate(text, (mean, k), (0, 7), textcoords="offset points", fontsize=8, **look)
+        left.annotate(
+            f"{mean:.4f} ± {standard_error(means[law]):.4f}", (mean, k), (0, 7),
+            textcoords="offset points", ha="center", fontsize=8,
+        )  # fmt: skip
     left.set_yticks(range(len(laws)), [_NAMES.get(law, law) for law in laws])
     left.set_ylim(-0.5, len(laws) - 0.3)
     left.set_xlim(0.0, 1.25 * max(each.mean() for each in means.values()))

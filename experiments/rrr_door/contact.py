@@ -123,9 +123,10 @@ class ManoeuvrePlan(DoorPlan):
         away = foot.position - 1j * np.exp(1j * q[3]) * m.retreat
         angle = (float(q[:3].sum()), float(v[:3].sum()), float(a[:3].sum()))
         span = [history.time, m.final_time]
+        z, dz, ddz = foot
         ends = [
-            ([z.real for z in foot], away.real),
-            ([z.imag for z in foot], away.imag),
+            ((z.real, dz.real, ddz.real), away.real),
+            ((z.imag, dz.imag, ddz.imag), away.imag),
             (angle, angle[0]),
         ]
         curves = [make_quintic(span, [start, (end, 0.0, 0.0)]) for start, end in ends]

@@ -93,7 +93,7 @@ def _sample_times(arc: Arc) -> Array:
     return np.linspace(arc.start, arc.end, int((arc.end - arc.start) / PERIOD) + 2)
 
 
-def _sample_motion(plant: HybridSystem, arc: Arc) -> tuple[Array, list[tuple[Array, ...]]]:
+def _sample_motion(plant: HybridSystem, arc: Arc) -> tuple[Array, list[tuple[Array, Array, Array]]]:
     """Return times of an arc, with angles, rates and accelerations (4,) of the joints there."""
     times = _sample_times(arc)
     field = plant.mode(arc.mode).field
@@ -211,7 +211,9 @@ def write_scene(parameters: DoorParameters, runs: DoorRuns, folder: RunFolder) -
 
 def _make_poses(parameters: DoorParameters, runs: DoorRuns, t: float) -> list[Pose]:
     looks = ((runs.reference.nominal, REFERENCE, 0.6), (runs.tracking, TRACKING, 1.0))
-    return [Pose(compute_outline(parameters, run(t)[:4]), *look) for run, *look in looks]
+    return [
+        Pose(compute_outline(parameters, run(t)[:4]), color, alpha) for run, color, alpha in looks
+    ]
 
 
 def compute_outline(p: DoorParameters, q: Array) -> list[Array]:

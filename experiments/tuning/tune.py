@@ -122,8 +122,10 @@ class Config(Settings):
 
 def quick(config: Config) -> Config:
     """Return the settings with few runs, one prediction, and no search around it."""
-    few = {"members": 6, "training": 4, "validation": 4, "iterations": 10, "evaluations": 0}
-    return replace(config, input_weights=(1e-4,), **few)
+    return replace(
+        config, members=6, training=4, validation=4, input_weights=(1e-4,), iterations=10,
+        evaluations=0,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

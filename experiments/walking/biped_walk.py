@@ -153,11 +153,11 @@ def full(config: Config) -> Config:
 
 def quick(config: Config) -> Config:
     """Return the settings with few steps from one start."""
-    one = ("starts", "full_starts", "budget", "judged", "predictive_starts", "filtered")
-    two = ("steps", "share_steps", "filtered_steps")
-    few = {**dict.fromkeys(one, 1), **dict.fromkeys(two, 2), "levels": (0.3,), "compiled": False}
-    few |= {"kinds": config.kinds[:1], "driven": config.driven[:1]}
-    return replace(config, speeds=(config.speed,), shares=(config.share,), **few)
+    return replace(
+        config, starts=1, full_starts=1, steps=2, budget=1, kinds=config.kinds[:1], judged=1,
+        predictive_starts=1, compiled=False, speeds=(config.speed,), shares=(config.share,),
+        share_steps=2, levels=(0.3,), driven=config.driven[:1], filtered=1, filtered_steps=2,
+    )  # fmt: skip
 
 
 RECORD = "limits.jsonl"

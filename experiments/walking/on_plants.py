@@ -243,8 +243,9 @@ def run(config: Config, console: Console) -> Findings:
     """Return the findings: walks under all controllers on all contacts."""
     with report_alive(console, "looking for the gait"):
         margins = replace(MARGINS, friction=config.share)
-        ground = {"friction": config.friction, "torque": config.torque, "margins": margins}
-        bench = Bench.of(config, optimise_gait(config.speed, **ground))
+        friction, torque = config.friction, config.torque
+        gait = optimise_gait(config.speed, friction=friction, torque=torque, margins=margins)
+        bench = Bench.of(config, gait)
     cases = [(constant, *case) for constant in config.time_constants for case in CASES]
     with crew(config.workers, config.dask) as workers, progress(console, 0.0, 1.0) as begin:
         walks = compute_trials(bench.walk, cases, range(config.starts), workers, begin("walking"))
