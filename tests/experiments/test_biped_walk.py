@@ -494,7 +494,7 @@ def test_machine_code_is_for_full_runs_where_there_is_a_compiler(monkeypatch, fu
             found[name] = compiled
 
     monkeypatch.setattr(biped_walk, "find_compiler", lambda: cc)
-    monkeypatch.setattr(biped_walk, "find", lambda speed, **options: found.update(options))
+    monkeypatch.setattr(biped_walk, "optimise_gait", lambda speed, **options: found.update(options))
     monkeypatch.setattr(biped_walk, "design", lambda gait, weights: None)
     monkeypatch.setattr(biped_walk, "walk_on_estimates", lambda *given: given[-1])
     monkeypatch.setattr(biped_walk.Tracks, "of", lambda *given: FewTracks())
