@@ -39,7 +39,7 @@ TRACKING = experiment.Config(
 
 @dataclass(frozen=True)
 class DoorSettings(FilterSettings):
-    """The door experiment, tracked with reference spreading by an input that is held.
+    """The door experiment, tracked with reference spreading by torques with a zero-order hold.
 
     Attributes:
         duration: Duration of a synthetic log, s.

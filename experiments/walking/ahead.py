@@ -2,7 +2,7 @@
 
 A trial is a disturbance of one size, after which twenty steps are to be walked: pushes of the hip
 in mid-step and at other phases of a step, slopes, and steps of the ground, none of which the
-controller is told of; plans that come late; and a filter's estimates in place of states. Other laws
+controller measures; plans that come late; and a filter's estimates in place of states. Other laws
 can be put through the same trials but the last two.
 
     python -m hybridctl.experiments.walking.ahead FOLDER

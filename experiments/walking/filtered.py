@@ -1,10 +1,10 @@
 """A walker walks on a filter's mean, if the covariance jumps by the saltation matrix at touchdowns.
 
 The encoders measure the angles of hips and knees, the inertial sensor the inclination of the torso
-and its rate. The filter has the walker's model and the torques, which are held between samples; it
-detects touchdowns by these measurements alone. Torques stay inside the friction cone and the limits
-at the estimate. A policy may act instead of the gains; it gets the touchdowns of the estimate. The
-two filters differ in the jump of the covariance at touchdowns alone: the saltation matrix, or the
+and its rate. The filter has the walker's model and the torques (zero-order hold), and detects
+touchdowns by these measurements alone. Torques stay inside the friction cone and the limits at the
+estimate. A policy may act instead of the gains; it gets the touchdowns of the estimate. The two
+filters differ in the jump of the covariance at touchdowns alone: the saltation matrix, or the
 Jacobian of the reset. A filter that fails ends the walk like a fall.
 """
 

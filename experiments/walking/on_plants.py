@@ -50,7 +50,7 @@ CASES: tuple[tuple[Known, str], ...] = (
 )
 _PERIOD = 1e-3  # s, of the controller that gets the state
 _EARLY = 0.2  # steps by which a touchdown may come before its time
-_BETWEEN = 0.5  # steps between two touchdowns at least: a foot may bounce
+_BETWEEN = 0.5  # steps between two touchdowns at least: a foot that lets go touches for a while
 _LONG = 1.5  # steps of the gait that one step may take
 _LOW = 0.75  # height of the hip relative to the gait, below which the walker has fallen
 _LEANING = 1.0  # rad, inclination of the torso beyond which the walker has fallen
