@@ -40,11 +40,7 @@ from hybridctl.legged.estimator import BaseEstimator, BaseSettings
 from hybridctl.legged.hypotheses import ContactEvidence
 from hybridctl.legged.kinematics import Foot
 from hybridctl.legged.measurements import ANGLES
-from hybridctl.legged.noise_levels import (
-    noise_of_creep,
-    noise_of_innovations,
-    noise_of_standing,
-)
+from hybridctl.legged.noise_levels import noise_of_creep, noise_of_innovations, noise_of_standing
 from hybridctl.legged.start import StartDeviations
 from hybridctl.legged.system import BaseNoise
 

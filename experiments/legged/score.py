@@ -7,12 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from hybridctl.experiments.legged.recording import (
-    FEET,
-    LeggedLog,
-    MotionCapture,
-    convert_to_euler,
-)
+from hybridctl.experiments.legged.recording import FEET, LeggedLog, MotionCapture, convert_to_euler
 
 from hybridctl.base.checks import Array
 from hybridctl.estimation import Estimate, Record

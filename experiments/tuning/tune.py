@@ -24,11 +24,7 @@ import numpy as np
 from hybridctl.experiments.figures import shares_below
 from hybridctl.experiments.rrr_door import tracking as rrr_door
 from hybridctl.experiments.rrr_door.contact import get_contact_modes
-from hybridctl.experiments.rrr_door.runner import (
-    DoorTrial,
-    Perturbations,
-    make_statistics_table,
-)
+from hybridctl.experiments.rrr_door.runner import DoorTrial, Perturbations, make_statistics_table
 from rich.console import Console
 from rich.table import Table
 
@@ -328,10 +324,7 @@ def summarize(study: Study, found: Tuning, results: Mapping[str, Statistics]) ->
         results: Statistics of unseen runs.
     """
     config = study.config
-    gains = {
-        "before": rrr_door.schedule(config.experiment, study.reference),
-        "after": found.gains,
-    }
+    gains = {"before": rrr_door.schedule(config.experiment, study.reference), "after": found.gains}
     summary: dict[str, Any] = {name: found.record() for name, found in results.items()}
     summary |= {
         "seed": config.seed,

@@ -22,13 +22,7 @@ from typing import Annotated, Any
 
 import numpy as np
 from hybridctl.experiments.walking import figures, tables
-from hybridctl.experiments.walking.controllers import (
-    EXTENSION,
-    NAMES,
-    Tracks,
-    Weights,
-    design,
-)
+from hybridctl.experiments.walking.controllers import EXTENSION, NAMES, Tracks, Weights, design
 from hybridctl.experiments.walking.filtered import (
     STRATEGIES,
     Filtered,

@@ -17,11 +17,7 @@ import numpy as np
 from hybridctl.experiments.optimal.lqr import with_jumps
 from hybridctl.experiments.walking.cone_filter import ConeFilter
 from hybridctl.experiments.walking.gait import Gait, make_task
-from hybridctl.experiments.walking.phase_laws import (
-    LeastValueTracking,
-    PhaseReset,
-    ValueFunction,
-)
+from hybridctl.experiments.walking.phase_laws import LeastValueTracking, PhaseReset, ValueFunction
 from hybridctl.robots import five_link
 
 from hybridctl.base.checks import Array

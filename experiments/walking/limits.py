@@ -11,13 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from hybridctl.experiments.walking.controllers import Tracks, Weights, design
 from hybridctl.experiments.walking.gait import Gait
-from hybridctl.experiments.walking.walk import (
-    Walk,
-    draw_start,
-    push_state,
-    walk,
-    walk_over_step,
-)
+from hybridctl.experiments.walking.walk import Walk, draw_start, push_state, walk, walk_over_step
 
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import SimulationError

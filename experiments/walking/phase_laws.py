@@ -27,12 +27,7 @@ from hybridctl.control.gains import GainSchedule
 from hybridctl.control.lqr.periodic import PeriodicLqr
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import PositionTracker
-from hybridctl.control.tracking_law import (
-    TrackingLaw,
-    clip_input,
-    make_schedule,
-    resolve_limits,
-)
+from hybridctl.control.tracking_law import TrackingLaw, clip_input, make_schedule, resolve_limits
 from hybridctl.hybrid.laws import InputLaw, LinearFeedback
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import History
