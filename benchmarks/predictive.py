@@ -11,9 +11,9 @@ from unittest.mock import patch
 
 import numpy as np
 import piqp
-from hybridctl.experiments.walking.biped_walk import Config, found_gait
-from hybridctl.experiments.walking.controllers import Tracks, Weights, design, predictive
-from hybridctl.experiments.walking.walk import pushed, walk
+from hybridctl.experiments.walking.biped_walk import Config, find_gait
+from hybridctl.experiments.walking.controllers import Tracks, Weights, design, make_predictive
+from hybridctl.experiments.walking.walk import push_state, walk
 from rich.table import Table
 
 from hybridctl.app.report import table
@@ -79,17 +79,17 @@ class Solvers:
 def samples_table(quick: bool) -> Table:
     """Samples with functions that are interpreted, and compiled where there is a C compiler."""
     config = Config()
-    gait, rows = found_gait(config, config.speed), []
+    gait, rows = find_gait(config, config.speed), []
     lqr = design(gait, Weights())
     fixed = Tracks.of(gait, lqr, STEPS, config.extension).policy("cone", lqr, config.torque)
     for compiled in (False, True)[: 1 if find_compiler() is None else 2]:
-        policy = predictive(gait, lqr, Weights(), fixed, config.torque, compiled=compiled)
+        policy = make_predictive(gait, lqr, Weights(), fixed, config.torque, compiled=compiled)
         walk(gait, policy, gait.middle, 1)  # functions are made
         timed, TimedSolver.taken = Timed(policy), 0.0
         with patch.object(quadratic_programme, "piqp", Solvers):
             for push in PUSHES[:1] if quick else PUSHES:
                 policy.reset()
-                walk(gait, timed, pushed(gait, push), 1 if quick else STEPS)
+                walk(gait, timed, push_state(gait, push), 1 if quick else STEPS)
         costs, solver = np.array(timed.costs), TimedSolver.taken / len(timed.costs)
         shown = 1e3 * np.array([costs.mean(), np.quantile(costs, 0.99), costs.max(), solver])
         ratios = costs.mean() / np.array([solver, additions()])

@@ -1,10 +1,10 @@
-"""The door by trajectory optimisation, and its controllers compared with equal tuning.
+"""On an optimised reference of the door, equally tuned, spreading beats clock and nearest arc.
 
 The claims: a reference like the published one, but found by optimisation, presses several times as
-hard whichever corner touches first; it closes on simulation to 1e-6. Tracked on it from perturbed
-starts, with gains tuned by the same means, budget and limit of the peak input, reference spreading
-has less mean error than tracking on the clock and of the nearest arc. Impact-invariant tracking,
-which needs no events but the time of the planned impact, comes close to it.
+hard whichever corner touches first, and closes on simulation to 1e-6. From perturbed starts, with
+gains tuned by the same means, budget and limit of the peak input, reference spreading has less mean
+error than tracking on the clock and tracking of the nearest arc. Impact-invariant tracking, which
+needs no events but the time of the planned impact, comes close to it.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from typing import Any
 
 import numpy as np
 from hybridctl.experiments.door_optimal import figures
-from hybridctl.experiments.door_optimal.comparison import (
-    CONTROLLERS,
-    Expected,
-    LawSearch,
-    SpringGains,
-    Stage,
-    StageTrial,
-    Tuned,
-)
+from hybridctl.experiments.door_optimal.figures import TunedLaw
 from hybridctl.experiments.door_optimal.reference import (
     VARIANTS,
+    ExpectedTracking,
     VariantOptimum,
     Wanted,
-    find,
-    published,
+    build_published,
+    find_optimum,
 )
-from hybridctl.experiments.tuning.door import Perturbations, statistics_table
-from hybridctl.experiments.tuning.door import draw as perturbed
+from hybridctl.experiments.rrr_door.runner import (
+    LawSearch,
+    LawTrial,
+    Perturbations,
+    SpringGains,
+    Stage,
+    draw_member,
+    make_statistics_table,
+)
 from hybridctl.robots import rrr_door
 from rich.console import Console
 from rich.table import Table
@@ -49,9 +49,9 @@ from hybridctl.control.reference import Reference
 from hybridctl.control.tuning.ensemble import Ensemble
 
 SUMMARY = "the door by trajectory optimisation; controllers compared with equal tuning"
+LAWS = ("spreading", "spreading, late", "conventional", "nearest arc", "impact-invariant")
 
-_BOUNDS = (np.log(0.05), np.log(60.0))  # of frequencies in rad/s and damping ratios
-_STEP = 0.5  # of their logarithms, first
+_STEP = 0.5  # first changes of the logarithms of frequencies and damping ratios
 _STARTS_AND_TORQUES = Perturbations(
     mass=0.0, friction=0.0, door_position=0.0, door_stiffness=0.0, delay=0.0
 )
@@ -61,14 +61,24 @@ _STARTS_AND_TORQUES = Perturbations(
 class Config(Settings):
     """The settings of the experiment.
 
-    variants: of references to look for; the first is tracked.
-    references: which are tracked, "optimal" and "published". seed, training, judged: of the
-    ensembles that tune and judge. evaluations: of each search. peak_input: its limit, N m. start:
-    frequency in rad/s and damping ratio to begin with, before and after the impact; with these and
-    the perturbations, event times of the plain variant are expected to spread by as much as its
-    arcs are to stay feasible past its events. delay: of late detection; window: of the baselines;
-    extension: of the references, s. workers: processes, 0 for one on each processor; dask: the
-    scheduler of a cluster instead.
+    Attributes:
+        variants: Variants of references to look for; the first is tracked.
+        references: References that are tracked, of "optimal" and "published".
+        seed: Seed of the members.
+        training: Members of the ensemble that tunes.
+        judged: Members of the ensemble that judges.
+        evaluations: Evaluations of each search.
+        peak_input: Limit of the peak input in the searches, N m.
+        start: Frequency (rad/s) and damping ratio to begin with, before the impact, then after it.
+            With these and the perturbations the plain variant expects a spread of event times,
+            over which its arcs are to stay feasible.
+        delay: Delay of late detection, s.
+        window: Window of the baselines, s.
+        extension: Extension of the references before and after events, s.
+        wanted: Limits and margins of the references.
+        perturbations: Perturbations of the members.
+        workers: Number of processes; 0 for one on each processor.
+        dask: Address of the scheduler of a cluster that computes instead.
     """
 
     variants: tuple[str, ...] = VARIANTS
@@ -96,30 +106,25 @@ class Config(Settings):
 
 
 def full(config: Config) -> Config:
-    """The settings with both references, searches that settle, and a large ensemble."""
-    return replace(
-        config, references=("optimal", "published"), training=24, judged=60, evaluations=40
-    )
+    """Return the settings with both references, searches that settle, and a large ensemble."""
+    both = ("optimal", "published")
+    return replace(config, references=both, training=24, judged=60, evaluations=40)
 
 
 def quick(config: Config) -> Config:
-    """One variant, one reference, no search."""
+    """Return the settings with one variant, one reference, and no search."""
     return replace(
-        config,
-        variants=config.variants[:1],
-        references=config.references[:1],
-        training=2,
-        judged=3,
-        evaluations=0,
-    )
+        config, variants=config.variants[:1], references=config.references[:1],
+        training=2, judged=3, evaluations=0,
+    )  # fmt: skip
 
 
 @experiment
 def run(config: Config, console: Console) -> Findings:
-    """Find the references, tune all controllers on them, and judge them."""
-    plant, known = published()
+    """Return the findings: references, and laws that are tuned on them and judged."""
+    plant, known = build_published()
     with report_alive(console, "looking for references"):
-        found, failures = references_found(config, known)
+        found, failures = find_references(config, known)
     references = {"published": (plant, known)}
     if found and found[0].variant == "plain":
         references["optimal"] = found[0].plant, found[0].extended(config.extension)
@@ -128,17 +133,20 @@ def run(config: Config, console: Console) -> Findings:
         "not_found": failures,
         "orders": {name: asdict(feasibility(*pair).events[0]) for name, pair in references.items()},
     }
-    printed = reference_tables(summary)
+    tables = make_reference_tables(summary)
     stages = {
         name: Stage(*references[name], config.window, config.delay)
         for name in config.references
         if name in references
     }
-    results = compared(config, stages, console)
+    results = compare_laws(config, stages, console)
     summary["controllers"] = {
         name: {each.name: each.record() for each in row} for name, row in results.items()
     }
-
+    tables += [
+        make_statistics_table(f"Unseen runs on the {name} reference, all tuned alike", row)
+        for name, row in summary["controllers"].items()
+    ]
     differs = "difference between simulation and optimum"
     ahead = "mean error of spreading / lesser one of conventional and nearest arc"
 
@@ -146,86 +154,85 @@ def run(config: Config, console: Console) -> Findings:
         path = folder / "figures/comparison.png"
         spreading = next(each for each in next(iter(results.values())) if each.name == "spreading")
         typical = int(np.argsort(spreading.statistics.errors)[config.judged // 2])
-        drawn = perturbed(config.perturbations, rrr_door.DoorParameters(), config.seed, typical)
+        nominal = rrr_door.DoorParameters()
+        drawn = draw_member(config.perturbations, nominal, config.seed, typical)
         figures.draw_comparison(path, stages, results, drawn, config.peak_input)
 
     return Findings(
         summary,
-        printed
-        + [
-            statistics_table(f"Unseen runs on the {name} reference, all tuned alike", row)
-            for name, row in summary["controllers"].items()
-        ],
+        tables,
         [
             *(Check(f"{each.variant}: {differs}", each.optimum.mismatch, 1e-6) for each in found),
-            *(Check(f"{name}: {ahead}", share(row), 1.0) for name, row in results.items()),
+            *(Check(f"{name}: {ahead}", divide_errors(row), 1.0) for name, row in results.items()),
         ],
         {each.variant: each.optimum.run for each in found},
         draw=draw,
     )
 
 
-def share(row: Sequence[Tuned]) -> float:
-    """The mean error of spreading by the lesser one of conventional and nearest-arc tracking."""
+def divide_errors(row: Sequence[TunedLaw]) -> float:
+    """Return the mean error of spreading over the lesser one of conventional and nearest arc."""
     errors = {each.name: each.statistics.mean_error for each in row}
     return errors["spreading"] / min(errors["conventional"], errors["nearest arc"])
 
 
-def references_found(
+def find_references(
     config: Config, known: Reference
 ) -> tuple[list[VariantOptimum], dict[str, str]]:
-    """The variants that were found, and why others were not."""
+    """Return the variants that are found, and the reason by name for each of the others."""
     found, failures = [], {}
-    expected = Expected(config.perturbations, config.start)
+    expected = ExpectedTracking(config.perturbations, config.start)
     for variant in config.variants:
         tracked = expected if variant == "plain" else None
         try:
-            found.append(find(variant, config.wanted, known, expected=tracked))
+            found.append(find_optimum(variant, config.wanted, known, expected=tracked))
         except HybridctlError as error:
             failures[variant] = str(error)
     return found, failures
 
 
-def compared(
+def compare_laws(
     config: Config, stages: Mapping[str, Stage], console: Console
-) -> dict[str, list[Tuned]]:
-    """All controllers on all references."""
+) -> dict[str, list[TunedLaw]]:
+    """Return all laws on all stages, each with the best gains that were found for any law.
+
+    Args:
+        config: Settings of ensembles and searches.
+        stages: Plant and reference by name.
+        console: Where progress is printed.
+    """
     judged = range(config.judged)
     seen = range(config.judged, config.judged + config.training)
-    results: dict[str, list[Tuned]] = {name: [] for name in stages}
+    results: dict[str, list[TunedLaw]] = {name: [] for name in stages}
     with progress(console, 0.0, 1.0) as begin, crew(config.workers, config.dask) as workers:
         for name, stage in stages.items():
 
-            def ensemble(law: str, members: Sequence[int], stage: Stage = stage) -> Ensemble:
-                trial = StageTrial(stage, law, config.perturbations, config.seed)
+            def make_ensemble(law: str, members: Sequence[int], stage: Stage = stage) -> Ensemble:
+                trial = LawTrial(stage, law, config.perturbations, config.seed)
                 return Ensemble(trial, members, workers.parallel_executor)
 
-            tick = begin(f"controllers on the {name} reference")
             search = LawSearch(
                 SpringGains.of(stage.plant, stage.reference),
-                ensemble,
+                make_ensemble,
                 seen,
                 config.peak_input,
                 config.evaluations,
-                _BOUNDS,
                 lambda found: found.mean_error + found.p95_error,
             )
-            start = np.log(config.start)
-            pool = []
-            for k, law in enumerate(CONTROLLERS, start=1):
-                pool.append(search.searched(law, [start], _STEP))
-                tick(0.7 * k / len(CONTROLLERS))
-            for k, law in enumerate(CONTROLLERS, start=1):
-                best = search.best(law, pool, seen)
+            tick = begin(f"searches on the {name} reference")
+            pool = search.search(LAWS, [np.log(config.start)], [_STEP], tick)
+            tick = begin(f"laws on the {name} reference")
+            for k, law in enumerate(LAWS, start=1):
+                best = search.choose(law, pool, seen)
                 gains = search.structure.schedule(best)
-                found = search.ensemble(law, judged)(gains)
-                results[name].append(Tuned(law, np.exp(best), gains, found))
-                tick(0.7 + 0.3 * k / len(CONTROLLERS))
+                found = make_ensemble(law, judged)(gains)
+                results[name].append(TunedLaw(law, np.exp(best), gains, found))
+                tick(k / len(LAWS))
     return results
 
 
-def reference_tables(summary: Mapping[str, Any]) -> list[Table | str]:
-    """Margins of the optima, and of both orders beside the published reference."""
+def make_reference_tables(summary: Mapping[str, Any]) -> list[Table | str]:
+    """Return the tables of the margins of optima, and of both orders of touch."""
     optima = [{"name": name, **r, "why": None} for name, r in summary["references"].items()]
     optima += [{"name": name, "why": text[:60]} for name, text in summary["not_found"].items()]
     margins = {

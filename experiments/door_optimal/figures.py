@@ -1,40 +1,71 @@
-"""The figure of the comparison: one run through an impact that splits, and the errors of many."""
+"""The figure compares laws in one run through an impact that splits, and in many unseen runs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from hybridctl.experiments.door_optimal.comparison import Stage, Tuned
-from hybridctl.experiments.tuning.door import Draw
+from hybridctl.experiments.rrr_door.runner import Member, Stage
 from matplotlib.axes import Axes
 
 from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, canvas, number_log_axis, save_figure
+from hybridctl.base.checks import Array
+from hybridctl.control.gains import GainSchedule
 from hybridctl.control.tracking_error import tracking_error
+from hybridctl.control.tuning.ensemble import Statistics
 
-_BEFORE, _AFTER = 4.0, 12.0  # of the time between the touches, that is shown around them
-_PERIOD = 1e-4  # s, of samples
+_BEFORE, _AFTER = 4.0, 12.0  # time shown before and after the touches, by the time between them
+_PERIOD = 1e-4  # s, between samples
 _LINES = {
     "spreading": (TRACKING, "-"),
     "impact-invariant": (REFERENCE, "-"),
     "nearest arc": (BASELINE, ":"),
     "conventional": (BASELINE, "-"),
 }
-_MARKS = (("o", True), ("D", False))  # of references: their shape, and whether it is filled
-_APART, _BOX = 0.17, 5.0  # of two references in one row, and how wide quartiles are drawn
+_MARKS = (("o", True), ("D", False))  # of each reference: shape, and whether it is filled
+_APART = 0.17  # rows, between the centre of a row and each of its two references
+_BOX = 5.0  # points, width of the line between quartiles
+
+
+@dataclass(frozen=True, eq=False)
+class TunedLaw:
+    """A law with the gains that the search has found, and statistics of unseen runs.
+
+    Attributes:
+        name: Name of the law.
+        parameters: Frequencies (rad/s) and damping ratios (4,).
+        gains: Gains of these parameters.
+        statistics: Statistics of unseen runs.
+    """
+
+    name: str
+    parameters: Array
+    gains: GainSchedule
+    statistics: Statistics
+
+    def record(self) -> dict[str, Any]:
+        """Return the law as it stands in summary.json."""
+        return {"frequencies_and_dampings": self.parameters, **self.statistics.record()}
 
 
 def draw_comparison(
     path: Path,
     stages: Mapping[str, Stage],
-    results: Mapping[str, Sequence[Tuned]],
-    drawn: Draw,
+    results: Mapping[str, Sequence[TunedLaw]],
+    drawn: Member,
     peak_input: float,
 ) -> None:
-    """Draw the error of controllers in one run on the left, those of unseen runs on the right.
+    """Draw the errors of laws in one run on the left, those of unseen runs on the right.
 
-    The run, perturbed as drawn, is on the first of the references.
+    Args:
+        path: File of the figure.
+        stages: Plant and reference by name.
+        results: Laws by the name of their reference; the run is on the first one.
+        drawn: Member that the run is of.
+        peak_input: Limit of the search, N m.
     """
     figure = canvas(10.0, 4.2)
     left, right = figure.subplots(1, 2, width_ratios=(1.0, 1.15))
@@ -65,9 +96,17 @@ def draw_comparison(
 
 
 def _draw_errors(
-    axes: Axes, name: str, row: Sequence[Tuned], up: float, mark: tuple[str, bool]
+    axes: Axes, name: str, row: Sequence[TunedLaw], up: float, mark: tuple[str, bool]
 ) -> None:
-    """Mean, quartiles and 95th percentile of each controller, and its peak input beside."""
+    """Draw mean, quartiles and 95th percentile of each law, and write its peak input.
+
+    Args:
+        axes: Where to draw.
+        name: Name of the reference.
+        row: Laws, the first one at the top.
+        up: Distance from the centre of the rows.
+        mark: Shape of the means, and whether it is filled.
+    """
     places = up + np.arange(len(row))[::-1]
     shape, filled = mark
     label: str | None = f"on the {name} reference"
@@ -77,31 +116,17 @@ def _draw_errors(
         axes.hlines(place, low, each.statistics.p95_error, color=color, lw=1.0)
         axes.hlines(place, low, high, color=color, lw=_BOX, alpha=0.4)
         inside = color if filled else "white"
-        axes.plot(
-            each.statistics.mean_error,
-            place,
-            shape,
-            color=color,
-            markerfacecolor=inside,
-            ms=6,
-            label=label,
-        )
+        mean = each.statistics.mean_error
+        axes.plot(mean, place, shape, color=color, mfc=inside, ms=6, label=label)
         label = None
         lost = sum(each.statistics.failures.values())
         text = f"{each.statistics.peak_input:.0f} N m" + (f", {lost} lost" if lost else "")
-        axes.text(
-            1.01,
-            place,
-            text,
-            fontsize=8,
-            va="center",
-            color=color,
-            transform=axes.get_yaxis_transform(),
-        )
+        beside = axes.get_yaxis_transform()
+        axes.text(1.01, place, text, fontsize=8, va="center", color=color, transform=beside)
 
 
-def _draw_run(axes: Axes, stage: Stage, row: Sequence[Tuned], drawn: Draw) -> None:
-    """Errors against the arc of the state's own event count, and what conventional tracking sees.
+def _draw_run(axes: Axes, stage: Stage, row: Sequence[TunedLaw], drawn: Member) -> None:
+    """Draw spread errors of all laws, and the error that conventional tracking feeds back.
 
     Time is in ms from the planned impact on.
     """
@@ -115,10 +140,8 @@ def _draw_run(axes: Axes, stage: Stage, row: Sequence[Tuned], drawn: Draw) -> No
         axes.plot(1e3 * (error.times - planned), error.norms, style, color=color, label=each.name)
         if each.name == "conventional":
             seen = tracking_error(stage.reference, run, "conventional", _PERIOD)
-            label = "fed back by conventional"
-            axes.plot(
-                1e3 * (seen.times - planned), seen.norms, "--", color=color, lw=1.0, label=label
-            )
+            label, times = "fed back by conventional", 1e3 * (seen.times - planned)
+            axes.plot(times, seen.norms, "--", color=color, lw=1.0, label=label)
         if each.name == "spreading":
             touches = [1e3 * (e.time - planned) for e in run.events if e.guards][:2]
             split = touches[-1] - touches[0]

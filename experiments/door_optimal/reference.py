@@ -1,13 +1,13 @@
-"""References of the door by optimisation: both corners at once, with room for either to be first.
+"""Optimised references of the door press in every order in which the corners may touch.
 
 The task is that of [RS] (5.22)-(5.27): from the published start at rest, both corners on the door
-at 1 s, and the door at the published angle, at rest, 1 s later; with friction the corners slide all
+at 1 s, and the door at rest at the published angle 1 s later. With friction the corners slide all
 the way. With release both corners let go of the door 0.6 s after they touch it, as their forces
-vanish together, the door swings on by itself to the published angle, 1 s later, and the arm goes
-back to where it began. The optimum presses, in every order of touch and of release, as many times
-as hard as the margins ask as it can, and goes on doing so for a spread of event times: the one
-that its own tracking is expected to leave, or one that is given. With friction it is given, as the
-orders of touch end apart there, and event times have no first order.
+vanish together; the door swings on by itself to the published angle, 1 s later, and the arm goes
+back to its start. The optimum maximises a common factor of all margins, in every order of touch and
+of release. It keeps the margins for a spread of event times: that of its own expected tracking, or
+a given one. With friction the spread is given: the orders of touch end apart there, and event times
+have no first-order map.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from hybridctl.experiments.door_optimal.comparison import Expected
 from hybridctl.experiments.rrr_door.reference import CLOSED, OPEN, Design, build
-from hybridctl.experiments.tuning.door import CUT
+from hybridctl.experiments.rrr_door.runner import CUT, Perturbations, SpringGains
 from hybridctl.robots import rrr_door
 
 from hybridctl.app.report import event_record
@@ -29,25 +28,37 @@ from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.system import ContactSystem, contact_system
 from hybridctl.planning.optimisation import OptimalTrajectory, optimise, optimise_over_spread
 from hybridctl.planning.task import Condition, Margins, Phase, Task
+from hybridctl.sensitivity.linearization import Linearization
 
 CLOSE = ("corner_1 closes", "corner_2 closes")
 LET_GO = ("corner_1 opens", "corner_2 opens")
 VARIANTS = ("plain", "friction", "release", "friction-release")
 _SLIDING = ("slip+", "slip+")
-_SLACK = 1e-9  # s, of durations that are given
-_BACK = 1.0  # s, from the release to the end
+_DURATION_SLACK = 1e-9
+"""Freedom of a duration that is given, s: bounds of a duration may not be equal."""
+_RETURN_TIME = 1.0
+"""Time from the release to the end, s."""
 
 
 @dataclass(frozen=True)
 class Wanted(Settings):
-    """What a reference is to keep.
+    """The limits and margins of a reference.
 
-    torque: N m. rate: of joints, rad/s. force, impulse, approach, unload: least values in every
-    order of touch and release, N, N s, m/s and N/s, which the common margin multiplies. lift: least
-    acceleration with which corners leave the door, m/s^2. spread: of event times, s. widen: weight
-    of the margin against the integral of squared torques, (N m)^2 s. friction: coefficient of the
-    variants with friction. angle: of the door at the end, rad. hold: how long corners stay on the
-    door that leave it again, s. intervals: of collocation before the impact.
+    Attributes:
+        torque: Greatest torque, N m.
+        rate: Greatest rate of a joint, rad/s.
+        force: Least force of a closed contact, N. This and the next three hold in every order of
+            touch and release, times the common margin.
+        impulse: Least impulse, N s.
+        approach: Least rate at which a corner meets the door, m/s.
+        unload: Least rate at which a force falls to zero at the release, N/s.
+        lift: Least acceleration with which corners leave the door, m/s^2.
+        spread: Spread of event times, s.
+        widen: Weight of the margin against the integral of squared torques, (N m)^2 s.
+        friction: Coefficient of the variants with friction.
+        angle: Angle of the door at the end, rad.
+        hold: Time from touch to release, s.
+        intervals: Intervals of collocation before the impact.
     """
 
     torque: Positive = 20.0
@@ -67,7 +78,14 @@ class Wanted(Settings):
 
 @dataclass(frozen=True, eq=False)
 class VariantOptimum:
-    """A variant with its plant and its optimum, feasible for `spread` s past its events."""
+    """A variant of the reference that was found.
+
+    Attributes:
+        variant: Its name, of `VARIANTS`.
+        plant: Its plant.
+        optimum: Its optimum.
+        spread: Time past its events for which arcs are feasible, s.
+    """
 
     variant: str
     plant: HybridSystem
@@ -75,7 +93,7 @@ class VariantOptimum:
     spread: float
 
     def record(self) -> dict[str, Any]:
-        """The optimum as it stands in summary.json."""
+        """Return the optimum as it stands in summary.json."""
         return {
             "margin": 1.0 + self.optimum.margin,
             "spread": self.spread,
@@ -87,47 +105,69 @@ class VariantOptimum:
         }
 
     def extended(self, extension: float) -> Reference:
-        """The reference, which goes on for `extension` s past its events."""
+        """Return the reference, extended by `extension` s before and after its events."""
         curves = self.optimum.feedforward
         return extend(
             self.plant, self.optimum.run, before=extension, after=extension, feedforward=curves
         )
 
 
-def published() -> tuple[HybridSystem, Reference]:
-    """The plant without friction, and its published reference."""
+@dataclass(frozen=True, eq=False)
+class ExpectedTracking:
+    """The tracking that is expected of a reference before its gains are tuned.
+
+    Attributes:
+        perturbations: Perturbations of the members.
+        start: Frequency (rad/s) and damping ratio before the impact, then after it.
+    """
+
+    perturbations: Perturbations
+    start: tuple[float, float, float, float]
+
+    def close_loop(self, free: Linearization) -> Linearization:
+        """Return a linearization under the expected gains."""
+        whole = extend(free.system, free.trajectory, before=0.0, after=0.0)
+        structure = SpringGains.of(free.system, whole)
+        return free.closed_loop(structure.schedule(np.log(self.start)).arcs)
+
+
+def build_published() -> tuple[HybridSystem, Reference]:
+    """Return the plant without friction, and its published reference."""
     parameters = rrr_door.DoorParameters()
     plant = rrr_door.system(parameters)
     return plant, build(plant, parameters, Design(), rtol=1e-9, atol=1e-9)
 
 
-def door_task(plant: ContactSystem, variant: str, wanted: Wanted, start: Array) -> Task:
-    """The task of a variant from a start (8,)."""
+def make_task(plant: ContactSystem, variant: str, wanted: Wanted, start: Array) -> Task:
+    """Return the optimisation task of a variant.
+
+    Args:
+        plant: Plant of the variant.
+        variant: Name of the variant.
+        wanted: Limits and margins.
+        start: State at the start (8,), rad and rad/s.
+    """
     check_member("variant", variant, VARIANTS)
-    on_the_door = _SLIDING if "friction" in variant else CLOSED
-    phases = [_phase(OPEN, CLOSE, 1.0, wanted.intervals)]
+    closed = _SLIDING if "friction" in variant else CLOSED
+    phases = [_make_phase(OPEN, CLOSE, 1.0, wanted.intervals)]
     conditions = [
         Condition("hinge angle at the end", lambda a, b, t: b[3] - wanted.angle, unit="rad")
     ]
     if "release" in variant:
-        phases += [_phase(on_the_door, LET_GO, wanted.hold), _phase(OPEN, (), _BACK)]
-        conditions += [_comes_back(name, i) for i, name in enumerate(rrr_door.JOINTS[:3])]
-        conditions += [_at_rest(name, i) for i, name in enumerate(rrr_door.JOINTS[:3])]
+        arm = list(enumerate(rrr_door.JOINTS[:3]))
+        phases += [_make_phase(closed, LET_GO, wanted.hold), _make_phase(OPEN, (), _RETURN_TIME)]
+        conditions += [_require_return(name, i) for i, name in arm]
+        conditions += [_require_rest(name, i) for i, name in arm]
     else:
-        phases.append(_phase(on_the_door, (), 1.0))
-        conditions.append(_at_rest("hinge", 3))
+        phases.append(_make_phase(closed, (), 1.0))
+        conditions.append(_require_rest("hinge", 3))
+    names = ("force", "impulse", "approach", "unload", "lift")
     return Task(
         plant,
         phases,
         start=start,
         conditions=conditions,
-        margins=Margins(
-            force=wanted.force,
-            impulse=wanted.impulse,
-            approach=wanted.approach,
-            unload=wanted.unload,
-            lift=wanted.lift,
-        ),
+        margins=Margins(**{name: getattr(wanted, name) for name in names}),
         torque=wanted.torque,
         rate_limits=dict.fromkeys(rrr_door.JOINTS, (-wanted.rate, wanted.rate)),
         spread=wanted.spread,
@@ -135,24 +175,29 @@ def door_task(plant: ContactSystem, variant: str, wanted: Wanted, start: Array) 
     )
 
 
-def _phase(
+def _make_phase(
     mode: tuple[str, str], ends: tuple[str, ...], length: float, intervals: int = 12
 ) -> Phase:
-    return Phase(mode, ends, (length, length + _SLACK), intervals, 5)
+    return Phase(mode, ends, (length, length + _DURATION_SLACK), intervals, 5)
 
 
-def _comes_back(name: str, i: int) -> Condition:
+def _require_return(name: str, i: int) -> Condition:
     return Condition(f"{name} from where it began", lambda a, b, t: b[i] - a[i], unit="rad")
 
 
-def _at_rest(name: str, i: int) -> Condition:
+def _require_rest(name: str, i: int) -> Condition:
     return Condition(f"{name} speed at the end", lambda a, b, t: b[4 + i], unit="rad/s")
 
 
-def guessed_ends(variant: str, wanted: Wanted, known: Reference) -> Array:
-    """States at both ends of each arc, one after the other (2 n, 8), from the published reference.
+def guess_arc_ends(variant: str, wanted: Wanted, known: Reference) -> Array:
+    """Return states at both ends of each arc, one after the other (2 n, 8), for a guess.
 
-    Where the arm goes back, it does so to the start.
+    They are those of the published reference. With a release the arm goes back to the start.
+
+    Args:
+        variant: Name of the variant.
+        wanted: Angle of the door at the end, and time from touch to release.
+        known: Published reference.
     """
     nominal = known.nominal
     touch = nominal.events[0].time
@@ -164,34 +209,37 @@ def guessed_ends(variant: str, wanted: Wanted, known: Reference) -> Array:
     return np.array([*states, release, release, back])
 
 
-def find(
+def find_optimum(
     variant: str,
     wanted: Wanted,
     known: Reference,
     noise: Array | float = 0.0,
-    expected: Expected | None = None,
+    expected: ExpectedTracking | None = None,
 ) -> VariantOptimum:
-    """The optimum of a variant, from straight ways between the ends of arcs.
+    """Return the optimum of a variant, begun with straight lines between the ends of arcs.
 
-    known: the published reference. noise: added to the `guessed_ends`. expected: what the spread
-    of event times is derived from, instead of the one that is wanted. Raises what `optimise` and
-    `optimise_over_spread` raise.
+    Args:
+        variant: Name of the variant.
+        wanted: Limits and margins.
+        known: Published reference.
+        noise: Added to the ends of `guess_arc_ends`.
+        expected: Tracking whose spread of event times is covered; None for `wanted.spread`.
     """
     friction = wanted.friction if "friction" in variant else 0.0
     parameters = rrr_door.DoorParameters(friction=friction)
     plant = contact_system(rrr_door.robot(parameters), rrr_door.contacts(parameters))
-    ends = guessed_ends(variant, wanted, known) + noise
+    ends = guess_arc_ends(variant, wanted, known) + noise
 
     def guess(k: int, s: float) -> Array:
         return np.asarray((1.0 - s) * ends[2 * k] + s * ends[2 * k + 1])
 
-    planned = door_task(plant, variant, wanted, known.nominal(0.0))
+    planned = make_task(plant, variant, wanted, known.nominal(0.0))
     if expected is None:
         return VariantOptimum(variant, plant, optimise(planned, guess), wanted.spread)
     found = optimise_over_spread(
         replace(planned, spread=0.0),
         guess,
-        expected.feedback,
+        expected.close_loop,
         expected.perturbations.covariance,
         input_covariance=expected.perturbations.input_covariance,
         spread=CUT,

@@ -1,1 +1,1 @@
-"""The door on plants that are not ours: contact that takes time, sensors, delays, model errors."""
+"""Laws of the door on MuJoCo plants: contact that takes time, sensors, delays, model errors."""

@@ -1,10 +1,10 @@
-"""Controllers of the door on plants that are not ours: MuJoCo, sensors, delays, model errors.
+"""An interim mode makes reference spreading better on MuJoCo plants whose contact takes time.
 
-The claim: on contact that takes 0.4 to 20 ms, one set of gains a law, reference spreading with an
-interim mode follows the published reference with less error than without one. On contact with time
-constants of 0.5 to 10 ms it is ahead of impact-invariant tracking as well, on nearly rigid contact
-even with it. All laws are searched for by the same means on mixed plants, and judged by runs that
-were not seen there, in which torques may exceed the limit of the search.
+The claim: on contact that takes 0.4 to 20 ms, with one set of gains for each law, reference
+spreading with an interim mode follows the published reference with less error than without one. On
+contact with time constants of 0.5 to 10 ms it is also ahead of impact-invariant tracking, and equal
+to it on nearly rigid contact. All laws are searched for by the same means on mixed plants. They are
+judged by runs that the search has not seen, in which torques may exceed the limit of the search.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
-from hybridctl.experiments.door_optimal.comparison import LawSearch
 from hybridctl.experiments.door_plants import figures
-from hybridctl.experiments.door_plants.laws import LAWS, structure
+from hybridctl.experiments.door_plants.laws import LAWS, make_structure
 from hybridctl.experiments.door_plants.plants import PlantTrial, Setting
 from hybridctl.experiments.door_plants.sensing import Kind
+from hybridctl.experiments.rrr_door.runner import LawSearch
 from rich.console import Console
 from rich.table import Table
 
@@ -42,28 +42,38 @@ TRAINING = Setting(
 )
 
 
-def off(name: str, time: float, door: float = 0.002, sensors: Kind = "kalman") -> Setting:
-    """A plant with all errors: of sensors, delay, masses, stiffness, and the place of the door."""
+def make_setting(name: str, time: float, door: float = 0.002, sensors: Kind = "kalman") -> Setting:
+    """Return plants with all errors: of sensors, delay, masses, stiffness, place of the door.
+
+    Args:
+        name: Name of the plants.
+        time: Time constant of the contacts, s.
+        door: Standard deviation of the place of the hinge, m.
+        sensors: Kind of the sensors.
+    """
     return Setting(name, (time,), (sensors,), 0.005, door=door, mass=0.05, stiffness=0.1)
 
 
 PLANTS = (
     *[Setting(f"{t * 1e3:g} ms", (t,)) for t in _TIMES],
-    *[off(f"{t * 1e3:g} ms, all errors", t) for t in _TIMES],
-    replace(off("0.5 ms, never detected", 5e-4), detects=False),
-    replace(off("0.5 ms, false touch", 5e-4), false_touch=0.04),
-    off("0.5 ms, 80 Hz filter", 5e-4, sensors="filter"),
-    replace(off("0.5 ms, 5 ms late", 5e-4), steady=True),
-    off("0.5 ms, door off 6 mm", 5e-4, 0.006),
+    *[make_setting(f"{t * 1e3:g} ms, all errors", t) for t in _TIMES],
+    replace(make_setting("0.5 ms, never detected", 5e-4), detects=False),
+    replace(make_setting("0.5 ms, false touch", 5e-4), false_touch=0.04),
+    make_setting("0.5 ms, 80 Hz filter", 5e-4, sensors="filter"),
+    replace(make_setting("0.5 ms, 5 ms late", 5e-4), steady=True),
+    make_setting("0.5 ms, door off 6 mm", 5e-4, 0.006),
 )
-_BOUNDS = (np.log(0.05), np.log(60.0))  # of all parameters
-_MARGIN = 0.9  # of the limit of the search: what is chosen keeps that, as unseen runs ask for more
-_STEP = 0.4  # of their logarithms, first, and half of it in each round after
-_SEEN, _UNSEEN = 48, 3000  # members from which on they tune, and from which on they judge
-_PEAK, _FALSE = 33.0, 30.0  # N m, in unseen runs, and in those with a false touch
-_NEVER = 0.04  # rad and rad/s, where no touch is ever detected
+_MARGIN = 0.9
+"""Share of the limit of the search that chosen gains keep: unseen runs ask for more torque."""
+_STEP = 0.4
+"""First changes of the logarithms of parameters in the first round; half of it in each next."""
+_SEEN, _UNSEEN = 48, 3000  # numbers of the first member that tunes, and of the first that judges
+_PEAK = 33.0  # N m, bound of the claim in unseen runs
+_FALSE_TOUCH_PEAK = 30.0  # N m, bound of the claim where there is a false touch
+_NEVER_ERROR = 0.04  # rad and rad/s, bound of the claim where no touch is ever detected
 _AHEAD = {"2 ms, all errors": 0.92, "10 ms, all errors": 0.92, "0.5 ms, all errors": 1.15}
-_SURE = 2.0  # standard errors of a difference in pairs
+"""Bounds of the claim: error with the interim mode over that of impact-invariant tracking."""
+_SURE = 2.0  # standard errors of a difference in pairs, bound of the claim
 _STARTS = (
     (27.5, 1.13, 7.4, 1.96, 27.0, 7.0),
     (24.8, 0.82, 8.3, 1.96, 36.0, 13.0),
@@ -80,15 +90,24 @@ Six: TypeAlias = tuple[Positive, Positive, Positive, Positive, Positive, Positiv
 class Config(Settings):
     """The settings of the experiment.
 
-    laws, plants: which are compared, by name. seed, training, checked, judged: of the ensembles
-    that tune, that say which of the best gains keep the limit, and that judge. starts: frequency
-    in rad/s and damping ratio before and after the impact, and both lengths of the window in ms;
-    each law begins with the best of these for it.
-    rounds: how often all laws search, from the best for each of all that was found for any.
-    evaluations: of each search, or 0 for none. peak_input: limit of the search, N m.
-    timeout: how long the interim mode waits for a touch, s. record: a folder in which results are
-    kept as they come, and looked up when the same run is begun again. workers: processes, 0 for one
-    on each processor; dask: the scheduler of a cluster instead.
+    Attributes:
+        laws: Names of the laws that are compared.
+        plants: Names of the plants that they are compared on.
+        seed: Seed of the members.
+        training: Members of the ensemble that tunes.
+        checked: Members of the ensemble in which the best gains must keep the limit; 0 for none.
+        judged: Members of the ensemble that judges.
+        starts: Frequency (rad/s) and damping ratio before the impact, then after it, and both
+            lengths of the window (ms). Each law begins with the best of these for it.
+        rounds: Rounds in which all laws search, each law from the best for it of all parameters
+            that were found for any law.
+        evaluations: Evaluations of each search; 0 for no search.
+        peak_input: Limit of the peak input in the searches, N m.
+        timeout: Time that the interim mode waits for a touch, s.
+        record: Folder in which results are kept, and looked up if the same run is begun again;
+            None keeps nothing.
+        workers: Number of processes; 0 for one on each processor.
+        dask: Address of the scheduler of a cluster that computes instead.
     """
 
     laws: tuple[str, ...] = ("conventional", "spreading", "impact-invariant", "interim")
@@ -115,39 +134,24 @@ class Config(Settings):
 
 
 def full(config: Config) -> Config:
-    """All laws on all plants, with searches, and an ensemble that tells laws apart."""
+    """Return the settings with all laws, plants and searches, and enough members to judge."""
     plants = tuple(plant.name for plant in PLANTS)
-    starts = _STARTS
     return replace(
-        config,
-        laws=LAWS,
-        plants=plants,
-        training=24,
-        checked=24,
-        judged=48,
-        starts=starts,
-        rounds=2,
-        evaluations=40,
-        peak_input=23.0,
-    )
+        config, laws=LAWS, plants=plants, training=24, checked=24, judged=48, starts=_STARTS,
+        rounds=2, evaluations=40, peak_input=23.0,
+    )  # fmt: skip
 
 
 def quick(config: Config) -> Config:
-    """Two laws on two plants, with the gains to begin with."""
-    plants = (PLANTS[2].name, PLANTS[6].name)
-    laws = ("conventional", "interim")
+    """Return the settings with two laws on two plants, and no search."""
+    plants, laws = (PLANTS[2].name, PLANTS[6].name), ("conventional", "interim")
     return replace(
-        config,
-        laws=laws,
-        plants=plants,
-        judged=2,
-        training=1,
-        evaluations=0,
+        config, laws=laws, plants=plants, judged=2, training=1, evaluations=0,
         starts=config.starts[:1],
-    )
+    )  # fmt: skip
 
 
-def ensemble(
+def make_ensemble(
     config: Config,
     executor: Executor | None,
     law: str,
@@ -155,7 +159,16 @@ def ensemble(
     plant: Setting = TRAINING,
     both: bool = True,
 ) -> Ensemble:
-    """Members of a plant under a law, by default of those that tune; in the record, if any."""
+    """Return the ensemble of a law on plants, with the record of the settings.
+
+    Args:
+        config: Settings of the experiment.
+        executor: Where members are simulated; None for this process.
+        law: Name of the law.
+        members: Numbers of the members.
+        plant: Family of the plants.
+        both: See `PlantTrial`.
+    """
     trial, record = PlantTrial(law, plant, config.seed, config.timeout, both), None
     if config.record is not None:
         folder = Path(config.record)
@@ -170,42 +183,36 @@ Results = dict[str, dict[str, Statistics]]  # by plant and law
 
 @experiment
 def run(config: Config, console: Console) -> Findings:
-    """Tune all laws on mixed plants, and judge them on each."""
+    """Return the findings: laws that are tuned on mixed plants and judged on each plant."""
     seen = range(_SEEN, _SEEN + config.training)
-    others = range(seen.stop, seen.stop + config.checked)
+    checked = range(seen.stop, seen.stop + config.checked)
     unseen = range(_UNSEEN, _UNSEEN + config.judged)
     plants = [plant for plant in PLANTS if plant.name in config.plants]
-    with crew(config.workers, config.dask) as hands, progress(console, 0.0, 1.0) as begin:
-        runs = partial(ensemble, config, hands.parallel_executor)
-        laws, gains = config.laws, structure()
+    with crew(config.workers, config.dask) as workers, progress(console, 0.0, 1.0) as begin:
+        runs = partial(make_ensemble, config, workers.parallel_executor)
+        laws, gains = config.laws, make_structure()
         search = LawSearch(
             gains,
             runs,
             seen,
             config.peak_input,
             config.evaluations,
-            _BOUNDS,
             lambda found: found.mean_error,
-            others,
+            checked,
         )
-        step = begin("searching")
         pool = [np.log(values) for values in config.starts]
-        for k in range(config.rounds if config.evaluations else 0):
-            found = []
-            for i, law in enumerate(laws, start=1):
-                found.append(search.searched(law, pool, _STEP / 2**k))
-                step((k + i / len(laws)) / config.rounds)
-            pool += found
-        chosen = {law: search.best(law, pool, [*seen, *others], _MARGIN) for law in laws}
-        step = begin("judging")
+        steps = [_STEP / 2**k for k in range(config.rounds)] if config.evaluations else []
+        pool += search.search(laws, pool, steps, begin("searching"))
+        chosen = {law: search.choose(law, pool, [*seen, *checked], _MARGIN) for law in laws}
+        tick = begin("judging")
         results: Results = {}
         for k, plant in enumerate(plants, start=1):
             results[plant.name] = {
                 law: runs(law, unseen, plant, False)(gains.schedule(chosen[law])) for law in laws
             }
-            step(k / len(plants))
+            tick(k / len(plants))
     summary: dict[str, Any] = {
-        "plants": [record(name, row) for name, row in results.items()],
+        "plants": [make_record(name, row) for name, row in results.items()],
         "parameters": {law: np.exp(chosen[law]) for law in laws},
     }
 
@@ -214,35 +221,40 @@ def run(config: Config, console: Console) -> Findings:
 
     return Findings(
         summary,
-        [parameter_table(chosen), result_table(summary["plants"])],
-        checks(results, searched=config.evaluations > 0),
+        [make_parameter_table(chosen), make_result_table(summary["plants"])],
+        make_checks(results, has_searched=config.evaluations > 0),
         draw=draw,
     )
 
 
-def record(name: str, row: dict[str, Statistics]) -> dict[str, Any]:
-    """A plant as it stands in summary.json, with differences to the interim mode in pairs."""
+def make_record(name: str, row: dict[str, Statistics]) -> dict[str, Any]:
+    """Return a plant as it stands in summary.json, with differences to the interim mode."""
     entry: dict[str, Any] = {
         "name": name,
         "laws": {law: found.record() for law, found in row.items()},
     }
     if "interim" in row:
         entry["interim_less"] = {
-            law: difference(row["interim"], other) for law, other in row.items() if law != "interim"
+            law: compare_pairs(row["interim"], other)
+            for law, other in row.items()
+            if law != "interim"
         }
     return entry
 
 
-def difference(one: Statistics, other: Statistics) -> dict[str, float]:
-    """The mean excess of the second over the first, member by member."""
+def compare_pairs(one: Statistics, other: Statistics) -> dict[str, float]:
+    """Return the mean excess of the second error over the first, member by member."""
     more = other.errors - one.errors
     return {"mean": float(more.mean()), "standard_error": standard_error(more)}
 
 
-def checks(results: Results, searched: bool) -> list[Check]:
-    """The claim, as far as the chosen laws and plants show it.
+def make_checks(results: Results, has_searched: bool) -> list[Check]:
+    """Return the claims that the chosen laws and plants can show.
 
-    On contact of 10 ms gains decide: the laws are compared there only if each has its own search.
+    Args:
+        results: Statistics by plant and law.
+        has_searched: Whether each law has its own search. On contact of 10 ms gains decide, so
+            laws are compared there only then.
     """
     laws = next(iter(results.values())).keys()
     if "interim" not in laws:
@@ -261,39 +273,36 @@ def checks(results: Results, searched: bool) -> list[Check]:
         found.append(Check(f"interim mode: {said}", one / other, 0.85))
     for name, row in results.items():
         interim = row["interim"]
-        compared = searched or not name.startswith("10 ms")
-        if compared and name in _AHEAD and "impact-invariant" in laws:
+        is_compared = has_searched or not name.startswith("10 ms")
+        if is_compared and name in _AHEAD and "impact-invariant" in laws:
             rival, most = row["impact-invariant"], _AHEAD[name]
             ratio = interim.mean_error / rival.mean_error
             said = "error of the interim mode / error of impact-invariant tracking"
             found.append(Check(f"{name}: {said}", ratio, most))
-            if most < 1.0 and searched:
-                less = difference(interim, rival)
+            if most < 1.0 and has_searched:
+                less = compare_pairs(interim, rival)
                 sure = less["mean"] / less["standard_error"]
                 said = "lead over impact-invariant tracking, in standard errors"
                 found.append(Check(f"{name}: {said}", sure, least=_SURE))
         if "false touch" in name:
-            peak = interim.peak_input
-            found.append(Check(f"{name}: peak of the interim mode [N m]", peak, _FALSE))
+            claim = f"{name}: peak of the interim mode [N m]"
+            found.append(Check(claim, interim.peak_input, _FALSE_TOUCH_PEAK))
         if "never" in name:
-            error = interim.mean_error
-            found.append(Check(f"{name}: error of the interim mode", error, _NEVER))
+            claim = f"{name}: error of the interim mode"
+            found.append(Check(claim, interim.mean_error, _NEVER_ERROR))
     return found
 
 
-def parameter_table(chosen: dict[str, Array]) -> Table:
-    """The table of what was tuned."""
+def make_parameter_table(chosen: dict[str, Array]) -> Table:
+    """Return the table of the chosen parameters."""
     columns = ["law", "ω before", "ζ before", "ω after", "ζ after", "window before", "window after"]
     rows = [(law, *(f"{v:.2f}" for v in np.exp(p))) for law, p in chosen.items()]
-    return table(
-        "Gains (frequency ω [rad/s], damping ζ) and windows [ms], one set for each law",
-        columns,
-        rows,
-    )
+    title = "Gains (frequency ω [rad/s], damping ζ) and windows [ms], one set for each law"
+    return table(title, columns, rows)
 
 
-def result_table(plants: Sequence[Mapping[str, Any]]) -> Table:
-    """The table of mean errors with their standard errors, of peaks, and of runs that failed."""
+def make_result_table(plants: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the table of mean errors, their standard errors, peaks, and failed runs."""
     columns = {"time constant, plant": "{name}"}
     for law in plants[0]["laws"]:
         numbers = ("mean_error]:.4f", "standard_error]:.4f", "peak_input]:.0f", "failed]")

@@ -1,4 +1,4 @@
-"""Figures of the comparison: mean errors over and on plants, with their standard errors."""
+"""The figure compares laws by their mean errors, over all plants and by contact time."""
 
 from __future__ import annotations
 
@@ -21,16 +21,20 @@ _MARKS = {
     "impact-invariant": (REFERENCE, "D"),
     "interim": (TRACKING, "P"),
 }
-_OPEN = ("spreading",)  # drawn without filling
+_UNFILLED = ("spreading",)
 _NAMES = {"interim": "spreading, interim mode"}
-_OFF = ", all errors"  # how plants with all errors are called
+_ALL_ERRORS = ", all errors"  # end of the names of plants with all errors
 
 
 def draw_means(path: Path, results: Mapping[str, Mapping[str, Statistics]]) -> None:
-    """Draw each law's mean over plants that tell of touches, and its errors by contact time.
+    """Draw each law's mean over plants that report touches, and its errors by contact time.
 
-    Runs of a number meet the same perturbations on all plants, so that standard errors over plants
-    are those of the means of each number.
+    A member meets the same perturbations on all plants. So the standard error over plants is that
+    of the members' means.
+
+    Args:
+        path: File of the figure.
+        results: Statistics by plant and law.
     """
     detected = [row for name, row in results.items() if "never" not in name]
     means = {
@@ -41,26 +45,25 @@ def draw_means(path: Path, results: Mapping[str, Mapping[str, Statistics]]) -> N
     figure = canvas(9.4, 3.7)
     left, right = figure.subplots(1, 2, width_ratios=(1.0, 1.1))
     for k, law in enumerate(laws):
-        _bars(left, law, [means[law]], [k])
+        _draw_bars(left, law, [means[law]], [k])
+        mean = means[law].mean()
         left.annotate(
-            f"{means[law].mean():.4f} ± {standard_error(means[law]):.4f}",
-            (means[law].mean(), k),
-            (0, 7),
-            textcoords="offset points",
-            ha="center",
-            fontsize=8,
-        )
+            f"{mean:.4f} ± {standard_error(means[law]):.4f}", (mean, k), (0, 7),
+            textcoords="offset points", ha="center", fontsize=8,
+        )  # fmt: skip
     left.set_yticks(range(len(laws)), [_NAMES.get(law, law) for law in laws])
     left.set_ylim(-0.5, len(laws) - 0.3)
     left.set_xlim(0.0, 1.25 * max(each.mean() for each in means.values()))
     left.set_xlabel("mean error after the impact [rad, rad/s]")
     left.set_title(f"Over {len(detected)} plants on which touches are detected", fontsize=10)
-    rows = {name.removesuffix(_OFF): row for name, row in results.items() if _OFF in name}
+    rows = {
+        name.removesuffix(_ALL_ERRORS): row for name, row in results.items() if _ALL_ERRORS in name
+    }
     for k, law in enumerate(laws):
         places = np.arange(len(rows)) + 0.06 * (k - 0.5 * (len(laws) - 1))
         errors = [row[law].errors for row in rows.values()]
         right.plot(places, [e.mean() for e in errors], color=_MARKS[law][0], lw=0.8, alpha=0.5)
-        _bars(right, law, errors, places, upright=True)
+        _draw_bars(right, law, errors, places, upright=True)
     right.set_xticks(range(len(rows)), list(rows))
     right.set_ylim(bottom=0.0)
     right.set_xlabel("time constant of the contact")
@@ -71,7 +74,7 @@ def draw_means(path: Path, results: Mapping[str, Mapping[str, Statistics]]) -> N
     save_figure(figure, path)
 
 
-def _bars(
+def _draw_bars(
     axes: Axes,
     law: str,
     errors: Sequence[Array],
@@ -79,15 +82,19 @@ def _bars(
     *,
     upright: bool = False,
 ) -> None:
-    """Draw means of errors at places, with their standard errors, as a law is drawn everywhere."""
+    """Draw the means of errors with their standard errors, in the look of the law.
+
+    Args:
+        axes: Where to draw.
+        law: Name of the law.
+        errors: Errors (n,), one array for each mean.
+        places: Place of each mean along the other axis.
+        upright: Whether means are ordinates instead of abscissas.
+    """
     color, mark = _MARKS[law]
     means, bars = [e.mean() for e in errors], [standard_error(e) for e in errors]
     ends = (places, means, bars, None) if upright else (means, places, None, bars)
-    filled = "white" if law in _OPEN else color
-    look: dict[str, Any] = {
-        "color": color,
-        "marker": mark,
-        "markerfacecolor": filled,
-        "linestyle": "none",
-    }
-    axes.errorbar(*ends, **look, markersize=6, label=_NAMES.get(law, law))
+    filled = "white" if law in _UNFILLED else color
+    look: dict[str, Any] = {"color": color, "marker": mark, "markerfacecolor": filled}
+    name = _NAMES.get(law, law)
+    axes.errorbar(*ends, **look, linestyle="none", markersize=6, label=name)

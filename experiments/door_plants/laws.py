@@ -1,9 +1,9 @@
-r"""The laws that are compared, each with gains and a window that are tuned.
+r"""One set of six parameters decides each law on plants with lasting contact: gains and a window.
 
-Gains are those of a mass on a spring, see `door_optimal.comparison`: frequency and damping before
-and after the impact. The window is what the law does around it: how long before and after the
-planned time it compares arcs or projects errors, or how long before it and after the last touch the
-interim mode lasts. The four gains and two lengths are sought for each law in the same way.
+Gains are those of a mass on a spring, see `rrr_door.runner`: frequency and damping before and after
+the impact. The window is two lengths of time: before and after the planned time, in which the law
+compares arcs or projects errors, or before it and after the last touch, in which the interim mode
+lasts. The six are sought for each law in the same way.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from hybridctl.experiments.door_optimal.comparison import SpringGains
-from hybridctl.experiments.door_optimal.reference import published
-from hybridctl.experiments.rrr_door.laws import law
+from hybridctl.experiments.door_optimal.reference import build_published
+from hybridctl.experiments.rrr_door.laws import make_law
+from hybridctl.experiments.rrr_door.runner import SpringGains
 
 from hybridctl.base.checks import Array
 from hybridctl.control.detectors import Detector, Gate
@@ -25,56 +25,74 @@ from hybridctl.control.tuning.structure import WindowedGains
 from hybridctl.hybrid.policy import Policy
 
 LAWS = ("conventional", "nearest arc", "spreading", "impact-invariant", "interim")
-ARM = (0, 1, 2)  # the velocities that are fed back
-EARLIEST = 0.15  # s before the planned time, from when on touches are believed
+ARM = (0, 1, 2)
+"""Indices of the velocities that are fed back."""
+EARLIEST = 0.15
+"""Time before the planned touch from which on a detector is believed, s."""
 _MS = 1e-3
-_BLEND = 3e-3  # s
+_BLEND_TIME = 3e-3
+"""Time over which impact-invariant tracking begins and ends its projection, s."""
 
 
-scene = lru_cache(maxsize=1)(published)
+get_scene = lru_cache(maxsize=1)(build_published)  # built once in each process
 
 
 @dataclass(frozen=True)
 class WindowedSprings:
-    """Gains and windows by logarithms of frequencies in rad/s, dampings, and lengths in ms."""
+    """Gains and windows by logarithms of frequencies (rad/s), dampings, and lengths (ms).
+
+    Attributes:
+        springs: Gains by the first four parameters.
+    """
 
     springs: SpringGains
 
     def schedule(self, parameters: Array) -> WindowedGains:
-        """The gains of four parameters and the windows of the other two."""
+        """Return the gains of four parameters with the window of the other two."""
         gains = self.springs.schedule(parameters[:4])
         windows = tuple((np.exp(parameters[4:]) * _MS).tolist())
         return WindowedGains(gains.arcs, gains.phantoms, windows)
 
 
-def structure() -> WindowedSprings:
-    """The structure of gains that is sought."""
-    return WindowedSprings(SpringGains.of(*scene()))
+def make_structure() -> WindowedSprings:
+    """Return the structure of the gains that are sought."""
+    return WindowedSprings(SpringGains.of(*get_scene()))
 
 
-def policy(name: str, design: WindowedGains, timeout: float) -> Policy:
-    """The law of this name, of `LAWS`. timeout: of its interim mode, s."""
-    plant, reference = scene()
+def make_policy(name: str, design: WindowedGains, timeout: float) -> Policy:
+    """Return the law of a name of `LAWS`.
+
+    Args:
+        name: Name of the law.
+        design: Its gains and window.
+        timeout: Time that the interim mode waits for a touch, s.
+    """
+    plant, reference = get_scene()
     before, after = design.windows
     if name == "interim":
-        bridge = Interim(before, after, timeout, velocities=ARM)
-        return ReferenceSpreading(reference, design, interim=bridge)
-    return law(
+        interim = Interim(before, after, timeout, velocities=ARM)
+        return ReferenceSpreading(reference, design, interim=interim)
+    return make_law(
         name, plant, reference, design, (before, after),
-        metric=kinetic(reference), blend=_BLEND, velocities=ARM,
+        metric=compute_kinetic_metric(reference), blend=_BLEND_TIME, velocities=ARM,
     )  # fmt: skip
 
 
-def kinetic(reference: Reference) -> Array:
-    """The metric of the nearest arc (8, 8): M for velocities, and M / s^2 for positions."""
+def compute_kinetic_metric(reference: Reference) -> Array:
+    """Return the metric (8, 8) of the nearest arc: M for velocities, M / s^2 for positions."""
     impact = reference.impacts[0]
     assert impact is not None
     return np.kron(np.eye(2), impact.mass).astype(np.float64)
 
 
-def gated(name: str, detector: Detector, timeout: float) -> Gate:
-    """The detector of a law; the interim mode's alone counts missing touches after `timeout`."""
-    _, reference = scene()
-    if name == "interim":
-        return Gate(detector, reference, before=EARLIEST, timeout=timeout)
-    return Gate(detector, reference, before=EARLIEST)
+def make_gate(name: str, detector: Detector, timeout: float) -> Gate:
+    """Return the gated detector of a law.
+
+    Args:
+        name: Name of the law.
+        detector: Detector of touches.
+        timeout: Time after which the gate of the interim mode, and of no other law, reports a
+            missing touch, s.
+    """
+    waits = {"timeout": timeout} if name == "interim" else {}
+    return Gate(detector, get_scene()[1], before=EARLIEST, **waits)

@@ -1,7 +1,8 @@
-"""Plants of the door, and runs of a controller on them.
+"""Each member is run on a MuJoCo plant with its own contact, sensors, delay and model errors.
 
-A run starts 0.2 s before the planned impact, off the reference, with an error of the torques. The
-motors give at most 30 N m, which the controller does not know; what it asks for is measured.
+A run starts 0.2 s before the planned impact, beside the reference, with an error of the torques.
+The motors give at most 30 N m, which the controller does not know. The peak is that of the torques
+that it asks for.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
-from hybridctl.experiments.door_plants.laws import gated, policy, scene
-from hybridctl.experiments.door_plants.sensing import Kind, sensor
+from hybridctl.experiments.door_plants.laws import get_scene, make_gate, make_policy
+from hybridctl.experiments.door_plants.sensing import Kind, make_sensor
 from hybridctl.experiments.plant_loop import driven
 from hybridctl.experiments.rrr_door.reference import OPEN
-from hybridctl.experiments.tuning.door import Draw, Perturbations, draw
+from hybridctl.experiments.rrr_door.runner import Member, Perturbations, draw_member
 from hybridctl.robots import rrr_door
 
 from hybridctl.base.checks import Array
@@ -31,21 +32,30 @@ from hybridctl.hybrid.plant import Sample
 from hybridctl.interop.mujoco import Compliance, MujocoModel, MujocoPlant
 
 PERIOD = 1e-3  # s, of the controller
-MOST = 30.0  # N m, of the motors
-_START, _END = 0.8, 1.6  # s
-_TOUCH = 2.0  # N, from which on a contact is seen
-_SETTLED, _SINCE_FIRST, _BEFORE = 10, 30, 20  # samples: of the errors, and of the peak
+MOTOR_TORQUE = 30.0  # N m, the greatest
+_START, _END = 0.8, 1.6  # s, of a run
+_TOUCH_FORCE = 2.0  # N, from which on a contact is detected
+_SETTLED = 10  # samples after both touches, from which on the first error counts
+_SINCE_FIRST = 30  # samples after the first touch, from which on the second error counts
+_BEFORE = 20  # samples before the first touch, from which on the peak counts
 
 
 @dataclass(frozen=True)
 class Setting:
     """A family of plants; where there are several values, members take turns.
 
-    time_constants: of the contacts, s. sensors: what is known of the state. delay: the longest of
-    touches, s, evenly spread over members, or the same for all if `steady`. door: standard
-    deviation of the place of the hinge, m. mass: of the
-    links, relative. stiffness: of the hinge, relative. detects: whether touches are seen at all.
-    false_touch: how long before the planned time corner 1 is reported falsely, s, or None.
+    Attributes:
+        name: Name of the family.
+        time_constants: Time constants of the contacts, s.
+        sensors: Kinds of sensors of the state.
+        delay: Longest delay of touches, s, uniform over members.
+        steady: Whether all members have the longest delay instead.
+        door: Standard deviation of the place of the hinge, m.
+        mass: Standard deviation of the masses of the links, relative.
+        stiffness: Standard deviation of the stiffness of the hinge, relative.
+        detects: Whether touches are detected at all.
+        false_touch: Time before the planned touch at which corner 1 is reported falsely, s; None
+            for no false report.
     """
 
     name: str
@@ -59,57 +69,64 @@ class Setting:
     detects: bool = True
     false_touch: float | None = None
 
-    def drawn(self, seed: int, member: int) -> Draw:
-        """The perturbations of a member."""
+    def draw_member(self, seed: int, member: int) -> Member:
+        """Return the perturbations of a member."""
         p = Perturbations(
-            mass=self.mass,
-            friction=0.0,
-            door_position=self.door,
-            door_stiffness=self.stiffness,
-            delay=self.delay,
-        )
-        return draw(p, rrr_door.DoorParameters(), seed, member)
+            mass=self.mass, friction=0.0, door_position=self.door,
+            door_stiffness=self.stiffness, delay=self.delay,
+        )  # fmt: skip
+        return draw_member(p, rrr_door.DoorParameters(), seed, member)
 
-    def plant(self, drawn: Draw, member: int) -> MujocoPlant:
-        """The plant of a member."""
+    def get_plant(self, drawn: Member, member: int) -> MujocoPlant:
+        """Return the plant of a member."""
         constant = self.time_constants[member % len(self.time_constants)]
-        return _plant(drawn.parameters, constant)
+        return _get_plant(drawn.parameters, constant)
 
-    def kind(self, member: int) -> Kind:
-        """The kind of sensors by which a member's state is known."""
+    def get_sensor_kind(self, member: int) -> Kind:
+        """Return the kind of a member's sensors."""
         return self.sensors[member // len(self.time_constants) % len(self.sensors)]
 
 
 @lru_cache(maxsize=600)
-def _plant(parameters: rrr_door.DoorParameters, constant: float) -> MujocoPlant:
-    """The plant, built once in each process."""
+def _get_plant(parameters: rrr_door.DoorParameters, constant: float) -> MujocoPlant:
+    """Return the plant, built once in each process."""
     robot, contacts = rrr_door.robot(parameters), rrr_door.contacts(parameters)
     return MujocoPlant(MujocoModel(robot, contacts, Compliance(constant)), PERIOD)
 
 
 class FalseTouch:
-    """A detector that reports a guard once, at a time in s, besides what another one sees."""
+    """A detector that reports one guard falsely, besides the guards that another one detects.
+
+    It is stepped once a sample, in order; `reset` begins a new run.
+    """
 
     def __init__(self, detector: Detector, guard: str, time: float) -> None:
         self._detector, self._guard, self._time = detector, guard, time
-        self._told = False
+        self._has_reported = False
 
     def step(self, reading: Reading) -> Guards:
-        """The guards that the wrapped detector sees, and once the false touch."""
+        """Return the guards of the wrapped detector, and once the false one, from its time on."""
         names = self._detector.step(reading)
-        if self._told or reading.time < self._time:
+        if self._has_reported or reading.time < self._time:
             return names
-        self._told = True
+        self._has_reported = True
         return (*names, self._guard)
 
     def reset(self) -> None:
-        """Begin anew: the false touch has not been told yet."""
+        """Begin a new run, in which the false touch has not been reported."""
         self._detector.reset()
-        self._told = False
+        self._has_reported = False
 
 
 class Trace(NamedTuple):
-    """A run: times (n,), true states (n, 8), torques asked for (n, 3), first touches in samples."""
+    """A sampled run.
+
+    Attributes:
+        times: Times (n,), s.
+        states: True states (n, 8), rad and rad/s.
+        torques: Torques that the controller asks for (n, 3), N m.
+        touches: Number of the sample of each corner's first touch; None for no touch.
+    """
 
     times: Array
     states: Array
@@ -117,72 +134,89 @@ class Trace(NamedTuple):
     touches: tuple[int | None, int | None]
 
 
-def detector(name: str, setting: Setting, delay: float, timeout: float) -> Detector:
-    """What a law is told of touches."""
-    reference = scene()[1]
+def make_detector(name: str, setting: Setting, delay: float, timeout: float) -> Detector:
+    """Return the detector of touches of a law.
+
+    Args:
+        name: Name of the law.
+        setting: Whether it detects touches, and whether there is a false one.
+        delay: Delay of touches, s.
+        timeout: Time that the interim mode waits for a touch, s.
+    """
+    reference = get_scene()[1]
     guards = reference.events[0].guards
-    flags: Detector = Threshold("normal_force", guards, rises=_TOUCH)
+    flags: Detector = Threshold("normal_force", guards, rises=_TOUCH_FORCE)
     if not setting.detects:
         flags = Delayed(flags, misses=1.0)
     elif delay > 0.0:
         flags = Delayed(flags, delay=delay)
     if setting.false_touch is not None:
         flags = FalseTouch(flags, guards[0], reference.events[0].time - setting.false_touch)
-    return gated(name, flags, timeout)
+    return make_gate(name, flags, timeout)
 
 
-def trace(
+def simulate_member(
     name: str, design: WindowedGains, setting: Setting, seed: int, member: int, timeout: float
 ) -> Trace:
-    """Run one member."""
-    system, reference = scene()
-    drawn = setting.drawn(seed, member)
+    """Return the run of a member under a law.
+
+    Args:
+        name: Name of the law, of `laws.LAWS`.
+        design: Its gains and window.
+        setting: Family of the plant.
+        seed: Seed of the members.
+        member: Number of the member.
+        timeout: Time that the interim mode waits for a touch, s.
+
+    Raises:
+        HybridctlError: The controller reports a fault.
+    """
+    system, reference = get_scene()
+    drawn = setting.draw_member(seed, member)
     delay = setting.delay if setting.steady else drawn.delay
-    loop = Controller(
-        system,
-        policy(name, design, timeout),
-        PERIOD,
-        detector(name, setting, PERIOD * round(delay / PERIOD), timeout),
-        mode=OPEN,
-        patience=1.0,
-    )
-    plant = setting.plant(drawn, member)
-    sensed = sensor(setting.kind(member), member, PERIOD)
+    detector = make_detector(name, setting, PERIOD * round(delay / PERIOD), timeout)
+    policy = make_policy(name, design, timeout)
+    loop = Controller(system, policy, PERIOD, detector, mode=OPEN, patience=1.0)
+    plant = setting.get_plant(drawn, member)
+    measure = make_sensor(setting.get_sensor_kind(member), member, PERIOD)
     count = round((_END - _START) / PERIOD)
     times: Array = _START + PERIOD * np.arange(count, dtype=np.float64)
-    asked, known, position = list[Array](), -np.inf, START
+    asked, detected, position = list[Array](), -np.inf, START
 
-    def control(sample: Sample) -> Array:
-        nonlocal known, position
-        held = np.clip(asked[-1], -MOST, MOST) if asked else np.zeros(3)
-        x = sensed(sample.state, held, sample.time - known)
+    def compute_torques(sample: Sample) -> Array:
+        nonlocal detected, position
+        last = np.clip(asked[-1], -MOTOR_TORQUE, MOTOR_TORQUE) if asked else np.zeros(3)
+        x = measure(sample.state, last, sample.time - detected)
         command = loop.step(sample.time, x, sample.sensed)
         if command.status != "ok" and loop.fault is not None:
             raise loop.fault
         if command.position != position:
-            known, position = sample.time, command.position
+            detected, position = sample.time, command.position
         asked.append(command.u)
-        return np.clip(command.u, -MOST, MOST) + drawn.bias
+        return np.clip(command.u, -MOTOR_TORQUE, MOTOR_TORQUE) + drawn.bias
 
     start = reference.nominal(_START) + drawn.start
-    samples = list(islice(driven(plant, _START, start, control), count + 1))
+    samples = list(islice(driven(plant, _START, start, compute_torques), count + 1))
     states = np.array([sample.state for sample in samples[:-1]])
     touching = np.array([sample.sensed["contact"] for sample in samples[1:]], dtype=bool)
     first, second = (int(row.argmax()) + 1 if row.any() else None for row in touching.T)
     return Trace(times, states, np.array(asked), (first, second))
 
 
-def judged(found: Trace) -> tuple[float, float, float]:
-    """The error from 10 ms after both touches, that from 30 ms after the first one, and the peak.
+def judge_trace(found: Trace) -> tuple[float, float, float]:
+    """Return two errors and the peak of a run.
 
-    Errors are roots of the mean square of all components against the arc after the impact, in rad
-    and rad/s, and infinite where a corner never touches, or 0.1 s before the end. The peak is that
-    of the torques asked for, from 20 ms before the first touch, in N m.
+    Returns:
+        The error from 10 ms after both touches on, and the error from 30 ms after the first touch
+        on: roots of the time average of the squared norm of the state minus the arc after the
+        impact, rad and rad/s. They are infinite where a corner never touches, or only within 0.1 s
+        before the end. Then the peak of the torques asked for, from 20 ms before the first touch
+        on, N m.
     """
     first, second = found.touches
     if first is None or second is None or max(first, second) > len(found.times) - 100:
         return np.inf, np.inf, float(np.abs(found.torques).max())
-    after = scene()[1].arcs[1]
+    after = get_scene()[1].arcs[1]
     squares = ((found.states - after(found.times)) ** 2).sum(axis=1)
     done, begun = max(first, second), min(first, second)
     errors = [np.sqrt(squares[k:].mean()) for k in (done + _SETTLED, begun + _SINCE_FIRST)]
@@ -192,10 +226,15 @@ def judged(found: Trace) -> tuple[float, float, float]:
 
 @dataclass(frozen=True)
 class PlantTrial:
-    """Member after member of a setting, under one law.
+    """A trial of one law on a family of plants.
 
-    Its error is that after both touches, or with `both` the mean of the two that are `judged`: the
-    first one alone flatters laws that keep the second corner off the door.
+    Attributes:
+        name: Name of the law.
+        setting: Family of the plants.
+        seed: Seed of the members.
+        timeout: Time that the interim mode waits for a touch, s.
+        both: Whether the error is the mean of both errors of `judge_trace` instead of the first
+            one, which flatters laws that keep the second corner off the door.
     """
 
     name: str
@@ -205,10 +244,10 @@ class PlantTrial:
     both: bool = False
 
     def __call__(self, controller: Kept, gains: GainSchedule, member: int) -> Outcome:
-        """Run a member; which controller is used is the trial's own choice."""
+        """Return the outcome of a member; the trial's own law replaces `controller`."""
         assert isinstance(gains, WindowedGains)
-        found = trace(self.name, gains, self.setting, self.seed, member, self.timeout)
-        error, since_first, peak = judged(found)
+        found = simulate_member(self.name, gains, self.setting, self.seed, member, self.timeout)
+        error, since_first, peak = judge_trace(found)
         if not np.isfinite(error):
             return Outcome(float("nan"), float("nan"), "IncompleteEvent")
         return Outcome(0.5 * (error + since_first) if self.both else error, peak)

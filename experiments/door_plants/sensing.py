@@ -1,8 +1,8 @@
-"""What a controller of the door sees of its plant: the state, filtered encoders, or an estimate.
+"""A controller of the door reads the state, filtered encoders, or a Kalman filter's estimate.
 
 Encoders are read with noise and rounded to their counts. Velocities come from differences through a
-low-pass filter, or from a Kalman filter of each joint that knows the robot's free motion and takes
-the rest for a disturbance, with more noise for a while after a touch that is known.
+low-pass filter, or from a Kalman filter of each joint. That filter predicts the robot's free motion
+and takes the rest for a disturbance, with more noise for a while after a detected touch.
 """
 
 from __future__ import annotations
@@ -20,33 +20,36 @@ from hybridctl.mechanics.multibody.robot import Robot
 
 Kind = Literal["true", "filter", "kalman"]
 
-_COUNT = 2.0 * np.pi / 2**16  # rad
-_NOISE = 1e-4  # rad, of encoders
-_CUTOFF = 80.0  # Hz
-_DRIVEN = (2e-3, 1.0)  # rad/s and rad/s^2, by which velocity and disturbance may change in a sample
-_HIT = 0.08  # rad/s, by which velocity may change in a sample after a touch
-_AFTER = 0.025  # s, for how long
+_COUNT = 2.0 * np.pi / 2**16  # rad, of a 16-bit encoder
+_NOISE = 1e-4  # rad, standard deviation of the encoders
+_CUTOFF = 80.0  # Hz, of the low-pass filter
+_VELOCITY_CHANGE = 2e-3  # rad/s in a sample, standard deviation
+_DISTURBANCE_CHANGE = 1.0  # rad/s^2 in a sample, standard deviation
+_TOUCH_CHANGE = 0.08  # rad/s in a sample after a touch, standard deviation
+_TOUCH_TIME = 0.025  # s after a touch in which velocities change so much
 
-
-# The state (8,) as it is known, by the true one, the torques (3,) since the last sample, and the
-# time since the last touch that is known, s, infinite before the first.
 StateSensor: TypeAlias = Callable[[Array, Array, float], Array]
+"""Returns the measured state (8,), from the true state (8,), the torques (3,) since the last
+sample, and the time since the last detected touch, s, infinite before the first."""
 
 
 class Encoders:
-    """Angles of the joints, rounded, with noise."""
+    """Encoders of the joints, with noise; each reading draws from the same random numbers."""
 
     def __init__(self, seed: int) -> None:
         self._random = np.random.default_rng(seed)
 
     def read(self, state: Array) -> Array:
-        """The angles (4,)."""
+        """Return the angles (4,) of a state (8,), with noise and rounded to counts, rad."""
         noisy = state[:4] + _NOISE * self._random.standard_normal(4)
         return np.asarray(np.round(noisy / _COUNT) * _COUNT)
 
 
 class FilteredEncoders:
-    """Encoders, and their differences through a filter of first order."""
+    """A sensor of encoders, whose differences go through a filter of first order.
+
+    It is called once a sample, in order.
+    """
 
     def __init__(self, seed: int, period: float) -> None:
         self._encoders, self._period = Encoders(seed), period
@@ -55,7 +58,7 @@ class FilteredEncoders:
         self._rates = np.zeros(4)
 
     def __call__(self, state: Array, u: Array, since_touch: float) -> Array:
-        """The angles as read, and filtered velocities; the first ones are true."""
+        """Return the angles as read, and filtered velocities; the first velocities are true."""
         q = self._encoders.read(state)
         if self._last is None:
             self._rates = state[4:].copy()
@@ -66,7 +69,10 @@ class FilteredEncoders:
 
 
 class Observer:
-    """A Kalman filter of angle, velocity and disturbance, the same for all joints."""
+    """A sensor by a Kalman filter of angle, velocity and disturbance, equal for all joints.
+
+    It is called once a sample, in order.
+    """
 
     def __init__(self, robot: Robot, seed: int, period: float) -> None:
         self._robot, self._encoders, self._period = robot, Encoders(seed), period
@@ -76,7 +82,7 @@ class Observer:
         self._covariance = np.diag([self._variance, 1e-4, 1.0])
 
     def __call__(self, state: Array, u: Array, since_touch: float) -> Array:
-        """The estimate; the first velocities are true."""
+        """Return the estimated state; the first velocities are true."""
         z = self._encoders.read(state)
         if self._mean is None:
             self._mean = np.array([z, state[4:], np.zeros(4)])
@@ -85,22 +91,28 @@ class Observer:
         a = self._robot.free_acceleration(mean[0], mean[1], u) + mean[2]
         mean = mean + np.array([h * mean[1] + 0.5 * h**2 * a, h * a, np.zeros(4)])
         p = self._step @ self._covariance @ self._step.T
-        driven = _HIT if since_touch < _AFTER else _DRIVEN[0]
-        p[1, 1] += driven**2
-        p[2, 2] += _DRIVEN[1] ** 2
+        change = _TOUCH_CHANGE if since_touch < _TOUCH_TIME else _VELOCITY_CHANGE
+        p[1, 1] += change**2
+        p[2, 2] += _DISTURBANCE_CHANGE**2
         gain = p[:, 0] / (p[0, 0] + self._variance)
         self._mean = mean + gain[:, None] * (z - mean[0])
         self._covariance = p - np.outer(gain, p[0])
         return self._mean[:2].ravel()
 
 
-_nominal = lru_cache(maxsize=1)(rrr_door.robot)
+_get_robot = lru_cache(maxsize=1)(rrr_door.robot)
 
 
-def sensor(kind: Kind, seed: int, period: float) -> StateSensor:
-    """The sensor of this name, for the nominal robot."""
+def make_sensor(kind: Kind, seed: int, period: float) -> StateSensor:
+    """Return the sensor of a kind, for the nominal robot.
+
+    Args:
+        kind: Kind of the sensor.
+        seed: Seed of its noise.
+        period: Time between samples, s.
+    """
     if kind == "true":
         return lambda state, u, since_touch: state
     if kind == "filter":
         return FilteredEncoders(seed, period)
-    return Observer(_nominal(), seed, period)
+    return Observer(_get_robot(), seed, period)

@@ -1,4 +1,4 @@
-"""Figures of the walk: the path from above, errors over time."""
+"""The figures show the root's path from above, and its errors over time."""
 
 from __future__ import annotations
 
@@ -33,26 +33,31 @@ COLORS = {"filter": TRACKING, "smoother": GREEN, "odometry": ORANGE, "no mode sw
 SHOWN = ("filter", "smoother", "odometry")
 
 
-def draw(
+def draw_figures(
     folder: Path, truth: MotionCapture, outcomes: Sequence[BaseOutcome], result: FilterResult
 ) -> None:
-    """All figures, into a folder."""
+    """Draw all figures into a folder.
+
+    Args:
+        folder: The folder.
+        truth: Motion capture of the root.
+        outcomes: Outcomes of all ways to estimate the base.
+        result: Result of the filter, whose contacts are shaded.
+    """
     by_name = {outcome.name: outcome for outcome in outcomes}
-    _path(folder / "path.png", truth, by_name)
-    _errors(folder / "errors.png", by_name, _bands(result))
+    _draw_path(folder / "path.png", truth, by_name)
+    _draw_errors(folder / "errors.png", by_name, _make_bands(result))
 
 
-def _path(path: Path, truth: MotionCapture, by_name: dict[str, BaseOutcome]) -> None:
-    """The root from above."""
+def _draw_path(path: Path, truth: MotionCapture, by_name: dict[str, BaseOutcome]) -> None:
+    """Draw the root from above."""
     figure = canvas(8.0, 3.0)
     axes = figure.subplots()
     seen = np.where(truth.good[:, None], truth.position, np.nan)
     axes.plot(seen[:, 0], seen[:, 1], color="black", lw=2.4, label="motion capture")
     for name in (*SHOWN, "no mode switches"):
-        track = by_name[name].track
-        axes.plot(
-            track.position[:, 0], track.position[:, 1], color=COLORS[name], lw=1.4, label=name
-        )
+        x, y, _ = by_name[name].track.position.T
+        axes.plot(x, y, color=COLORS[name], lw=1.4, label=name)
     axes.set_xlabel("x [m]")
     axes.set_ylabel("y [m]")
     axes.grid(alpha=0.3)
@@ -62,8 +67,8 @@ def _path(path: Path, truth: MotionCapture, by_name: dict[str, BaseOutcome]) -> 
     save_figure(figure, path)
 
 
-def _errors(path: Path, by_name: dict[str, BaseOutcome], bands: Sequence[Band]) -> None:
-    """Errors of the position and the yaw, with twice what the filter claims."""
+def _draw_errors(path: Path, by_name: dict[str, BaseOutcome], bands: Sequence[Band]) -> None:
+    """Draw errors of position and yaw, within two standard deviations of the filter."""
     main = by_name["filter"].errors
     assert main.spread is not None
     panels = []
@@ -73,25 +78,24 @@ def _errors(path: Path, by_name: dict[str, BaseOutcome], bands: Sequence[Band]) 
         for name in SHOWN:
             found = by_name[name].errors
             values = found.position[:, k] if k < 3 else found.angles[:, 2]
-            lines.append(
-                Line(*_broken(found.times, scale * values), name if k == 0 else None, COLORS[name])
-            )
+            curve = _break_at_gaps(found.times, scale * values)
+            lines.append(Line(*curve, name if k == 0 else None, COLORS[name]))
         for sign in (2.0, -2.0):
-            claimed = sign * scale * main.spread[:, k]
-            label_ = "filter, 2 standard deviations" if k == 0 and sign > 0.0 else None
-            lines.append(Line(main.times, claimed, label_, TRACKING, "--", 0.9))
+            spread = sign * scale * main.spread[:, k]
+            bound = "filter, 2 standard deviations" if k == 0 and sign > 0.0 else None
+            lines.append(Line(main.times, spread, bound, TRACKING, "--", 0.9))
         panels.append([Panel(label, lines, zero=True, legend="lower left")])
     series(path, panels, title="Errors of the root; shaded: feet in contact", bands=bands)
 
 
-def _broken(times: Array, values: Array) -> tuple[Array, Array]:
-    """Curves with a break where rows are missing."""
+def _break_at_gaps(times: Array, values: Array) -> tuple[Array, Array]:
+    """Return a curve with a NaN where rows are missing for more than 0.1 s."""
     late = np.flatnonzero(np.diff(times) > 0.1) + 1
     return np.insert(times, late, times[late]), np.insert(values, late, np.nan)
 
 
-def _bands(result: FilterResult) -> list[Band]:
-    """Spans of time by the feet in contact."""
+def _make_bands(result: FilterResult) -> list[Band]:
+    """Return a band for each span of time between changes of the feet in contact."""
     edges = [result.initial.time, *(event.time for event in result.events), result.times[-1]]
     modes = [result.initial.mode, *(event.mode_after for event in result.events)]
     found = []

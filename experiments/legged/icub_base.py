@@ -1,11 +1,11 @@
-"""The base of a walking humanoid from joint angles, inertial sensor and foot forces.
+"""A filter on angles, inertial sensor and foot forces estimates a humanoid's base to 18 mm.
 
-A recorded walk of 12 s, of which the first 5.8 s are standing, with motion capture as truth. Feet
-come into contact and leave it by their vertical forces, with hysteresis; while a flat foot is in
-contact its pose is part of the state. Beside the filter stand the same with noise found without
-motion capture, with contacts as hypotheses that force and motion weigh, or motion alone, with level
-ground; without mode switches; odometry over the foot that bears more; and the smoother, which knows
-all of the recording.
+The recording is a walk of 12 s, of which the first 5.8 s are standing, with motion capture as
+truth. Feet come into contact and leave it by their vertical forces, with hysteresis. The pose of a
+flat foot in contact is part of the state. Beside the filter are run: the same with noise found
+without motion capture; with contacts as hypotheses weighed by force and motion, or by motion alone;
+with level ground; without mode switches; odometry over the foot with the greater force; and the
+smoother, which uses the whole recording.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from hybridctl.experiments.legged import figures, robustness
 from hybridctl.experiments.legged.recording import FEET, INERTIAL, LeggedLog, Source, load
 from hybridctl.experiments.legged.score import (
     BaseOutcome,
-    errors,
-    filtered,
-    judged,
-    odometry,
-    tracked,
+    compute_errors,
+    run_filter,
+    run_odometry,
+    summarize_errors,
+    track_root,
 )
 from rich.console import Console
 from rich.table import Table
@@ -32,6 +32,7 @@ from rich.table import Table
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.report import progress, record_table
 from hybridctl.base.errors import InputError
+from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import Meta, Natural, Positive, Settings
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.smoother import smooth
@@ -39,11 +40,7 @@ from hybridctl.legged.estimator import BaseEstimator, BaseSettings
 from hybridctl.legged.hypotheses import ContactEvidence
 from hybridctl.legged.kinematics import Foot
 from hybridctl.legged.measurements import ANGLES
-from hybridctl.legged.noise_levels import (
-    noise_of_creep,
-    noise_of_innovations,
-    noise_of_standing,
-)
+from hybridctl.legged.noise_levels import noise_of_creep, noise_of_innovations, noise_of_standing
 from hybridctl.legged.start import StartDeviations
 from hybridctl.legged.system import BaseNoise
 
@@ -52,7 +49,7 @@ SUMMARY = "the base of a walking humanoid from angles, inertial sensor and foot 
 MAIN = "filter"
 
 
-def _settings() -> BaseSettings:
+def _make_settings() -> BaseSettings:
     return BaseSettings(
         INERTIAL,
         tuple(Foot(frame, flat=True) for frame in FEET),
@@ -70,17 +67,24 @@ Share = Annotated[float, Meta(gt=0.0, le=1.0)]
 
 @dataclass(frozen=True)
 class Config(Settings):
-    """What is run on the recording in the folder `data`.
+    """The recording and the ways to estimate the base.
 
-    source: "archive" (NPZ), "bag", or "any" that is there. settings: of the filter. share_touch,
-    share_lift: of the robot's weight while it stands, the forces of the hysteresis where nothing is
-    known of the truth. evaluations: of the likelihood in the search for noise, 0 for none. robust:
-    whether the recording is damaged in some ways as well. jump, lost: see `recording.load`.
+    Attributes:
+        data: Folder of the recording.
+        source: Format of the recording: "archive" (NPZ), "bag", or "any" that is there.
+        settings: Settings of the filter.
+        share_touch: Force at which a foot touches in settings found without motion capture,
+            relative to the weight of the standing robot.
+        share_lift: Force at which a foot lifts in these settings, relative to the same.
+        evaluations: Evaluations of the likelihood in the search for noise; 0 for no search.
+        robust: Whether damaged recordings are run as well.
+        jump: See `recording.load`, m/s.
+        lost: See `recording.load`, s.
     """
 
     data: str | None = None
     source: Source = "any"
-    settings: BaseSettings = field(default_factory=_settings)
+    settings: BaseSettings = field(default_factory=_make_settings)
     share_touch: Share = 1.0 / 3.0
     share_lift: Share = 1.0 / 6.0
     evaluations: Natural = 40
@@ -95,21 +99,21 @@ class Config(Settings):
 
 
 def quick(config: Config) -> Config:
-    """Settings without the search for noise, and without damaged recordings."""
+    """Return the settings without the search for noise, and without damaged recordings."""
     return replace(config, evaluations=0, robust=False)
 
 
 @experiment
 def run(config: Config, console: Console) -> Findings:
-    """Estimate the base in every way, and from damaged recordings."""
+    """Return the findings: the base estimated in every way, and from damaged recordings."""
     recording = load(config.data, config.source, jump=config.jump, lost=config.lost)
     begun, end = recording.truth.times[[0, -1]]
     with progress(console, 0.0, 1.0) as begin:
         tick, outcomes = begin("filters"), []
-        ways = _ways(config, recording)
-        for k, way in enumerate(ways):
-            outcomes.append(way())
-            tick((k + 1) / len(ways))
+        ways = _list_ways(config, recording)
+        for k, estimate in enumerate(ways, start=1):
+            outcomes.append(estimate())
+            tick(k / len(ways))
     main = outcomes[0]
     assert main.result is not None
     result, walk = main.result, main.result.events[0].time if main.result.events else begun
@@ -118,100 +122,98 @@ def run(config: Config, console: Console) -> Findings:
         "duration": end - begun,
         "walk": walk,
         "touchdowns": main.touchdowns,
-        "filters": [_record(outcome, walk) for outcome in outcomes],
-        "levels": _levels(outcomes),
+        "filters": [_make_record(outcome, walk) for outcome in outcomes],
+        "levels": _list_levels(outcomes),
     }
     if config.robust:
-        summary["robustness"] = robustness.rows(recording, config.settings, walk)
-    return Findings(
-        summary,
-        printed(summary),
-        checks(summary),
-        draw=lambda folder: figures.draw(folder / "figures", recording.truth, outcomes, result),
-    )
+        summary["robustness"] = robustness.judge_damages(recording, config.settings, walk)
+
+    def draw(folder: RunFolder) -> None:
+        figures.draw_figures(folder / "figures", recording.truth, outcomes, result)
+
+    return Findings(summary, make_tables(summary), make_checks(summary), draw=draw)
 
 
-def checks(summary: dict[str, Any]) -> list[Check]:
-    """The checks that the filter is as good as was asked for, and says how good it is."""
+def make_checks(summary: dict[str, Any]) -> list[Check]:
+    """Return the claims on errors, covariance and touchdowns of the filter."""
     found = summary["filters"][0]
     sides = zip(("left", "right"), summary["touchdowns"].values(), strict=True)
+    position = "root mean square error of the position"
     return [
-        Check("root mean square error of the position [m]", found["position_rmse"], 0.018),
-        Check(
-            "root mean square error of the position over the walk [m]",
-            found["position_rmse_walk"],
-            0.025,
-        ),
+        Check(f"{position} [m]", found["position_rmse"], 0.018),
+        Check(f"{position} over the walk [m]", found["position_rmse_walk"], 0.025),
         Check("root mean square error of yaw [deg]", float(np.degrees(found["yaw_rmse"])), 0.35),
         Check("mean NEES of the position, 3 expected", found["mean_nees"], 4.0, 2.0),
         *(Check(f"touchdowns on the {side}", count, 3, 3) for side, count in sides),
     ]
 
 
-def _ways(config: Config, recording: LeggedLog) -> list[Callable[[], BaseOutcome]]:
-    """The ways to estimate the base, to be called one after the other."""
-    s, blind = config.settings, without_truth(config, recording)
+def _list_ways(config: Config, recording: LeggedLog) -> list[Callable[[], BaseOutcome]]:
+    """Return the ways to estimate the base, as functions without arguments."""
+    s, blind = config.settings, find_settings_without_truth(config, recording)
     low = replace(s, touch_force=30.0, lift_force=10.0)
     evidence, motion = ContactEvidence(), ContactEvidence(forces=False)
 
-    def way(name: str, settings: BaseSettings, **options: Any) -> Callable[[], BaseOutcome]:
-        return partial(filtered, name, settings, recording, **options)
+    def make_way(name: str, settings: BaseSettings, **options: Any) -> Callable[[], BaseOutcome]:
+        return partial(run_filter, name, settings, recording, **options)
 
     found: list[Callable[[], BaseOutcome]] = [
-        way(MAIN, s),
-        way("noise from standing and creep", blind),
-        way("contact by force and motion", replace(s, evidence=evidence)),
-        way("force and motion, 30 and 10 N", replace(low, evidence=evidence)),
-        way("contact by motion alone", replace(s, evidence=motion)),
-        way("thresholds of 30 and 10 N", low),
-        way("level ground", replace(s, ground=0.0)),
-        way("gyroscope bias from zero", s, begin=_biased),
-        way("no mode switches", s, signals=False),
-        partial(_odometry, s, recording),
-        partial(_smoothed, s, recording),
+        make_way(MAIN, s),
+        make_way("noise from standing and creep", blind),
+        make_way("contact by force and motion", replace(s, evidence=evidence)),
+        make_way("force and motion, 30 and 10 N", replace(low, evidence=evidence)),
+        make_way("contact by motion alone", replace(s, evidence=motion)),
+        make_way("thresholds of 30 and 10 N", low),
+        make_way("level ground", replace(s, ground=0.0)),
+        make_way("gyroscope bias from zero", s, begin=_reset_bias),
+        make_way("no mode switches", s, signals=False),
+        partial(_estimate_by_odometry, s, recording),
+        partial(_estimate_by_smoother, s, recording),
     ]
     if config.evaluations:
-        found.insert(2, partial(_likely, config, blind, recording))
+        found.insert(2, partial(_estimate_by_likelihood, config, blind, recording))
     return found
 
 
-def without_truth(config: Config, recording: LeggedLog) -> BaseSettings:
-    """Settings by what the robot knows: forces standing, sensor noise, feet that creep."""
+def find_settings_without_truth(config: Config, recording: LeggedLog) -> BaseSettings:
+    """Return settings by standing forces, noise of the sensors, and feet that creep."""
     s = config.settings
-    readings = recording.readings(s.build(recording.robot))
-    weight = recording.weight(s)
+    readings = recording.get_readings(s.build(recording.robot))
+    weight = recording.compute_weight(s)
     s = replace(s, touch_force=config.share_touch * weight, lift_force=config.share_lift * weight)
     return noise_of_creep(noise_of_standing(s, readings), recording.robot, readings)
 
 
-def _likely(config: Config, blind: BaseSettings, recording: LeggedLog) -> BaseOutcome:
-    readings = recording.readings(blind.build(recording.robot))
+def _estimate_by_likelihood(
+    config: Config, blind: BaseSettings, recording: LeggedLog
+) -> BaseOutcome:
+    readings = recording.get_readings(blind.build(recording.robot))
     s, _ = noise_of_innovations(
         blind, recording.robot, [readings], max_evaluations=config.evaluations
     )
-    return filtered("noise by likelihood", s, recording)
+    return run_filter("noise by likelihood", s, recording)
 
 
-def _biased(estimator: BaseEstimator, first: Estimate) -> Estimate:
-    """The start with biases of the gyroscope at zero, and uncertain to 0.01 rad/s."""
+def _reset_bias(estimator: BaseEstimator, first: Estimate) -> Estimate:
+    """Return the start with a gyroscope bias of zero, with a standard deviation of 0.01 rad/s."""
     x, p = first.mean.copy(), first.covariance.copy()
     x[10:13] = 0.0
     p[9:12, :], p[:, 9:12], p[9:12, 9:12] = 0.0, 0.0, 1e-4 * np.eye(3)
     return replace(first, mean=x, covariance=p)
 
 
-def _odometry(settings: BaseSettings, recording: LeggedLog) -> BaseOutcome:
+def _estimate_by_odometry(settings: BaseSettings, recording: LeggedLog) -> BaseOutcome:
     estimator, truth = settings.build(recording.robot), recording.truth
-    readings = recording.readings(estimator)
+    readings = recording.get_readings(estimator)
     first = estimator.start(readings, heading=float(truth.angles[0, 2]), position=truth.position[0])
     root = estimator.root(first)
-    track = odometry(estimator, readings, root.orientation, root.position)
-    return BaseOutcome("odometry", errors(track, truth), track)
+    track = run_odometry(estimator, readings, root.orientation, root.position)
+    return BaseOutcome("odometry", compute_errors(track, truth), track)
 
 
-def _smoothed(settings: BaseSettings, recording: LeggedLog) -> BaseOutcome:
+def _estimate_by_smoother(settings: BaseSettings, recording: LeggedLog) -> BaseOutcome:
     estimator = settings.build(recording.robot)
-    outcome = filtered(MAIN, settings, recording)
+    outcome = run_filter(MAIN, settings, recording)
     assert outcome.result is not None
     smoothed = smooth(estimator.system, outcome.result)
     chosen = [
@@ -219,25 +221,26 @@ def _smoothed(settings: BaseSettings, recording: LeggedLog) -> BaseOutcome:
         for e, step in zip(smoothed.estimates, outcome.result.steps, strict=True)
         if step.channel == ANGLES
     ]
-    record = estimator.record(recording.readings(estimator))
-    track = tracked(estimator, record, chosen)
-    return BaseOutcome("smoother", errors(track, recording.truth), track)
+    record = estimator.record(recording.get_readings(estimator))
+    track = track_root(estimator, record, chosen)
+    return BaseOutcome("smoother", compute_errors(track, recording.truth), track)
 
 
-def _record(outcome: BaseOutcome, walk: float) -> dict[str, Any]:
-    found = {"name": outcome.name, **judged(outcome.errors, walk), "seconds_per_sample": None}
-    if outcome.result is not None:
-        samples = sum(step.channel == ANGLES for step in outcome.result.steps)
-        found["seconds_per_sample"] = outcome.result.seconds / samples
-        found["mean_nis"] = float(outcome.result.nis.mean())
-        found["nis_dim"] = float(np.mean([i.dimension for i in outcome.result.innovations]))
-        found["log_likelihood"] = outcome.result.log_likelihood
+def _make_record(outcome: BaseOutcome, walk: float) -> dict[str, Any]:
+    errors = summarize_errors(outcome.errors, walk)
+    found = {"name": outcome.name, **errors, "seconds_per_sample": None}
+    if (result := outcome.result) is not None:
+        samples = sum(step.channel == ANGLES for step in result.steps)
+        found["seconds_per_sample"] = result.seconds / samples
+        found["mean_nis"] = float(result.nis.mean())
+        found["nis_dim"] = float(np.mean([i.dimension for i in result.innovations]))
+        found["log_likelihood"] = result.log_likelihood
         found["touchdowns"] = outcome.touchdowns
     return found
 
 
-def _levels(outcomes: Sequence[BaseOutcome]) -> list[dict[str, Any]]:
-    """The settings of the rows that differ in noise or thresholds."""
+def _list_levels(outcomes: Sequence[BaseOutcome]) -> list[dict[str, Any]]:
+    """Return the settings of the outcomes that differ in noise or thresholds."""
     found = []
     for outcome in outcomes:
         s = outcome.settings
@@ -247,8 +250,8 @@ def _levels(outcomes: Sequence[BaseOutcome]) -> list[dict[str, Any]]:
     return found
 
 
-def printed(summary: Mapping[str, Any]) -> list[Table | str]:
-    """Everything that summary.json holds, to be read."""
+def make_tables(summary: Mapping[str, Any]) -> list[Table | str]:
+    """Return the tables of summary.json, each with a line that explains its columns."""
     touched = summary["touchdowns"]
     title = (
         f"Root over {summary['duration']:.1f} s: errors [mm, deg], touchdowns {touched['left']} + "

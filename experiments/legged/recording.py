@@ -1,8 +1,8 @@
-"""The recorded walk of a humanoid: its folder, its channels, its truth.
+"""A folder with URDF and recording is read as a log with motion capture as truth.
 
-The folder holds the URDF, and the recording as NPZ or as a ROS 2 bag (a folder with
-metadata.yaml, or an MCAP file); both are read by `hybridctl.logs`, with the mappings below. The
-recorded poses of the feet are made from the motion capture of the base, so they are not used.
+The recording is an NPZ file or a ROS 2 bag (a folder with metadata.yaml, or an MCAP file). Both are
+read by `hybridctl.logs`, with the mappings below. The recorded poses of the feet are made from the
+motion capture of the base, so they are not used.
 """
 
 from __future__ import annotations
@@ -44,22 +44,24 @@ ARCHIVE: dict[str, Any] = {
 }
 
 
-def _parts(topic: str, field: str, axes: str = "xyz", **more: Any) -> dict[str, Any]:
-    """The components of a vector in the messages of a topic."""
+def _map_vector(topic: str, field: str, axes: str = "xyz", **more: Any) -> dict[str, Any]:
+    """Return the mapping of the components of a vector in the messages of a topic."""
     return {"topic": topic, "fields": [f"{field}.{axis}" for axis in axes], **more}
 
 
 BAG: dict[str, Any] = {
     "channels": {
-        "gyroscope": _parts("/imu", "angular_velocity"),
-        "accelerometer": _parts("/imu", "linear_acceleration"),
+        "gyroscope": _map_vector("/imu", "angular_velocity"),
+        "accelerometer": _map_vector("/imu", "linear_acceleration"),
         "joints": {"topic": "/joint_states", "fields": "position", "unit": "rad"},
-        "left": _parts("/left_foot/wrench", "wrench.force", "z"),
-        "right": _parts("/right_foot/wrench", "wrench.force", "z"),
+        "left": _map_vector("/left_foot/wrench", "wrench.force", "z"),
+        "right": _map_vector("/right_foot/wrench", "wrench.force", "z"),
     },
     "truth": {
-        "position": _parts("/ground_truth/base", "pose.position", unit="m"),
-        "orientation": _parts("/ground_truth/base", "pose.orientation", "xyzw", rotation="xyzw"),
+        "position": _map_vector("/ground_truth/base", "pose.position", unit="m"),
+        "orientation": _map_vector(
+            "/ground_truth/base", "pose.orientation", "xyzw", rotation="xyzw"
+        ),
     },
 }
 Source = Literal["any", "archive", "bag"]
@@ -67,10 +69,13 @@ Source = Literal["any", "archive", "bag"]
 
 @dataclass(frozen=True, eq=False)
 class MotionCapture:
-    """Motion capture of the root: times (n,) in s, position (n, 3) in m, Euler angles (n, 3).
+    """Motion capture of the root.
 
-    angles: roll, pitch and yaw in rad, Rz Ry Rx, the yaw without jumps. good (n,): without the
-    rows in which motion capture has lost the robot.
+    Attributes:
+        times: Times (n,), s.
+        position: Positions in the world (n, 3), m.
+        angles: Roll, pitch and yaw (n, 3) of Rz Ry Rx, rad, the yaw without jumps.
+        good: Whether motion capture has not lost the robot (n,).
     """
 
     times: Array
@@ -81,20 +86,26 @@ class MotionCapture:
 
 @dataclass(frozen=True, eq=False)
 class LeggedLog:
-    """A log with its robot and its truth."""
+    """A log with its robot and its truth.
+
+    Attributes:
+        log: The log.
+        robot: Robot of the URDF.
+        truth: Motion capture of its root.
+    """
 
     log: Log
     robot: Robot
     truth: MotionCapture
 
-    def readings(self, estimator: BaseEstimator) -> Readings:
-        """What the sensors said, for an estimator."""
+    def get_readings(self, estimator: BaseEstimator) -> Readings:
+        """Return the readings of the sensors, for an estimator."""
         return make_base_readings(self.log, CHANNELS, estimator)
 
-    def weight(self, settings: BaseSettings) -> float:
-        """What both feet bear while the robot stands, N."""
+    def compute_weight(self, settings: BaseSettings) -> float:
+        """Return the sum of the median forces of both feet while the robot stands, N."""
         estimator = settings.build(self.robot)
-        readings = self.readings(estimator)
+        readings = self.get_readings(estimator)
         standing = estimator.stood(estimator.record(readings))
         loads = readings.loads.values()
         still = [load.values[load.times <= load.times[0] + standing] for load in loads]
@@ -102,11 +113,17 @@ class LeggedLog:
 
 
 def load(folder: str | None, source: Source = "any", *, jump: float, lost: float) -> LeggedLog:
-    """The recording in a folder.
+    """Return the recording in a folder.
 
-    jump: speed in m/s of the true position that no walk has; from there on the truth counts as
-    lost for `lost` s. Raises `InputError` without a folder, `FileFormatError` where something is
-    missing.
+    Args:
+        folder: The folder; None raises.
+        source: Format of the recording; "any" takes the first that is there.
+        jump: Speed of the true position that no walk has, m/s. There the truth counts as lost.
+        lost: Time for which it counts as lost, s.
+
+    Raises:
+        InputError: There is no folder.
+        FileFormatError: URDF or recording is missing, or there are several.
     """
     if folder is None:
         raise InputError(
@@ -116,19 +133,23 @@ def load(folder: str | None, source: Source = "any", *, jump: float, lost: float
     place = Path(folder)
     if not place.is_dir():
         raise InputError(f"data must be a folder with the recording and the URDF, got {folder!r}")
-    robot = Robot.from_urdf(_only(place, ["*.urdf"], "URDF"))
+    robot = Robot.from_urdf(_find_only(place, ["*.urdf"], "URDF"))
     kinds = {"archive": (["*.npz"], ARCHIVE), "bag": (["*/metadata.yaml", "*.mcap"], BAG)}
     check_member("source", source, ("any", *kinds))
     chosen = [source] if source != "any" else list(kinds)
     found = next((k for k in chosen if any(list(place.glob(p)) for p in kinds[k][0])), chosen[0])
     patterns, mapping = kinds[found]
-    path = _only(place, patterns, "recording")
+    path = _find_only(place, patterns, "recording")
     log = read_log(path.parent if path.name == "metadata.yaml" else path, Mapping.parse(mapping))
-    return LeggedLog(log, robot, _truth(log, jump, lost))
+    return LeggedLog(log, robot, _get_truth(log, jump, lost))
 
 
-def _only(place: Path, patterns: list[str], what: str) -> Path:
-    """The first file in a folder that fits; `FileFormatError` if there is none or several do."""
+def _find_only(place: Path, patterns: list[str], what: str) -> Path:
+    """Return the only file of the first pattern that fits.
+
+    Raises:
+        FileFormatError: No file fits, or several do.
+    """
     for pattern in patterns:
         files = sorted(place.glob(pattern))
         if len(files) > 1:
@@ -138,17 +159,17 @@ def _only(place: Path, patterns: list[str], what: str) -> Path:
     raise FileFormatError(f"{place} holds no {what} ({' or '.join(patterns)}); see {ORIGIN}")
 
 
-def euler(quaternions: Array) -> Array:
-    """Roll, pitch and yaw (n, 3) in rad, the yaw without jumps."""
+def convert_to_euler(quaternions: Array) -> Array:
+    """Return roll, pitch and yaw (n, 3) of quaternions (n, 4), rad, the yaw without jumps."""
     angles = Rotation.from_quat(quaternions).as_euler("ZYX")[:, ::-1].copy()
     angles[:, 2] = np.unwrap(angles[:, 2])
     return np.asarray(angles)
 
 
-def _truth(log: Log, jump: float, lost: float) -> MotionCapture:
+def _get_truth(log: Log, jump: float, lost: float) -> MotionCapture:
     position, orientation = log["position"], log["orientation"]
     times = uniform_stamps(position.times)
-    angles = euler(orientation.values)
+    angles = convert_to_euler(orientation.values)
     speed = np.linalg.norm(np.diff(position.values, axis=0), axis=1) / np.diff(times)
     good = np.ones(len(times), dtype=bool)
     for k in np.flatnonzero(speed > jump):

@@ -1,13 +1,13 @@
-"""A way to estimate a base: how far it is from motion capture, and whether it knows that."""
+"""Each way to estimate a base is scored by its errors against motion capture, and by its NEES."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from hybridctl.experiments.legged.recording import FEET, LeggedLog, MotionCapture, euler
+from hybridctl.experiments.legged.recording import FEET, LeggedLog, MotionCapture, convert_to_euler
 
 from hybridctl.base.checks import Array
 from hybridctl.estimation import Estimate, Record
@@ -18,49 +18,59 @@ from hybridctl.legged.readings import Readings
 from hybridctl.legged.rotation import matrix, quaternion
 
 
-def odometry(
+def run_odometry(
     estimator: BaseEstimator, readings: Readings, orientation: Array, position: Array
 ) -> Track:
-    """The root over the foot that bears more, which is held where it is until the other does.
+    """Return the root over the foot with the greater force, which stays in place meanwhile.
 
-    orientation (4,), position (3,): of the root at the first row of angles.
+    Args:
+        estimator: Kinematics of the robot.
+        readings: Joint angles and forces of the feet.
+        orientation: Quaternion of the root at the first row of angles (4,).
+        position: Position of the root there (3,), m.
     """
     timed, kinematics = estimator.readings(readings), estimator.base.kinematics
     feet, angles = list(timed.loads), timed.angles
     loads = np.hstack([timed.loads[foot].hold_last(angles.times) for foot in feet])
-    bearing = np.argmax(loads, axis=1)
+    stance = np.argmax(loads, axis=1)
     inner, offset = kinematics.base  # inertial frame in the root
     turn, place = matrix(orientation), np.array(position, dtype=np.float64)
-    held_foot = turn, place
+    foot_pose = turn, place
     turns, places, last = [], [], -1
-    for row, k in zip(angles.values, bearing, strict=True):
-        seen = dict(zip(feet, kinematics(row, feet), strict=True))
-        own = {f: (inner @ s.rotation, offset + inner @ s.position) for f, s in seen.items()}
+    for row, k in zip(angles.values, stance, strict=True):
+        poses = dict(zip(feet, kinematics(row, feet), strict=True))
+        own = {f: (inner @ p.rotation, offset + inner @ p.position) for f, p in poses.items()}
         if k != last:
             if last >= 0:
-                turn, place = _root(*held_foot, *own[feet[last]])
+                turn, place = _locate_root(*foot_pose, *own[feet[last]])
             c, s = own[feet[k]]
-            held_foot, last = (turn @ c, place + turn @ s), k
-        turn, place = _root(*held_foot, *own[feet[k]])
+            foot_pose, last = (turn @ c, place + turn @ s), k
+        turn, place = _locate_root(*foot_pose, *own[feet[k]])
         turns.append(quaternion(turn))
         places.append(place)
-    return Track(angles.times, np.array(places), euler(np.array(turns)), None)
+    return Track(angles.times, np.array(places), convert_to_euler(np.array(turns)), None)
 
 
-def _root(foot_turn: Array, foot_place: Array, c: Array, s: Array) -> tuple[Array, Array]:
-    """The root that sees a foot, held there, in rotation c and position s."""
+def _locate_root(foot_turn: Array, foot_place: Array, c: Array, s: Array) -> tuple[Array, Array]:
+    """Return the pose of the root, in whose frame a foot has rotation c and position s."""
     turn = foot_turn @ c.T
     return turn, foot_place - turn @ s
 
 
-Begin = Callable[[BaseEstimator, Estimate], Estimate]
+Begin: TypeAlias = Callable[[BaseEstimator, Estimate], Estimate]
+"""Changes the estimate at the start."""
 
 
 @dataclass(frozen=True, eq=False)
 class Track:
-    """Poses of the root: times (n,), position (n, 3), Euler angles (n, 3), covariance (n, 9, 9).
+    """Poses of the root.
 
-    covariance is None where a method claims none.
+    Attributes:
+        times: Times (n,), s.
+        position: Positions in the world (n, 3), m.
+        angles: Roll, pitch and yaw (n, 3), rad.
+        covariance: Covariance (n, 9, 9) of angles, position and velocity; None if the method has
+            none.
     """
 
     times: Array
@@ -71,10 +81,15 @@ class Track:
 
 @dataclass(frozen=True, eq=False)
 class BaseErrors:
-    """Errors at the rows with truth: times (n,), position (n, 3) in m, angles (n, 3) in rad.
+    """Errors at the rows with truth.
 
-    nees (n,): of the position, None without covariance. spread (n, 4): claimed standard deviations
-    of the position in m and of the yaw in rad.
+    Attributes:
+        times: Times (n,), s.
+        position: Errors of the position (n, 3), m.
+        angles: Errors of roll, pitch and yaw (n, 3), rad.
+        nees: Normalised estimation error squared of the position (n,); None without covariance.
+        spread: Standard deviations (n, 4) of the position (m) and the yaw (rad); None without
+            covariance.
     """
 
     times: Array
@@ -84,8 +99,8 @@ class BaseErrors:
     spread: Array | None
 
 
-def errors(track: Track, truth: MotionCapture) -> BaseErrors:
-    """Errors of a track at the rows of truth that are good and not before it."""
+def compute_errors(track: Track, truth: MotionCapture) -> BaseErrors:
+    """Return the errors of a track at the rows of truth that are good and not before it."""
     rows = np.flatnonzero(truth.good & (truth.times >= track.times[0] - 1e-6))
     at = np.clip(track.times.searchsorted(truth.times[rows] + 1e-6) - 1, 0, None)
     position = track.position[at] - truth.position[rows]
@@ -100,32 +115,43 @@ def errors(track: Track, truth: MotionCapture) -> BaseErrors:
     return BaseErrors(truth.times[rows], position, angles, nees, spread)
 
 
-def judged(found: BaseErrors, walk: float) -> dict[str, Any]:
-    """Root mean squares in m and rad over all, and from the time `walk` on; mean NEES of 3."""
+def summarize_errors(found: BaseErrors, walk: float) -> dict[str, Any]:
+    """Return root mean squares (m, rad) and mean NEES, over all and from a time on.
+
+    Args:
+        found: Errors of a track.
+        walk: Time at which the robot begins to walk, s.
+    """
     walking = found.times >= walk
     return {
-        "position_rmse": rms(found.position),
-        "position_rmse_walk": rms(found.position[walking]),
+        "position_rmse": compute_rms(found.position),
+        "position_rmse_walk": compute_rms(found.position[walking]),
         "final_position_error": float(np.linalg.norm(found.position[-1])),
-        "roll_rmse": rms(found.angles[:, 0]),
-        "pitch_rmse": rms(found.angles[:, 1]),
-        "yaw_rmse": rms(found.angles[:, 2]),
-        "yaw_rmse_walk": rms(found.angles[walking, 2]),
+        "roll_rmse": compute_rms(found.angles[:, 0]),
+        "pitch_rmse": compute_rms(found.angles[:, 1]),
+        "yaw_rmse": compute_rms(found.angles[:, 2]),
+        "yaw_rmse_walk": compute_rms(found.angles[walking, 2]),
         "mean_nees": None if found.nees is None else float(found.nees.mean()),
         "mean_nees_walk": None if found.nees is None else float(found.nees[walking].mean()),
     }
 
 
-def rms(errors: Array) -> float:
-    """The root mean square of numbers (n,), or of the lengths of rows (n, 3)."""
+def compute_rms(errors: Array) -> float:
+    """Return the root mean square of numbers (n,), or of the norms of rows (n, 3)."""
     square = errors**2 if errors.ndim == 1 else (errors**2).sum(axis=1)
     return float(np.sqrt(square.mean()))
 
 
 class BaseOutcome(NamedTuple):
-    """What came of one way to estimate the base: errors, the track, and the filter's result.
+    """The outcome of one way to estimate the base.
 
-    touchdowns: by side.
+    Attributes:
+        name: Name of the way.
+        errors: Errors of the track.
+        track: Poses of the root.
+        result: Result of the filter; None without a filter.
+        settings: Settings of the filter; None without a filter.
+        touchdowns: Number of touchdowns by side; empty without a filter.
     """
 
     name: str
@@ -136,7 +162,7 @@ class BaseOutcome(NamedTuple):
     touchdowns: dict[str, int] = {}  # noqa: RUF012 read only
 
 
-def filtered(
+def run_filter(
     name: str,
     settings: BaseSettings,
     recording: LeggedLog,
@@ -146,13 +172,19 @@ def filtered(
     orientation: Sequence[float] | None = None,
     readings: Readings | None = None,
 ) -> BaseOutcome:
-    """The filter on a recording, begun at the first true position and heading.
+    """Return the outcome of the filter, which starts at the first true position and heading.
 
-    signals: whether contacts change. begin: changes the estimate at the start. orientation: of
-    the root at the start, instead of that by gravity. readings: instead of those recorded.
+    Args:
+        name: Name of the outcome.
+        settings: Settings of the filter.
+        recording: Recording with its truth.
+        signals: Whether contacts change by forces.
+        begin: Changes the estimate at the start; None for no change.
+        orientation: Quaternion of the root at the start (4,); None for that by gravity.
+        readings: Readings instead of the recorded ones; None for those.
     """
     estimator, truth = settings.build(recording.robot), recording.truth
-    given = recording.readings(estimator) if readings is None else readings
+    given = recording.get_readings(estimator) if readings is None else readings
     heading, position = float(truth.angles[0, 2]), truth.position[0]
     first = estimator.start(given, heading=heading, position=position, orientation=orientation)
     if begin is not None:
@@ -164,14 +196,20 @@ def filtered(
         silent = {n: s.select_rows(np.zeros(len(s), dtype=bool)) for n, s in forces.items()}
         record = Record({ANGLES: record.channels[ANGLES], **silent}, record.inputs)
     result = estimator.run_record(record, first)
-    track = tracked(estimator, record, [s.estimate for s in result.steps if s.channel == ANGLES])
+    track = track_root(estimator, record, [s.estimate for s in result.steps if s.channel == ANGLES])
     changes = estimator.contact_changes(result)
     downs = dict(zip(("left", "right"), (changes[foot][0] for foot in FEET), strict=True))
-    return BaseOutcome(name, errors(track, truth), track, result, settings, downs)
+    return BaseOutcome(name, compute_errors(track, truth), track, result, settings, downs)
 
 
-def tracked(estimator: BaseEstimator, record: Record, estimates: Sequence[Estimate]) -> Track:
-    """The root along estimates of a record."""
+def track_root(estimator: BaseEstimator, record: Record, estimates: Sequence[Estimate]) -> Track:
+    """Return the root along estimates.
+
+    Args:
+        estimator: Estimator of the base.
+        record: Record with the measured angular velocity.
+        estimates: Estimates of the inertial frame, in order.
+    """
     inputs = [record.input(estimate.time) for estimate in estimates]
     roots = [
         estimator.root(e, None if u is None else u[:3])
@@ -180,6 +218,6 @@ def tracked(estimator: BaseEstimator, record: Record, estimates: Sequence[Estima
     return Track(
         np.array([root.time for root in roots]),
         np.array([root.position for root in roots]),
-        euler(np.array([root.orientation for root in roots])),
+        convert_to_euler(np.array([root.orientation for root in roots])),
         np.array([root.covariance for root in roots]),
     )

@@ -1,4 +1,4 @@
-"""Figures of the RRR-door experiment, like 5.4 to 5.9 of the thesis."""
+"""The figures of the door experiment are those of the thesis, 5.4 to 5.9."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from hybridctl.experiments.contacts.closed_form import draw_contacts
 from hybridctl.experiments.rrr_door.laws import DoorRuns
-from hybridctl.experiments.rrr_door.reference import foot_motion, slide_motion
+from hybridctl.experiments.rrr_door.reference import compute_foot, compute_slide
 from hybridctl.robots.rrr_door import DoorParameters
 from numpy.typing import NDArray
 
@@ -33,10 +33,17 @@ from hybridctl.hybrid.trajectory import HybridTrajectory
 
 NAMES = ("shoulder", "elbow", "wrist", "hinge")
 PERIOD = 2e-3
+"""Sampling period of curves, s: finer than a pixel of a run of 2 s."""
 
 
 def draw_all(parameters: DoorParameters, runs: DoorRuns, folder: RunFolder) -> None:
-    """Save every figure of the experiment."""
+    """Draw every figure of the experiment, and write the motion for the page.
+
+    Args:
+        parameters: Parameters of arm and door.
+        runs: The reference and two runs beside it.
+        folder: Folder of the results.
+    """
     if len(runs.reference.arcs) == 2:
         draw_task_space(parameters, runs, folder)
     draw_states(runs, folder)
@@ -50,21 +57,31 @@ def draw_all(parameters: DoorParameters, runs: DoorRuns, folder: RunFolder) -> N
 
 
 def draw_task_space(parameters: DoorParameters, runs: DoorRuns, folder: RunFolder) -> None:
-    """Foot in the world before the event, along the door after it (Fig. 5.4)."""
-    ante, post = (_motions(runs.plant, arc) for arc in runs.reference.arcs)
-    z = np.array([foot_motion(parameters, *motion) for motion in ante[1]])
+    """Draw the foot in the world before the event, along the door after it (Fig. 5.4).
+
+    Args:
+        parameters: Parameters of arm and door.
+        runs: Runs whose reference has one event.
+        folder: Folder of the results.
+    """
+    ante, post = (_sample_motion(runs.plant, arc) for arc in runs.reference.arcs)
+    z = np.array([compute_foot(parameters, *motion) for motion in ante[1]])
     angle = np.array([[part[:3].sum() for part in motion] for motion in ante[1]])
-    slide = np.array([slide_motion(parameters, *motion) for motion in post[1]])
+    slide = np.array([compute_slide(parameters, *motion) for motion in post[1]])
     door = np.array([[part[3] for part in motion] for motion in post[1]])
     event = runs.reference.events[0].time
     before, after = (ante[0], ante[0] <= event), (post[0], post[0] >= event)
     panels = [
-        [_derivative_panel("x", "m", *before, z.real)],
-        [_derivative_panel("y", "m", *before, z.imag)],
-        [_derivative_panel("theta", "rad", *before, angle)],
+        [
+            _make_derivative_panel("x", "m", *before, z.real),
+            _make_derivative_panel("s along door", "m", *after, slide),
+        ],
+        [
+            _make_derivative_panel("y", "m", *before, z.imag),
+            _make_derivative_panel("door angle", "rad", *after, door),
+        ],
+        [_make_derivative_panel("theta", "rad", *before, angle)],
     ]
-    panels[0].append(_derivative_panel("s along door", "m", *after, slide))
-    panels[1].append(_derivative_panel("door angle", "rad", *after, door))
     series(
         folder / "figures/reference_task_space.png",
         panels,
@@ -72,8 +89,13 @@ def draw_task_space(parameters: DoorParameters, runs: DoorRuns, folder: RunFolde
     )
 
 
-def _motions(plant: HybridSystem, arc: Arc) -> tuple[Array, list[tuple[Array, Array, Array]]]:
-    times = np.linspace(arc.start, arc.end, int((arc.end - arc.start) / PERIOD) + 2)
+def _sample_times(arc: Arc) -> Array:
+    return np.linspace(arc.start, arc.end, int((arc.end - arc.start) / PERIOD) + 2)
+
+
+def _sample_motion(plant: HybridSystem, arc: Arc) -> tuple[Array, list[tuple[Array, Array, Array]]]:
+    """Return times of an arc, with angles, rates and accelerations (4,) of the joints there."""
+    times = _sample_times(arc)
     field = plant.mode(arc.mode).field
     result = []
     for t in map(float, times):
@@ -82,10 +104,18 @@ def _motions(plant: HybridSystem, arc: Arc) -> tuple[Array, list[tuple[Array, Ar
     return times, result
 
 
-def _derivative_panel(
+def _make_derivative_panel(
     name: str, unit: str, times: Array, inside: NDArray[np.bool_], values: Array
 ) -> Panel:
-    """A coordinate with its velocity and acceleration (n, 3); the extension is dashed."""
+    """Return the panel of a coordinate with its velocity and acceleration.
+
+    Args:
+        name: Name of the coordinate.
+        unit: Its unit.
+        times: Times (n,), s.
+        inside: Which of them are part of the run (n,); the curves are dashed at the others.
+        values: Coordinate, velocity and acceleration (n, 3).
+    """
     kinds = (
         (f"value [{unit}]", REFERENCE),
         (f"velocity [{unit}/s]", TRACKING),
@@ -99,36 +129,36 @@ def _derivative_panel(
 
 
 def draw_states(runs: DoorRuns, folder: RunFolder) -> None:
-    """Joint positions and velocities, with the extended arcs dashed (Fig. 5.6)."""
+    """Draw joint positions and velocities, with the extended arcs dashed (Fig. 5.6)."""
 
-    def panel(label: str, column: int) -> Panel:
-        followed = _run_lines(runs.tracking, column, "states", label="tracking")
-        return Panel(label, [*_reference_lines(runs.reference, column, "states"), *followed])
+    def make_panel(label: str, column: int) -> Panel:
+        followed = _make_run_lines(runs.tracking, column, "states", label="tracking")
+        return Panel(label, [*_make_reference_lines(runs.reference, column, "states"), *followed])
 
     panels = [
-        [panel(f"{name} [rad]", i), panel(f"{name} rate [rad/s]", i + 4)]
+        [make_panel(f"{name} [rad]", i), make_panel(f"{name} rate [rad/s]", i + 4)]
         for i, name in enumerate(NAMES)
     ]
     title = "States: reference with its extensions (dashed), and tracking"
-    series(folder / "figures/states.png", panels, title=title, bands=_bands(runs.tracking))
+    series(folder / "figures/states.png", panels, title=title, bands=_make_bands(runs.tracking))
 
 
 def draw_inputs(runs: DoorRuns, folder: RunFolder) -> None:
-    """Torques of the three joints, with those of the conventional error (Fig. 5.7)."""
+    """Draw the torques of the three joints under both kinds of error (Fig. 5.7)."""
     panels = []
     for i, name in enumerate(NAMES[:3]):
         lines = [
-            *_run_lines(runs.conventional, i, "inputs", label="conventional", color=BASELINE),
-            *_reference_lines(runs.reference, i, "inputs"),
-            *_run_lines(runs.tracking, i, "inputs", label="spreading"),
+            *_make_run_lines(runs.conventional, i, "inputs", label="conventional", color=BASELINE),
+            *_make_reference_lines(runs.reference, i, "inputs"),
+            *_make_run_lines(runs.tracking, i, "inputs", label="spreading"),
         ]
         panels.append([Panel(f"{name} torque [N m]", lines)])
     title = "Inputs: reference, and both kinds of feedback"
-    series(folder / "figures/inputs.png", panels, title=title, bands=_bands(runs.tracking))
+    series(folder / "figures/inputs.png", panels, title=title, bands=_make_bands(runs.tracking))
 
 
 def draw_errors(runs: DoorRuns, folder: RunFolder) -> None:
-    """Norm of the error over all states, with and without reference spreading."""
+    """Draw the norm of the error over all states, with and without reference spreading."""
     spread, clock, conventional = runs.spread_error, runs.clock_error, runs.conventional_error
     lines = [
         Line(conventional.times, conventional.norms, "conventional error, fed back", BASELINE),
@@ -137,48 +167,57 @@ def draw_errors(runs: DoorRuns, folder: RunFolder) -> None:
     ]
     panel = Panel("|error| [rad, rad/s]", lines, log=True, legend="lower left")
     title = "Tracking error with and without reference spreading"
-    bands = _bands(runs.tracking)
+    bands = _make_bands(runs.tracking)
     series(folder / "figures/errors.png", [[panel]], title=title, bands=bands)
 
 
 def draw_snapshots(parameters: DoorParameters, runs: DoorRuns, folder: RunFolder) -> None:
-    """Arm and door of reference and tracking at start, events and end (Fig. 5.9)."""
+    """Draw arm and door of reference and tracking at start, events and end (Fig. 5.9).
+
+    Args:
+        parameters: Parameters of arm and door.
+        runs: Reference and tracking.
+        folder: Folder of the results.
+    """
     planned = [event.time for event in runs.reference.events]
     last, end = planned[-1], runs.reference.nominal.end
     met = runs.tracking.events[-1].time if runs.tracking.events else last
     times = sorted({0.0, 0.5 * planned[0], *planned, met, 0.5 * (last + end), end})
     snapshots(
         folder / "figures/snapshots.png",
-        [(f"t = {t:.3f} s", _poses(parameters, runs, t)) for t in times],
+        [(f"t = {t:.3f} s", _make_poses(parameters, runs, t)) for t in times],
         title="Reference (orange) and tracking (blue)",
     )
 
 
 def write_scene(parameters: DoorParameters, runs: DoorRuns, folder: RunFolder) -> None:
-    """Write the motion of reference and tracking, for the page."""
+    """Write the motion of reference and tracking, for the page.
 
-    def shape(x: Array) -> list[Array]:
-        return outline(parameters, x[:4])
+    Args:
+        parameters: Parameters of arm and door.
+        runs: Reference and tracking.
+        folder: Folder of the results.
+    """
+
+    def draw_shape(x: Array) -> list[Array]:
+        return compute_outline(parameters, x[:4])
 
     movers = [
-        Mover("reference", runs.reference.nominal, shape, REFERENCE),
-        Mover("tracking", runs.tracking, shape, TRACKING, runs.plant),
+        Mover("reference", runs.reference.nominal, draw_shape, REFERENCE),
+        Mover("tracking", runs.tracking, draw_shape, TRACKING, runs.plant),
     ]
     write_motion(folder, [Scene("Arm and door, seen from above", movers)])
 
 
-def _poses(parameters: DoorParameters, runs: DoorRuns, t: float) -> list[Pose]:
+def _make_poses(parameters: DoorParameters, runs: DoorRuns, t: float) -> list[Pose]:
+    looks = ((runs.reference.nominal, REFERENCE, 0.6), (runs.tracking, TRACKING, 1.0))
     return [
-        Pose(outline(parameters, run(t)[:4]), color, alpha)
-        for run, color, alpha in (
-            (runs.reference.nominal, REFERENCE, 0.6),
-            (runs.tracking, TRACKING, 1.0),
-        )
+        Pose(compute_outline(parameters, run(t)[:4]), color, alpha) for run, color, alpha in looks
     ]
 
 
-def outline(p: DoorParameters, q: Array) -> list[Array]:
-    """Polylines (n, 2) of arm, foot and door in the world."""
+def compute_outline(p: DoorParameters, q: Array) -> list[Array]:
+    """Return the polylines (n, 2) of arm, foot and door in the world, m, at angles q (4,)."""
     turns = np.exp(1j * np.cumsum(q[:3]))
     elbow = p.upper_arm_length * turns[0]
     wrist = elbow + p.forearm_length * turns[1]
@@ -190,11 +229,17 @@ def outline(p: DoorParameters, q: Array) -> list[Array]:
     return [np.column_stack([np.real(shape), np.imag(shape)]) for shape in shapes]
 
 
-def _reference_lines(reference: Reference, column: int, what: str) -> list[Line]:
+def _evaluate_arc(arc: Arc, times: Array, column: int, what: str) -> Array:
+    """Return a column of the "states" or "inputs" of an arc at times (n,)."""
+    return (arc(times) if what == "states" else arc.input(times))[:, column]
+
+
+def _make_reference_lines(reference: Reference, column: int, what: str) -> list[Line]:
+    """Return the curve of a column of the reference, whose extensions are dashed."""
     lines = []
     for arc, nominal in zip(reference.arcs, reference.nominal.arcs, strict=True):
-        times = np.linspace(arc.start, arc.end, int((arc.end - arc.start) / PERIOD) + 2)
-        values = (arc(times) if what == "states" else arc.input(times))[:, column]
+        times = _sample_times(arc)
+        values = _evaluate_arc(arc, times, column, what)
         inside = (times >= nominal.start) & (times <= nominal.end)
         label = "reference" if arc is reference.arcs[0] else None
         lines.append(Line(times[inside], values[inside], label, REFERENCE))
@@ -203,20 +248,16 @@ def _reference_lines(reference: Reference, column: int, what: str) -> list[Line]
     return lines
 
 
-def _run_lines(
+def _make_run_lines(
     run: HybridTrajectory, column: int, what: str, *, label: str, color: str = TRACKING
 ) -> list[Line]:
+    """Return the curves of a column of a run, one for each arc; the first has the label."""
     return [
-        Line(
-            times,
-            (arc(times) if what == "states" else arc.input(times))[:, column],
-            label if arc.index == 0 else None,
-            color,
-        )
+        Line(times, _evaluate_arc(arc, times, column, what), None if arc.index else label, color)
         for arc, times in run.sampled(PERIOD)
     ]
 
 
-def _bands(run: HybridTrajectory) -> list[Band]:
-    """One shaded band per arc."""
+def _make_bands(run: HybridTrajectory) -> list[Band]:
+    """Return a shaded band for each arc."""
     return mode_bands([(arc.start, arc.end, arc.mode) for arc in run.arcs])

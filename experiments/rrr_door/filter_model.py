@@ -1,4 +1,4 @@
-"""Filter model of the door rig: an arm that pushes a door open, seen by its joint encoders."""
+"""A filter on joint encoders and torques estimates an arm that pushes a door open."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from hybridctl.estimation.filter_model import (
 from hybridctl.estimation.measurement import coordinates
 from hybridctl.estimation.noise import Noise
 
-# Softer gains than the experiment's, whose feedback is continuous: torques are held for 10 ms.
+# Gains are softer than the experiment's, whose feedback is continuous: here an input is held for
+# 10 ms.
 TRACKING = experiment.Config(
     position_gains_ante=(8.0, 8.0, 0.2),
     velocity_gains_ante=(8.0, 3.0, 0.2),
@@ -38,12 +39,21 @@ TRACKING = experiment.Config(
 
 @dataclass(frozen=True)
 class DoorSettings(FilterSettings):
-    """The door experiment, tracked with reference spreading by torques held between samples.
+    """The door experiment, tracked with reference spreading by torques with a zero-order hold.
 
-    begin: of the log, in s after the start of the reference. angle_noise: of the encoders, rad;
-    torque_noise: of the arm's joints, N m sqrt(s); reset_noise: of their impulses, N m s;
-    guard_noise: of the place of the door's face, m. force: whether synthetic logs have the normal
-    forces of the corners, which are used wherever a log has them: on, off and noise in N.
+    Attributes:
+        duration: Duration of a synthetic log, s.
+        particles: Number of particles of the filters that have some.
+        begin: Begin of the log, s after the start of the reference.
+        angle_noise: Standard deviation of the encoders, rad.
+        torque_noise: Noise of the torques of the arm's joints, N m sqrt(s).
+        reset_noise: Standard deviation of the impulses of the arm's joints, N m s.
+        guard_noise: Standard deviation of the place of the door's face, m.
+        force: Whether synthetic logs have the normal forces of the corners. They are used wherever
+            a log has them.
+        force_on: Force from which on a corner counts as closed, N.
+        force_off: Force below which a corner counts as open, N.
+        force_noise: Standard deviation of the forces in synthetic logs, N.
     """
 
     duration: float = 2.0
@@ -68,7 +78,7 @@ class DoorSettings(FilterSettings):
 
 
 def door_model(settings: DoorSettings) -> FilterModel:
-    """State: joint angles and rates (8,); measured: the angles; input: the arm's torques."""
+    """Return the filter model: state of angles and rates (8,), measured angles, torques (3,)."""
     angles = LogChannel("joints", JOINTS, "rad")
     encoders = coordinates("joints", range(4), settings.angle_noise**2 * np.eye(4))
     impulse = settings.reset_noise**2 * np.eye(3)
@@ -83,32 +93,29 @@ def door_model(settings: DoorSettings) -> FilterModel:
         guard_noise=surface_noise(contacts(), settings.guard_noise),
         speeds=np.full(4, 5.0),
         states=(*JOINTS, *(f"{joint} rate" for joint in JOINTS)),
-        scenario=lambda: _tracking(settings),
+        scenario=lambda: _make_scenario(settings),
         shown_names=(
             *(f"{joint} [rad]" for joint in JOINTS),
             *(f"{joint} [rad/s]" for joint in JOINTS),
         ),
         inputs=LogChannel("torque", JOINTS[:3], "Nm"),
-        signals=_signals(settings),
+        signals=_make_signals(settings),
     )
 
 
-def _tracking(settings: DoorSettings) -> Scenario:
-    """The experiment from `begin` on, with an arm that is off the reference."""
+def _make_scenario(settings: DoorSettings) -> Scenario:
+    """Return the experiment from `begin` on, with an arm that starts beside the reference."""
     _, _, reference = experiment.scene(TRACKING)
     policy = ReferenceSpreading(reference, experiment.schedule(TRACKING, reference))
     spread = np.array([0.01, 0.01, 0.01, 0.0, 0.02, 0.02, 0.02, 0.0])
     return Scenario(reference.nominal(settings.begin), spread, settings.begin, policy)
 
 
-def _signals(settings: DoorSettings) -> Mapping[LogChannel, ContactSignal]:
+def _make_signals(settings: DoorSettings) -> Mapping[LogChannel, ContactSignal]:
+    on, off = settings.force_on, settings.force_off
     return {
         LogChannel(f"force {corner}", ("normal",), "N"): ContactSignal(
-            f"force {corner}",
-            settings.force_on,
-            settings.force_off,
-            f"{corner} closes",
-            f"{corner} opens",
+            f"force {corner}", on, off, f"{corner} closes", f"{corner} opens"
         )
         for corner in CORNERS
     }

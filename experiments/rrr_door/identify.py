@@ -1,15 +1,15 @@
-"""Find parameters for the RRR-door model, which the thesis does not print.
+"""Parameters of the door, which the thesis does not print, meet the numbers that it does print.
 
     python -m hybridctl.experiments.rrr_door.identify --seed 0 --generations 40
 
-What is published: the ante-impact task-space state (5.26), the impulses that it gives (Table
-5.1), and the micro-events of one perturbed run (Table 5.2). For any choice of the free
-parameters below, two more (door inertia, lateral offset of the foot's centre of mass) are solved
-so that the impulses of Table 5.1 are met exactly. Differential evolution then looks among the
-free ones for a perturbed run that no contact would have to pull in, that is near Table 5.2, and
-whose spread error stays small between the touches. These two pull apart: `--error-weight` says
-what a unit of the error (rad, rad/s together) costs, where 0.01 s off a touch costs 1. The result
-is one plausible choice, not the robot of the thesis.
+Published are the ante-impact task-space state (5.26), the impulses that it gives (Table 5.1), and
+the micro-events of one perturbed run (Table 5.2). For any choice of the free parameters below, two
+more (door inertia, lateral offset of the foot's centre of mass) are solved so that the impulses of
+Table 5.1 are met exactly. Differential evolution then looks among the free ones for a perturbed
+run in which no contact pulls, that is near Table 5.2, and whose spread error stays small between
+the touches. The last two pull apart: `--error-weight` is the cost of a unit of the error (rad and
+rad/s together), where a touch that is off by 0.01 s costs 1. The result is one plausible choice,
+not the robot of the thesis.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import argparse
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
-from hybridctl.experiments.rrr_door.laws import law, run_beside
-from hybridctl.experiments.rrr_door.reference import CLOSED, Design, build, impact_state
+from hybridctl.experiments.rrr_door.laws import make_law, run_beside
+from hybridctl.experiments.rrr_door.reference import CLOSED, Design, build, find_impact_state
 from hybridctl.experiments.rrr_door.tracking import (
     PERTURBATION,
     PUBLISHED_REFERENCE,
     PUBLISHED_TRACKING,
     Config,
-    least_force,
+    measure_contacts,
     schedule,
 )
 from hybridctl.robots.rrr_door import DoorParameters, contacts, robot, system
@@ -58,12 +58,21 @@ FREE = {  # least value, where the search begins, greatest value
 }
 BOUNDS = {name: (low, high) for name, (low, _, high) in FREE.items()}
 START = {name: start for name, (_, start, _) in FREE.items()}
-MARGIN = 1.0  # N, wanted between any contact force and zero
+MARGIN = 1.0
+"""Least contact force without a penalty, N."""
 
 
 @dataclass(frozen=True)
 class CandidateRun:
-    """A tracked run of one candidate."""
+    """A tracked run of one candidate.
+
+    Attributes:
+        touches: Times of the events, s.
+        impulses: Positive impulses of the corners, event by event, N s.
+        least_force: Least contact force of the run and its reference, N.
+        peak_error: Peak of the spread error, rad and rad/s together.
+        split: Whether corner 1 touches first, corner 2 second, and nothing else happens.
+    """
 
     touches: tuple[float, ...]
     impulses: tuple[float, ...]
@@ -72,8 +81,8 @@ class CandidateRun:
     split: bool
 
 
-def complete(free: dict[str, float]) -> DoorParameters:
-    """Parameters with the two solved ones, and links of evenly spread mass."""
+def solve_parameters(free: dict[str, float]) -> DoorParameters:
+    """Return parameters with the two that meet the impulses, and links of evenly spread mass."""
     base = DoorParameters()
     lengths = free["upper_arm_length"], free["forearm_length"]
     masses = free["upper_arm_mass"], free["forearm_mass"]
@@ -84,31 +93,36 @@ def complete(free: dict[str, float]) -> DoorParameters:
     }
     partial = replace(base, **free, **links)
 
-    def with_solved(z: Array) -> DoorParameters:
+    def make_parameters(z: Array) -> DoorParameters:
         return replace(partial, door_inertia=float(np.exp(z[0])), foot_center_right=float(z[1]))
 
-    def residual(z: Array) -> Array:
-        return impulses(with_solved(z)) - PUBLISHED_IMPULSES
-
     solution = least_squares(
-        residual, [np.log(3.0), 0.0], bounds=([np.log(0.5), -0.1], [np.log(20.0), 0.1])
+        lambda z: solve_impulses(make_parameters(z)) - PUBLISHED_IMPULSES,
+        [np.log(3.0), 0.0],
+        bounds=([np.log(0.5), -0.1], [np.log(20.0), 0.1]),
     )
-    return with_solved(solution.x)
+    return make_parameters(solution.x)
 
 
-def impulses(parameters: DoorParameters) -> Array:
-    """Impulses of the nominal impact, both corners acting, from the state (5.26)."""
+def solve_impulses(parameters: DoorParameters) -> Array:
+    """Return the impulses (2,) of the impact of both corners from the state (5.26), N s."""
     dynamics = ContactDynamics(robot(parameters), contacts(parameters))
-    q, v = impact_state(parameters, Design())
+    q, v = find_impact_state(parameters, Design())
     mass, rows = dynamics.robot.mass_matrix(q), dynamics.gap_jacobian(q)
     return np.asarray(np.linalg.solve(rows @ np.linalg.solve(mass, rows.T), -rows @ v))
 
 
 def track(parameters: DoorParameters, design: Design, rtol: float = 1e-6) -> CandidateRun:
-    """The perturbed run (5.29)-(5.31) of the experiment's own controller."""
+    """Return the perturbed run (5.29)-(5.31) under the experiment's own controller.
+
+    Args:
+        parameters: Parameters of arm and door.
+        design: Numbers of the reference.
+        rtol: Relative and absolute tolerance of the run.
+    """
     plant = system(parameters)
     reference = build(plant, parameters, design, rtol=1e-8, atol=1e-8)
-    policy = law("spreading", plant, reference, schedule(Config(), reference))
+    policy = make_law("spreading", plant, reference, schedule(Config(), reference))
     deviation, to = np.array(PERTURBATION), (rtol, rtol)
     run = run_beside(plant, reference, policy, deviation, to, end=1.5, max_events=4)
     modes = [event.mode_after for event in run.events]
@@ -116,17 +130,26 @@ def track(parameters: DoorParameters, design: Design, rtol: float = 1e-6) -> Can
     return CandidateRun(
         tuple(event.time for event in run.events),
         tuple(float(x) for event in run.events for x in event.impulses if x > 0.0),
-        min(least_force(plant, run), least_force(plant, reference.nominal)),
+        min(measure_contacts(plant, each)["least_force"] for each in (run, reference.nominal)),
         tracking_error(reference, run, "spread", 5e-3).peak,
         split,
     )
 
 
-def cost(free: dict[str, float], error_weight: float = 2.0) -> float:
-    """Distance from Table 5.2, spread error, and penalties for pulling and missing splits."""
+def compute_cost(free: dict[str, float], error_weight: float = 2.0) -> float:
+    """Return the distance from Table 5.2, plus spread error and penalties.
+
+    Args:
+        free: Free parameters by name.
+        error_weight: Cost of a unit of the spread error.
+
+    Returns:
+        The cost. A candidate whose impulses are off, whose reference or run fails, or whose impact
+        does not split, costs 100 or more, so that any one that is comparable is better.
+    """
     try:
-        parameters = complete(free)
-        mismatch = float(np.abs(impulses(parameters) - PUBLISHED_IMPULSES).max())
+        parameters = solve_parameters(free)
+        mismatch = float(np.abs(solve_impulses(parameters) - PUBLISHED_IMPULSES).max())
         if mismatch > 1e-3:
             return 1e3 * (1.0 + mismatch)
         outcome = track(parameters, Design())
@@ -145,43 +168,43 @@ def cost(free: dict[str, float], error_weight: float = 2.0) -> float:
 def identify(
     seed: int, generations: int, polish: int, error_weight: float, console: Console
 ) -> DoorParameters:
-    """The best parameters found, by so many generations or, from those in use, evaluations."""
-    names = list(BOUNDS)
+    """Return the best parameters that a search finds, to four or five digits.
 
-    def objective(z: Array) -> float:
-        return cost(dict(zip(names, map(float, z), strict=True)), error_weight)
+    Args:
+        seed: Seed of differential evolution.
+        generations: Number of its generations.
+        polish: Evaluations of a local search from the parameters in use, instead of differential
+            evolution; 0 for none.
+        error_weight: Cost of a unit of the spread error.
+        console: Where the cost of each generation is printed.
+    """
+    names, bounds = list(BOUNDS), list(BOUNDS.values())
 
-    def report(intermediate_result: object) -> None:
+    def evaluate(z: Array) -> float:
+        return compute_cost(dict(zip(names, map(float, z), strict=True)), error_weight)
+
+    def report_cost(intermediate_result: object) -> None:
         console.print(f"cost {getattr(intermediate_result, 'fun', np.nan):.4f}")
 
     if polish:
         start = [getattr(DoorParameters(), name) for name in names]
-        found = minimize(objective, start, method="Nelder-Mead", bounds=list(BOUNDS.values()),
-                         callback=report, options={"maxfev": polish, "adaptive": True})  # fmt: skip
-        return rounded(names, found.x)
-    result = differential_evolution(
-        objective,
-        list(BOUNDS.values()),
-        x0=[START[name] for name in names],
-        rng=seed,
-        maxiter=generations,
-        popsize=4,
-        init="sobol",
-        polish=False,
-        callback=report,
-        tol=0.0,
-    )
-    return rounded(names, result.x)
-
-
-def rounded(names: list[str], values: Array) -> DoorParameters:
-    """The parameters of a candidate, to four or five digits."""
-    exact = complete({name: float(f"{x:.4g}") for name, x in zip(names, values, strict=True)})
-    return DoorParameters(**{k: float(f"{v:.5g}") for k, v in asdict(exact).items()})
+        options = {"maxfev": polish, "adaptive": True}
+        result = minimize(
+            evaluate, start, method="Nelder-Mead", bounds=bounds, callback=report_cost,
+            options=options,
+        )  # fmt: skip
+    else:
+        result = differential_evolution(
+            evaluate, bounds, x0=[START[name] for name in names], rng=seed, maxiter=generations,
+            popsize=4, init="sobol", polish=False, callback=report_cost, tol=0.0,
+        )  # fmt: skip
+    rounded = {name: float(f"{x:.4g}") for name, x in zip(names, result.x, strict=True)}
+    exact = asdict(solve_parameters(rounded))
+    return DoorParameters(**{k: float(f"{v:.5g}") for k, v in exact.items()})
 
 
 def main() -> None:
-    """Identify, and print parameters and what they achieve."""
+    """Identify the parameters, and print them beside the published numbers that they meet."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--generations", type=int, default=40)
@@ -193,14 +216,13 @@ def main() -> None:
     parameters = identify(*settings, console)
     console.print(table("Parameters", ["name", "value"], list(asdict(parameters).items())))
     outcome = track(parameters, Design(), rtol=1e-9)
-    achieved = [*impulses(parameters), *outcome.touches, *outcome.impulses]
+    achieved = [*solve_impulses(parameters), *outcome.touches, *outcome.impulses]
     published = [*PUBLISHED_IMPULSES, *PUBLISHED_TOUCHES, *PUBLISHED_MICRO_IMPULSES]
     rows = [(f"{p:.4f}", f"{a:.4f}") for p, a in zip(published, achieved, strict=False)]
     console.print(table("Achieved", ["published", "found"], rows))
     gap = 1e3 * float(np.diff(outcome.touches)[0])
-    console.print(f"{gap:.1f} ms between touches, spread error {outcome.peak_error:.4f}")
+    console.print(f"{gap:.1f} ms between touches, peak spread error {outcome.peak_error:.4f}")
     console.print(f"least contact force {outcome.least_force:.3f} N")
-    console.print(f"peak spread error {outcome.peak_error:.3f}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How the door is tracked: the laws by name, and their runs off a reference."""
+"""One tracking law of each name follows the same reference of the door, with the same gains."""
 
 from __future__ import annotations
 
@@ -23,7 +23,17 @@ from hybridctl.hybrid.trajectory import HybridTrajectory
 
 @dataclass(frozen=True)
 class DoorRuns:
-    """The reference and the two tracked runs, with their errors."""
+    """The reference and two runs beside it, with their errors.
+
+    Attributes:
+        plant: System that was simulated.
+        reference: Reference that is tracked.
+        tracking: Run under reference spreading.
+        conventional: Run under tracking on the clock.
+        spread_error: Error of `tracking` against the arc of its event count, which it feeds back.
+        clock_error: Error of `tracking` on the clock.
+        conventional_error: Error of `conventional` on the clock, which it feeds back.
+    """
 
     plant: HybridSystem
     reference: Reference
@@ -34,7 +44,7 @@ class DoorRuns:
     conventional_error: TrackingError
 
 
-def law(
+def make_law(
     name: str,
     plant: HybridSystem,
     reference: Reference,
@@ -46,11 +56,22 @@ def law(
     blend: float = 0.0,
     velocities: Sequence[int] | None = None,
 ) -> Policy:
-    """The tracking law of this name.
+    """Return the tracking law of a name.
 
-    Names are "conventional", "nearest arc", "impact-invariant" and "spreading". window: of those
-    that do not count events, s. delay: with which spreading detects them, s. metric: of the nearest
-    arc. blend, velocities: of impact-invariant tracking.
+    Args:
+        name: "conventional", "nearest arc", "impact-invariant" or "spreading".
+        plant: System whose impacts the impact-invariant law projects by.
+        reference: Reference that is tracked.
+        gains: Feedback gains of its arcs.
+        window: Time before and after the planned impact in which the laws that do not count
+            events compare arcs or project errors, s; one number for both.
+        delay: Time after an event at which spreading detects it, s.
+        metric: Weights (8, 8) by which the nearest arc is found; None for all equal.
+        blend: Time over which impact-invariant tracking begins and ends its projection, s.
+        velocities: Indices of the velocities that impact-invariant tracking projects; None for all.
+
+    Returns:
+        The law. Its error is reference minus state.
     """
     if name == "conventional":
         return ClockTracking(reference, gains)
@@ -76,9 +97,21 @@ def run_beside(
     end: float | None = None,
     max_events: int = 1000,
 ) -> HybridTrajectory:
-    """The run of a policy from a start that is off the reference by a deviation (8,).
+    """Return the run of a policy from a start beside the reference.
 
-    end: in s, by default that of the reference.
+    Args:
+        system: Arm and door.
+        reference: Reference that is tracked.
+        policy: Law that tracks it.
+        deviation: Start minus start of the reference (8,), rad and rad/s.
+        tolerances: Relative and absolute tolerance of the integration.
+        method: Method of the integration.
+        progress: Called with the time that is reached, s.
+        end: End of the run, s; None for the end of the reference.
+        max_events: Number of events at which the run is given up.
+
+    Returns:
+        The run, which begins with both corners open.
     """
     start, span = reference.nominal(0.0) + deviation, (0.0, end or reference.nominal.end)
     rtol, atol = tolerances
@@ -88,7 +121,12 @@ def run_beside(
     )  # fmt: skip
 
 
-def joint_gains(springs: Array, dampers: Array) -> Array:
-    """The gain K (3, 8): torques of the arm from errors of its joints, springs and dampers (3,)."""
+def make_joint_gain(springs: Array, dampers: Array) -> Array:
+    """Return the gain K (3, 8) from state errors to torques of the arm.
+
+    Args:
+        springs: Position gains (3,), N m/rad.
+        dampers: Velocity gains (3,), N m s/rad.
+    """
     idle = np.zeros((3, 1))
     return np.hstack([np.diag(springs), idle, np.diag(dampers), idle])

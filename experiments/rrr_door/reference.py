@@ -1,10 +1,10 @@
-"""The reference of the RRR-door experiment: designed in task space, made exact by simulation.
+"""The door's reference is designed in task space and made exact by simulation.
 
 Before the event the foot follows quintics in (x, y, theta), [RS] (5.22)-(5.27). After it both
-corners stay on the door, so two coordinates remain: s, the foot along the door, and q4. (The
-thesis prints the ante-event numbers again for that segment, (5.28), so it is designed here: it
-starts from the post-impact state.) Inverse dynamics gives the feedforward; with three torques
-and two contact forces for four equations, the share of the corners is a choice.
+corners stay on the door, so two coordinates remain: s, the foot along the door, and q4. The thesis
+prints the ante-event numbers again for that segment, (5.28), so it is designed here and starts from
+the post-impact state. Inverse dynamics gives the feedforward. With three torques and two contact
+forces for four equations, the share of the corners is a choice.
 """
 
 from __future__ import annotations
@@ -51,8 +51,26 @@ Plan: TypeAlias = Callable[[History], Feedforward]
 class Design(Settings):
     """The numbers of the reference; ends of a quintic are (position, velocity, acceleration).
 
-    The ante-event ends are those of [RS] (5.26) and the extension ends those of (5.27), which
-    leaves the duration of the extension open. The post-event ones are ours.
+    Positions are in m or rad. The ante-event ends are those of [RS] (5.26) and the extension ends
+    those of (5.27), which leaves the duration of the extension open. The post-event ends are not
+    published and are chosen here.
+
+    Attributes:
+        start_x: Start of the foot in x.
+        start_y: Start of the foot in y.
+        start_angle: Start of the foot's angle.
+        impact_x: Impact of the foot in x.
+        impact_y: Impact of the foot in y.
+        impact_angle: Impact of the foot's angle.
+        extension_x: End of the extension past the impact in x.
+        extension_y: End of the extension past the impact in y.
+        extension_angle: End of the extension past the impact of the foot's angle.
+        extension: Duration of the extension, s.
+        slide_acceleration: Acceleration along the door after the impact, m/s^2.
+        door_acceleration: Acceleration of the door after the impact, rad/s^2.
+        final_slide: End of the foot along the door.
+        final_door: End of the door's angle.
+        corner_2_share: Share of the contact force that corner 2 bears.
     """
 
     start_x: tuple[float, float, float] = (0.650, 0.0, 0.0)
@@ -74,21 +92,24 @@ class Design(Settings):
 
 @dataclass(frozen=True)
 class ArcByArc:
-    """The policy of a feedforward that is planned for each arc from what has led to it."""
+    """The policy of a feedforward that is planned for each arc from the history that led to it."""
 
     plan: Plan
 
     def law(self, history: History) -> InputLaw:
-        """Feedforward of the arc, as a function of time alone."""
+        """Return the feedforward of the arc, a function of time alone."""
         torque = self.plan(history)
         return lambda t, x: torque(t)
 
 
 @dataclass(frozen=True)
 class DoorPlan(ABC):
-    """Torques of the approach, and those that are planned of what has happened from then on.
+    """A plan of torques: those of the approach, and those of each arc after an event.
 
-    end: of the reference, s.
+    Attributes:
+        end: End of the reference, s.
+        parameters: Parameters of arm and door.
+        design: Numbers of the reference.
     """
 
     end: ClassVar[float]
@@ -96,28 +117,36 @@ class DoorPlan(ABC):
     design: Design
 
     @abstractmethod
-    def after(self, history: History) -> Feedforward:
-        """The torques of an arc that begins with an event.
+    def plan_after_event(self, history: History) -> Feedforward:
+        """Return the torques of an arc that begins with an event.
 
-        Raises `InfeasibleReferenceError` where the events are not those that were planned.
+        Raises:
+            InfeasibleReferenceError: The events are not those that were planned.
         """
 
     def __call__(self, history: History) -> Feedforward:
-        """The torques of the arc that begins with this history."""
+        """Return the torques of the arc that begins with this history."""
         if history.events:
-            return self.after(history)
-        return self.torques(approach_motion(self.design))
+            return self.plan_after_event(history)
+        return self.compute_torques(make_approach(self.design))
 
-    def torques(
+    def compute_torques(
         self,
         motion: TaskMotion,
         door: BPoly | None = None,
         corner_2_share: float | None = None,
         sliding: float = 0.0,
     ) -> Feedforward:
-        """Torques of a motion of the foot, and of the door, see `inverse_dynamics`."""
-        joints = in_joints(self.parameters, motion, door)
-        return inverse_dynamics(self.dynamics, joints, corner_2_share, sliding)
+        """Return the torques of a motion of foot and door.
+
+        Args:
+            motion: Motion of the foot.
+            door: Angle of the door, rad; None where the door rests.
+            corner_2_share: See `solve_inverse_dynamics`.
+            sliding: See `solve_inverse_dynamics`.
+        """
+        joints = convert_to_joints(self.parameters, motion, door)
+        return solve_inverse_dynamics(self.dynamics, joints, corner_2_share, sliding)
 
     @cached_property
     def dynamics(self) -> ContactDynamics:
@@ -126,23 +155,29 @@ class DoorPlan(ABC):
 
 
 class ImpactPlan(DoorPlan):
-    """Torques up to the impact, and from there on with both corners on the door."""
+    """The published plan: an impact with both corners, which then stay on the door."""
 
     end = FINAL_TIME
 
-    def after(self, history: History) -> Feedforward:
-        """The torques from the impact on."""
+    def plan_after_event(self, history: History) -> Feedforward:
+        """Return the torques from the impact on.
+
+        Raises:
+            InfeasibleReferenceError: The first event does not close both corners, or there is
+                another event.
+        """
         if history.mode != CLOSED or len(history.events) > 1:
             raise InfeasibleReferenceError(
                 f"the reference must go from {OPEN} to {CLOSED} at once and stay there, but at "
                 f"t = {history.time:.6g} s it enters {history.mode}"
             )
         q, v = history.state[:4], history.state[4:]
-        slide = slide_motion(self.parameters, q, v, np.zeros(4))[:2]
+        slide = compute_slide(self.parameters, q, v, np.zeros(4))[:2]
         d = self.design
-        s = quintic([history.time, self.end], [(*slide, d.slide_acceleration), d.final_slide])
-        q4 = quintic([history.time, self.end], [(q[3], v[3], d.door_acceleration), d.final_door])
-        return self.torques(on_the_door(self.parameters, s, q4), q4, d.corner_2_share)
+        span = [history.time, self.end]
+        s = make_quintic(span, [(*slide, d.slide_acceleration), d.final_slide])
+        q4 = make_quintic(span, [(q[3], v[3], d.door_acceleration), d.final_door])
+        return self.compute_torques(make_slide(self.parameters, s, q4), q4, d.corner_2_share)
 
 
 def build(
@@ -156,23 +191,26 @@ def build(
     atol: float = 1e-11,
     progress: Callable[[float], None] | None = None,
 ) -> Reference:
-    """Simulate what a plan leads to, extend its arcs, and add the phantom arcs.
+    """Return the reference of a plan: simulated, with extended arcs and phantom arcs.
 
-    Raises `InfeasibleReferenceError` where the foot cannot reach, misses the door, or does not go
-    from event to event as planned.
+    Args:
+        system: Arm and door.
+        parameters: Their parameters.
+        design: Numbers of the reference.
+        plan: Returns the torques arc by arc.
+        phantom: Feedforward on phantom arcs.
+        rtol: Relative tolerance of the simulations.
+        atol: Absolute tolerance of the simulations.
+        progress: Called with the time that is reached, s.
+
+    Raises:
+        InfeasibleReferenceError: The foot cannot reach, misses the door, or does not go from event
+            to event as planned.
     """
     planned = plan(parameters, design)
-    q, v, _ = in_joints(parameters, approach_motion(design))(0.0)
-    nominal = simulate(
-        system,
-        OPEN,
-        np.concatenate([q, v]),
-        (0.0, planned.end),
-        ArcByArc(planned),
-        rtol=rtol,
-        atol=atol,
-        progress=progress,
-    )
+    start = np.concatenate(convert_to_joints(parameters, make_approach(design))(0.0)[:2])
+    span, policy = (0.0, planned.end), ArcByArc(planned)
+    nominal = simulate(system, OPEN, start, span, policy, rtol=rtol, atol=atol, progress=progress)
     if not nominal.events:
         raise InfeasibleReferenceError("the reference must hit the door, but misses it")
     begun = [
@@ -191,39 +229,48 @@ def build(
     )
 
 
-def impact_state(parameters: DoorParameters, design: Design) -> tuple[Array, Array]:
-    """Configuration and velocity (4,) with which the design reaches the door, [RS] (5.26)."""
-    q, v, _ = in_joints(parameters, approach_motion(design))(IMPACT_TIME)
+def find_impact_state(parameters: DoorParameters, design: Design) -> tuple[Array, Array]:
+    """Return configuration and velocity (4,) as the design reaches the door, [RS] (5.26)."""
+    q, v, _ = convert_to_joints(parameters, make_approach(design))(IMPACT_TIME)
     return q, v
 
 
-def quintic(times: Sequence[float], values: Sequence[tuple[float, float, float]]) -> BPoly:
-    """Piecewise quintic through (position, velocity, acceleration) at each time, [RS] (5.25)."""
+def make_quintic(times: Sequence[float], values: Sequence[tuple[float, float, float]]) -> BPoly:
+    """Return the quintics through (position, velocity, acceleration) at each time, [RS] (5.25)."""
     return BPoly.from_derivatives(times, values)
 
 
-def approach_motion(d: Design) -> TaskMotion:
-    """The foot before the event and past it, [RS] (5.26)-(5.27); the end is held."""
+def combine_curves(curves: Sequence[BPoly], t: float) -> tuple[Array, Array, Array]:
+    """Return position, velocity and acceleration of several curves at a time, (n,) each."""
+    y, dy, ddy = (np.array([curve(t, nu) for curve in curves]) for nu in range(3))
+    return y, dy, ddy
+
+
+def make_approach(d: Design) -> TaskMotion:
+    """Return the foot's motion before the event and past it, [RS] (5.26)-(5.27).
+
+    After the extension the foot stays at its end.
+    """
     times = [0.0, IMPACT_TIME, IMPACT_TIME + d.extension]
     curves = [
-        quintic(times, values)
+        make_quintic(times, values)
         for values in (
             (d.start_x, d.impact_x, d.extension_x),
             (d.start_y, d.impact_y, d.extension_y),
             (d.start_angle, d.impact_angle, d.extension_angle),
         )
     ]
-
-    def motion(t: float) -> tuple[Array, Array, Array]:
-        t = min(t, times[-1])
-        y, dy, ddy = (np.array([curve(t, nu) for curve in curves]) for nu in range(3))
-        return y, dy, ddy
-
-    return motion
+    return lambda t: combine_curves(curves, min(t, times[-1]))
 
 
-def on_the_door(p: DoorParameters, slide: BPoly, door: BPoly) -> TaskMotion:
-    """The foot flat on the door: s along it, q4 its angle; complex numbers rotate the plane."""
+def make_slide(p: DoorParameters, slide: BPoly, door: BPoly) -> TaskMotion:
+    """Return the motion of a foot that lies flat on the door; complex numbers rotate the plane.
+
+    Args:
+        p: Parameters of arm and door.
+        slide: Place of the foot along the door, m.
+        door: Angle of the door, rad.
+    """
     hinge = complex(*p.hinge)
 
     def motion(t: float) -> tuple[Array, Array, Array]:
@@ -251,8 +298,15 @@ class PlaneMotion(NamedTuple):
     acceleration: complex
 
 
-def foot_motion(p: DoorParameters, q: Array, v: Array, a: Array) -> PlaneMotion:
-    """The end of the foot in the world, [RS] (5.9)."""
+def compute_foot(p: DoorParameters, q: Array, v: Array, a: Array) -> PlaneMotion:
+    """Return the motion of the end of the foot in the world, [RS] (5.9).
+
+    Args:
+        p: Parameters of arm and door.
+        q: Joint angles (4,), rad.
+        v: Joint rates (4,), rad/s.
+        a: Joint accelerations (4,), rad/s^2.
+    """
     links = np.array([p.upper_arm_length, p.forearm_length, p.foot_length])
     links = links * np.exp(1j * np.cumsum(q[:3]))
     spin, turn = np.cumsum(v[:3]), np.cumsum(a[:3])
@@ -261,9 +315,16 @@ def foot_motion(p: DoorParameters, q: Array, v: Array, a: Array) -> PlaneMotion:
     )
 
 
-def slide_motion(p: DoorParameters, q: Array, v: Array, a: Array) -> tuple[float, float, float]:
-    """The end of the foot along the door, in the door's frame: s and its derivatives."""
-    foot = foot_motion(p, q, v, a)
+def compute_slide(p: DoorParameters, q: Array, v: Array, a: Array) -> tuple[float, float, float]:
+    """Return s, the end of the foot along the door in the door's frame, and its derivatives.
+
+    Args:
+        p: Parameters of arm and door.
+        q: Joint angles (4,), rad.
+        v: Joint rates (4,), rad/s.
+        a: Joint accelerations (4,), rad/s^2.
+    """
+    foot = compute_foot(p, q, v, a)
     back = np.exp(-1j * q[3])
     z = back * (foot.position - complex(*p.hinge))
     dz = back * foot.velocity - 1j * v[3] * z
@@ -271,8 +332,20 @@ def slide_motion(p: DoorParameters, q: Array, v: Array, a: Array) -> tuple[float
     return float(z.real), float(dz.real), float(ddz.real)
 
 
-def in_joints(p: DoorParameters, task: TaskMotion, door: BPoly | None = None) -> JointMotion:
-    """Joint motion of a task-space motion with the elbow at q2 > 0; the door rests without one."""
+def convert_to_joints(
+    p: DoorParameters, task: TaskMotion, door: BPoly | None = None
+) -> JointMotion:
+    """Return the joint motion of a task-space motion, with the elbow at q2 > 0.
+
+    Args:
+        p: Parameters of arm and door.
+        task: Motion of the foot.
+        door: Angle of the door, rad; None where the door rests at 0.
+
+    Returns:
+        The motion. It raises `InfeasibleReferenceError` at a time at which the wrist is out of
+        reach.
+    """
     l1, l2, l3 = p.upper_arm_length, p.forearm_length, p.foot_length
 
     def motion(t: float) -> JointState:
@@ -300,17 +373,26 @@ def in_joints(p: DoorParameters, task: TaskMotion, door: BPoly | None = None) ->
     return motion
 
 
-def inverse_dynamics(
+def solve_inverse_dynamics(
     dynamics: ContactDynamics,
     motion: JointMotion,
     corner_2_share: float | None,
     sliding: float = 0.0,
 ) -> Feedforward:
-    """Torques of a motion; with a share the door is moved by the corners, else it is let be.
+    """Return the torques of a motion in which the corners move the door, or do not touch it.
 
-    The hinge row of the equations of motion gives one equation for two contact forces; corner 2
-    bears `corner_2_share` of their sum. `sliding` is the sign of the sliding velocity, against
-    which friction acts; 0 where the corners stick without pulling sideways.
+    The hinge row of the equations of motion gives one equation for two contact forces.
+
+    Args:
+        dynamics: Dynamics of arm and door.
+        motion: Joint motion.
+        corner_2_share: Share of the sum of both forces that corner 2 bears; None where the corners
+            do not touch the door.
+        sliding: Sign of the sliding velocity, against which friction acts; 0 where the corners
+            stick without a tangential force.
+
+    Returns:
+        The torques of the arm (3,) over time, N m.
     """
     model = dynamics.robot
     friction = sliding * dynamics.friction[:, None]

@@ -1,9 +1,9 @@
-"""The RRR-door experiment: simultaneous impact of a foot on a door, tracked when it splits.
+"""Reference spreading has no error peak where an impact of both corners on a door splits in two.
 
 The reference hits the door with both corners of the foot at once. From a perturbed start the
-impact splits in two. Reference spreading compares the state with the arc of the same event
-count, and so keeps the error free of the peak that the conventional error has while reference
-and robot are on different sides of the impact. Thesis, chapter 5.
+corners touch one after the other. Reference spreading compares the state with the arc of the same
+event count. The conventional error compares them at the same time, and peaks while reference and
+robot are on different sides of the impact. Thesis, chapter 5.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 from hybridctl.experiments.rrr_door import figures
-from hybridctl.experiments.rrr_door.contact import ManoeuvrePlan, contact_modes
-from hybridctl.experiments.rrr_door.laws import DoorRuns, joint_gains, law, run_beside
+from hybridctl.experiments.rrr_door.contact import ManoeuvrePlan, get_contact_modes
+from hybridctl.experiments.rrr_door.laws import DoorRuns, make_joint_gain, make_law, run_beside
 from hybridctl.experiments.rrr_door.reference import Design, ImpactPlan, build
 from hybridctl.robots.rrr_door import DoorParameters, system, urdf
 from rich.console import Console
@@ -55,12 +55,27 @@ PUBLISHED_TRACKING = (  # Table 5.2
 class Config(Settings):
     """Settings of the experiment; the gains are (5.32)-(5.33), acting on reference minus state.
 
-    scale: of the initial perturbation (5.31). phantom: feedforward between the touches.
-    phantom_feedback: gain between the touches, around the phantom arc: the one of before the
-    event ("ante"), of after it ("post"), or "none". friction, release: another reference, in
-    which the corners have friction (`friction_coefficient`), or the foot lets go of the door
-    again, see `Manoeuvre`; both go past the thesis, and are off by default. gains: a file of gains
-    for all arcs, as `hybridctl tune` writes it, instead of those above.
+    Attributes:
+        friction: Whether the corners have friction, on a reference of `contact.Manoeuvre`. This
+            goes past the thesis.
+        release: Whether the foot lets go of the door again, on a reference of
+            `contact.Manoeuvre`. This goes past the thesis.
+        friction_coefficient: Coefficient of the corners with `friction`.
+        gains: Path of a file of gains for all arcs, as `hybridctl tune` writes it; None for the
+            gains of the settings.
+        perturbation: Start minus start of the reference (5.31), rad and rad/s.
+        scale: Factor of the perturbation.
+        position_gains_ante: Gains of the arm joints where a corner is open, N m/rad.
+        velocity_gains_ante: Gains of the arm joints where a corner is open, N m s/rad.
+        position_gains_post: Gains of the arm joints where both corners are closed, N m/rad.
+        velocity_gains_post: Gains of the arm joints where both corners are closed, N m s/rad.
+        phantom: Feedforward between the touches.
+        phantom_feedback: Gain between the touches, around the phantom arc: the one before the
+            event ("ante"), after it ("post"), or "none".
+        rtol: Relative tolerance of the tracked runs.
+        atol: Absolute tolerance of the tracked runs.
+        robot: Parameters of arm and door.
+        design: Numbers of the reference.
     """
 
     friction: bool = False
@@ -89,18 +104,18 @@ class Config(Settings):
 
     @property
     def goes_past_the_thesis(self) -> bool:
-        """Whether the reference is one that nothing is published of."""
+        """Whether the reference has friction or a release, of which nothing is published."""
         return self.friction or self.release
 
 
 def quick(config: Config) -> Config:
-    """The settings with looser tolerances."""
+    """Return the settings with looser tolerances."""
     return replace(config, rtol=1e-7, atol=1e-7)
 
 
 @experiment
 def run(config: Config, console: Console) -> Findings:
-    """Track the reference from the perturbed start, by both kinds of error."""
+    """Return the findings: runs from the perturbed start under both kinds of error."""
     began = time.perf_counter()
     end = (ManoeuvrePlan if config.goes_past_the_thesis else ImpactPlan).end
     with progress(console, 0.0, end) as begin:
@@ -111,8 +126,8 @@ def run(config: Config, console: Console) -> Findings:
 
     return Findings(
         summary,
-        printed(runs, report, summary),
-        checks(config, parameters, summary),
+        make_tables(runs, report, summary),
+        make_checks(config, parameters, summary),
         {
             "reference": runs.reference.nominal,
             "tracking": runs.tracking,
@@ -123,8 +138,16 @@ def run(config: Config, console: Console) -> Findings:
     )
 
 
-def checks(config: Config, parameters: DoorParameters, summary: Mapping[str, Any]) -> list[Check]:
-    """What spreading is worth, and that contacts push, stay closed and keep to their cones."""
+def make_checks(
+    config: Config, parameters: DoorParameters, summary: Mapping[str, Any]
+) -> list[Check]:
+    """Return the claims: small spread error; contacts push, stay closed and keep to their cones.
+
+    Args:
+        config: Settings; a reference past the thesis has wider bounds.
+        parameters: Parameters of the plant, for its friction.
+        summary: Metrics of `summarize`.
+    """
     spread, clock = summary["tracking"]["peak_error"], summary["conventional"]["peak_error"]
     runs = [summary[name] for name in ("reference", "tracking")]
     pull = min(run["least_force"] for run in runs)
@@ -142,7 +165,13 @@ def checks(config: Config, parameters: DoorParameters, summary: Mapping[str, Any
 def scene(
     config: Config, progress: Callable[[float], None] | None = None, tolerance: float = 1e-11
 ) -> tuple[DoorParameters, HybridSystem, Reference]:
-    """The robot's parameters, the plant, and the reference that the settings ask for."""
+    """Return parameters, plant and reference of the settings.
+
+    Args:
+        config: Settings of the experiment.
+        progress: Called with the time of the reference that is reached, s.
+        tolerance: Relative and absolute tolerance of the reference.
+    """
     mu = config.friction_coefficient if config.friction else config.robot.friction
     parameters = replace(config.robot, friction=mu)
     plant = system(parameters)
@@ -161,14 +190,22 @@ def scene(
 
 
 def simulate_all(config: Config, begin: Any) -> tuple[DoorParameters, DoorRuns]:
-    """The reference, and the run from the perturbed start with either error."""
-    from_file = tuned(config)  # before the work: it may not be there
+    """Simulate the reference and the runs from the perturbed start with either error.
+
+    Args:
+        config: Settings of the experiment.
+        begin: Begins a progress bar of a title and returns its tick.
+
+    Returns:
+        Parameters of the plant, and the runs.
+    """
+    from_file = load_gains(config)  # before the work: the file may be missing
     parameters, plant, reference = scene(config, begin("reference"))
     feedback = schedule(config, reference, from_file)
 
     def tracked(name: str, title: str) -> HybridTrajectory:
         deviation, to = config.scale * np.array(config.perturbation), (config.rtol, config.atol)
-        policy = law(name, plant, reference, feedback)
+        policy = make_law(name, plant, reference, feedback)
         return run_beside(plant, reference, policy, deviation, to, progress=begin(title))
 
     tracking = tracked("spreading", "reference spreading")
@@ -185,10 +222,16 @@ def simulate_all(config: Config, begin: Any) -> tuple[DoorParameters, DoorRuns]:
 
 
 def summarize(runs: DoorRuns, report: Feasibility | None) -> dict[str, Any]:
-    """The metrics of all runs; with the published numbers where there are such."""
+    """Return the metrics of all runs.
+
+    Args:
+        runs: The runs.
+        report: Feasibility of the reference; None for a reference past the thesis, which has no
+            published numbers either.
+    """
     nominal, tracking, conventional = runs.reference.nominal, runs.tracking, runs.conventional
-    reference = measures(runs.plant, nominal, runs.reference.events)
-    tracked = measures(runs.plant, tracking, tracking.events, runs.spread_error)
+    reference = measure_run(runs.plant, nominal, runs.reference.events)
+    tracked = measure_run(runs.plant, tracking, tracking.events, runs.spread_error)
     splits = [b.time - a.time for a, b in zip(tracking.events, tracking.events[1:], strict=False)]
     tracked |= {
         "seconds_between_touches": splits[0] if splits else None,
@@ -203,7 +246,7 @@ def summarize(runs: DoorRuns, report: Feasibility | None) -> dict[str, Any]:
         }
         tracked["published"] = [list(row) for row in PUBLISHED_TRACKING]
     events = conventional.guard_events
-    clock = measures(runs.plant, conventional, events, runs.conventional_error)
+    clock = measure_run(runs.plant, conventional, events, runs.conventional_error)
     return {
         "contacts": ["corner_1", "corner_2"],
         "reference": reference,
@@ -213,18 +256,25 @@ def summarize(runs: DoorRuns, report: Feasibility | None) -> dict[str, Any]:
     }
 
 
-def measures(
+def measure_run(
     plant: HybridSystem,
     run: HybridTrajectory,
     events: Sequence[Event],
     error: TrackingError | None = None,
 ) -> dict[str, Any]:
-    """Events, forces and inputs of a run, and the error that it feeds back, if any."""
+    """Return events, forces and inputs of a run, and its error.
+
+    Args:
+        plant: System of the run.
+        run: The run.
+        events: Events that are listed.
+        error: Error that the run feeds back; None for the reference, which has none.
+    """
     found: dict[str, Any] = {
         "events": [event_record(e) for e in events],
-        **contact_measures(plant, run),
-        "peak_input": peak_input(run),
-        "rms_input": rms_input(run),
+        **measure_contacts(plant, run),
+        "peak_input": find_peak_input(run),
+        "rms_input": compute_rms_input(run),
     }
     if error is None:
         return found
@@ -232,10 +282,16 @@ def measures(
     return {**found, "peak_error": error.peak, "rms_error": error.rms, "final_error": final}
 
 
-def printed(
+def make_tables(
     runs: DoorRuns, report: Feasibility | None, summary: Mapping[str, Any]
 ) -> list[Table | str]:
-    """Events as in Tables 5.1 and 5.2, beside the published ones if comparable, then errors."""
+    """Return events as in Tables 5.1 and 5.2, then errors, inputs and feasibility.
+
+    Args:
+        runs: The runs.
+        report: Feasibility of the reference; None where nothing is published.
+        summary: Metrics of `summarize`.
+    """
     found: list[Table | str] = []
     for title, events, published in (
         ("Reference", runs.reference.events, PUBLISHED_REFERENCE),
@@ -243,7 +299,8 @@ def printed(
         ("Perturbed, conventional error", runs.conventional.guard_events, ()),
     ):
         rows = [
-            (modes(e), f"{e.time:.4f}", ", ".join(f"{x:.4f}" for x in e.impulses)) for e in events
+            (format_modes(e), f"{e.time:.4f}", ", ".join(f"{x:.4f}" for x in e.impulses))
+            for e in events
         ]
         rows += [
             (f"thesis: {m}", f"{t:.4f}", ", ".join(f"{x:.4f}" for x in impulses))
@@ -270,11 +327,11 @@ def printed(
         f"least contact force: reference {summary['reference']['least_force']:.3f} N, tracking "
         f"{t['least_force']:.3f} N; largest gap of a closed contact {summary['drift']:.1e} m"
     )
-    return found if report is None else [*found, *feasibility_lines(report)]
+    return found if report is None else [*found, *describe_feasibility(report)]
 
 
-def feasibility_lines(report: Feasibility) -> list[str]:
-    """What the report says of every event, and what does not hold."""
+def describe_feasibility(report: Feasibility) -> list[str]:
+    """Return a line for each event of the reference, and one for each failure."""
     found = []
     for e in report.events:
         rates = ", ".join(f"{name} {rate:.2f} m/s" for name, rate in e.guard_rates.items())
@@ -285,16 +342,22 @@ def feasibility_lines(report: Feasibility) -> list[str]:
     return found + [f"[yellow]not feasible:[/yellow] {failure}" for failure in report.failures]
 
 
-def modes(event: Event) -> str:
-    """The modes of corners 1 and 2 before and after an event, in words."""
+def format_modes(event: Event) -> str:
+    """Return the modes of corners 1 and 2 before and after an event, in words."""
     return " -> ".join(format_mode(key) for key in (event.mode_before, event.mode_after))
 
 
-def contact_measures(plant: HybridSystem, run: HybridTrajectory) -> dict[str, float]:
-    """The least normal force of closed contacts, N, their friction over it, and their gap, m.
+def measure_contacts(plant: HybridSystem, run: HybridTrajectory) -> dict[str, float]:
+    """Return the extreme forces and gaps of closed contacts over a run, sampled every 1 ms.
 
-    The force is without the ends of arcs; the ratio the largest of contacts that press with 0.01 N
-    or more; the gap the largest of either sign.
+    Args:
+        plant: System of the run.
+        run: The run.
+
+    Returns:
+        "least_force": least normal force, N, without the ends of arcs, where a contact that opens
+        has none. "largest_friction_ratio": largest friction over normal force, of contacts that
+        press with more than 0.01 N. "drift": largest gap of either sign, m.
     """
     least, ratio, gap = np.inf, 0.0, 0.0
     for arc, _, outputs in replace(run, system=plant).sampled_outputs(1e-3):
@@ -310,18 +373,13 @@ def contact_measures(plant: HybridSystem, run: HybridTrajectory) -> dict[str, fl
     return {"least_force": least, "largest_friction_ratio": ratio, "drift": gap}
 
 
-def least_force(plant: HybridSystem, run: HybridTrajectory) -> float:
-    """The smallest normal force of a closed contact over a run, N."""
-    return contact_measures(plant, run)["least_force"]
-
-
-def peak_input(run: HybridTrajectory) -> float:
-    """Largest torque of any joint, N m."""
+def find_peak_input(run: HybridTrajectory) -> float:
+    """Return the largest absolute torque of any joint, N m."""
     return max(float(np.abs(arc.input(times)).max()) for arc, times in run.sampled(1e-3))
 
 
-def rms_input(run: HybridTrajectory) -> float:
-    """Root of the time average of |u|^2, N m."""
+def compute_rms_input(run: HybridTrajectory) -> float:
+    """Return the root of the time average of |u|^2, N m."""
     total = sum(
         float(np.trapezoid((arc.input(times) ** 2).sum(axis=1), times))
         for arc, times in run.sampled(1e-3)
@@ -329,27 +387,32 @@ def rms_input(run: HybridTrajectory) -> float:
     return float(np.sqrt(total / (run.end - run.start)))
 
 
-def matrices(config: Config) -> tuple[Array, Array]:
-    """The gains K (3, 8) of the settings: where a corner is open, and where both are closed."""
+def make_gain_matrices(config: Config) -> tuple[Array, Array]:
+    """Return the gains K (3, 8) of the settings: with a corner open, and with both closed."""
     c = config
-    ante = joint_gains(np.array(c.position_gains_ante), np.array(c.velocity_gains_ante))
-    return ante, joint_gains(np.array(c.position_gains_post), np.array(c.velocity_gains_post))
+    ante = make_joint_gain(np.array(c.position_gains_ante), np.array(c.velocity_gains_ante))
+    return ante, make_joint_gain(np.array(c.position_gains_post), np.array(c.velocity_gains_post))
 
 
-def tuned(config: Config) -> GainSchedule | None:
-    """The gains of the settings' file, None where there is none."""
+def load_gains(config: Config) -> GainSchedule | None:
+    """Return the gains of the settings' file; None if the settings name no file."""
     return None if config.gains is None else GainSchedule.load(config.gains)
 
 
 def schedule(
     config: Config, reference: Reference, from_file: GainSchedule | None = None
 ) -> GainSchedule:
-    """The gains of all arcs: of a file, or the settings' own, by whether a corner is open.
+    """Return the gains of all arcs: of the settings' file, or else of the settings themselves.
 
-    from_file: those of the settings' file, where it has been read. Raises `InputError` for a file
-    whose gains do not fit the reference.
+    Args:
+        config: Settings. Their own gains differ by whether a corner is open on an arc.
+        reference: Reference that is tracked.
+        from_file: Gains of the settings' file, if it has been read; None reads it.
+
+    Raises:
+        InputError: The gains of the file do not fit the reference.
     """
-    from_file = tuned(config) if from_file is None else from_file
+    from_file = load_gains(config) if from_file is None else from_file
     if from_file is not None:
         try:
             return make_schedule(reference, from_file)
@@ -358,8 +421,8 @@ def schedule(
                 f"the gains in {config.gains} do not fit this reference: {error}; those of another "
                 "variant (--friction, --release) have other arcs"
             ) from error
-    ante, post = matrices(config)
-    arcs = [ante if "open" in contact_modes(arc.mode) else post for arc in reference.arcs]
+    ante, post = make_gain_matrices(config)
+    arcs = [ante if "open" in get_contact_modes(arc.mode) else post for arc in reference.arcs]
     shift = {"ante": 0, "post": 1}.get(config.phantom_feedback)
     phantoms = {} if shift is None else {k: arcs[k[0] + shift] for k in reference.phantoms}
     return GainSchedule.constant(arcs, phantoms)

@@ -1,12 +1,12 @@
-r"""Tuning of the door experiment's gains, and proof by simulation that they are better.
+r"""Tuned gains of the door have less error than the hand-set ones, at no higher peak input.
 
-The structure is that of (5.32)-(5.33): a position and a velocity gain of each arm joint, where a
-corner is open and where both are on the door; phantom arcs have those of the arc before the event.
-The predicted cost (PTTHS) with several weights of the input gives candidates, an ensemble of
-perturbed runs chooses and searches on, with a peak input that may not exceed that of the gains
-before, neither with spreading nor with the conventional error. Another ensemble, of runs that the
-search has not seen, gives the numbers: the hand-set gains with spreading ("before"), the tuned ones
-("after"), and the hand-set ones with the conventional error.
+The structure is that of (5.32)-(5.33): a position and a velocity gain of each arm joint, one pair
+where a corner is open and one where both are closed. Phantom arcs have the gains of the arc before
+the event. The predicted cost (PTTHS) with several weights of the input gives candidates. An
+ensemble of perturbed runs chooses among them and searches on. The peak input may not exceed that of
+the hand-set gains, neither with spreading nor with the conventional error. Another ensemble, which
+the search has not seen, gives the numbers: the hand-set gains with spreading ("before"), the tuned
+gains ("after"), and the hand-set gains with the conventional error ("conventional").
 
 The error of a run is the root mean square, from the end of the impact on, of the norm of the state
 minus the arc of its event count (see `tuning.ensemble.outcome`), whatever error is fed back.
@@ -23,8 +23,8 @@ from typing import Annotated, Any
 import numpy as np
 from hybridctl.experiments.figures import shares_below
 from hybridctl.experiments.rrr_door import tracking as rrr_door
-from hybridctl.experiments.rrr_door.contact import contact_modes
-from hybridctl.experiments.tuning.door import DoorTrial, Perturbations, statistics_table
+from hybridctl.experiments.rrr_door.contact import get_contact_modes
+from hybridctl.experiments.rrr_door.runner import DoorTrial, Perturbations, make_statistics_table
 from rich.console import Console
 from rich.table import Table
 
@@ -49,23 +49,37 @@ from hybridctl.sensitivity.linearization import Linearization, linearize
 from hybridctl.sensitivity.simultaneous import jump_derivative
 
 RECORD = "runs.jsonl"
-SHAPE = (3, 8)
-APPROACH = 1e-3  # weight of the error before the impact, where 1 is that after it
-LEAST = 0.5  # gains below are raised where the search begins, as logarithms cannot be of zero
+SHAPE = (3, 8)  # of a gain: torques, state
+APPROACH_WEIGHT = 1e-3
+"""Weight of the error before the impact in the prediction, where 1 is the weight after it."""
+LEAST_GAIN = 0.5
+"""Gain to which smaller ones are raised where the search begins: zero has no logarithm."""
 
 
 @dataclass(frozen=True)
 class Config(Settings):
     """Settings of the tuning.
 
-    friction, release: of the door experiment, whose other settings are in `door`. seed, members:
-    of the ensemble that gives the numbers; training: members of the one that the search sees;
-    validation: of the one that the best `finalists` candidates must stand, in peak input.
-    input_weights: of the predictions, from soft to stiff gains, 1/(N m)^2 against errors in rad
-    and rad/s. evaluations, step: of the search on the ensemble, the first changes of logarithms.
-    peak_margin: what is kept off the peak input of the gains before, relative. gains_between:
-    bounds. tolerance: of simulations. workers: processes, 0 for one on each processor; dask: the
-    scheduler of a cluster instead.
+    Attributes:
+        friction: Whether the corners of the door experiment have friction.
+        release: Whether the foot of the door experiment lets go of the door.
+        seed: Seed of all ensembles.
+        members: Members of the ensemble that gives the numbers.
+        training: Members of the ensemble that the search sees.
+        validation: Members of the ensemble in which the finalists must keep the peak input.
+        finalists: Number of best candidates that are validated.
+        input_weights: Weights of the input in the predictions, from soft to stiff gains,
+            1/(N m)^2, against errors in rad and rad/s.
+        iterations: Greatest number of iterations of each prediction's optimisation.
+        evaluations: Evaluations of the search on the ensemble.
+        step: First changes of the logarithms in that search.
+        peak_margin: Share of the peak input of the hand-set gains that is kept free.
+        gains_between: Bounds of the gains, N m/rad and N m s/rad.
+        tolerance: Tolerance of the simulations.
+        workers: Number of processes; 0 for one on each processor.
+        dask: Address of the scheduler of a cluster that computes instead.
+        perturbations: Perturbations of the members.
+        door: Other settings of the door experiment.
     """
 
     friction: bool = False
@@ -98,27 +112,30 @@ class Config(Settings):
 
     @property
     def experiment(self) -> rrr_door.Config:
-        """The door experiment that is tuned."""
-        friction, release = self.friction, self.release
-        return replace(self.door, friction=friction, release=release)
+        """The settings of the door experiment that is tuned."""
+        return replace(self.door, friction=self.friction, release=self.release)
 
 
 def quick(config: Config) -> Config:
-    """The settings with few runs, one prediction, and no search around it."""
+    """Return the settings with few runs, one prediction, and no search around it."""
     return replace(
-        config,
-        members=6,
-        training=4,
-        validation=4,
-        input_weights=(1e-4,),
-        iterations=10,
+        config, members=6, training=4, validation=4, input_weights=(1e-4,), iterations=10,
         evaluations=0,
-    )
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """The plant, reference and gains that the tuning works on."""
+    """The plant, reference and gains that the tuning works on.
+
+    Attributes:
+        config: Settings of the tuning.
+        plant: Nominal plant.
+        reference: Reference that is tracked.
+        structure: Gains by the logarithms of their entries.
+        start: Parameters of the hand-set gains.
+        linearization: Linearization of the reference, see `linearize_until_kink`.
+    """
 
     config: Config
     plant: HybridSystem
@@ -127,13 +144,13 @@ class Study:
     start: Array
     linearization: Linearization
 
-    def prediction(self, input_weight: float) -> Prediction:
-        """The predicted cost with this weight of the input."""
+    def make_prediction(self, input_weight: float) -> Prediction:
+        """Return the predicted cost with a weight of the input, 1/(N m)^2."""
         p = self.config.perturbations
         arcs = len(self.linearization.trajectory.arcs)
         return Prediction(
             self.linearization,
-            [APPROACH * np.eye(8), *[np.eye(8)] * (arcs - 1)],
+            [APPROACH_WEIGHT * np.eye(8), *[np.eye(8)] * (arcs - 1)],
             input_weight * np.eye(3),
             p.covariance,
             input_covariance=p.input_covariance,
@@ -141,29 +158,48 @@ class Study:
 
 
 def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
-    """Tune, compare, and leave gains.npz; returns what summary.json holds.
+    """Tune and compare the gains, and save gains.npz.
 
-    Every simulated run is kept in `RECORD`, so that a folder of a run that was interrupted is
-    completed with what is there, and ends the same. Raises `InputError` for a folder of a run
-    with other settings.
+    Every simulated run is kept in `RECORD`. So a run into the folder of an interrupted one
+    completes it, and ends with the same numbers.
+
+    Args:
+        config: Settings of the tuning.
+        folder: Folder of the results.
+        console: Where tables and progress are printed.
+
+    Returns:
+        The content of summary.json.
+
+    Raises:
+        InputError: The folder belongs to a run with other settings.
     """
     record = journal_of(folder / RECORD, config)
 
     @experiment
-    def of_record(config: Config, console: Console) -> Findings:
+    def tune_with_record(config: Config, console: Console) -> Findings:
         with report_alive(console, "linearizing"):
-            study = prepare(config)
-        found, results = simulated(study, record, console)
+            study = prepare_study(config)
+        found, results = simulate_ensembles(study, record, console)
         found.gains.save(folder / "gains.npz")
-        return findings(study, found, results)
+        return make_findings(study, found, results)
 
-    return of_record(config, folder, console)
+    return tune_with_record(config, folder, console)
 
 
-def simulated(
+def simulate_ensembles(
     study: Study, record: Journal, console: Console
 ) -> tuple[Tuning, dict[str, Statistics]]:
-    """The tuning, and the runs that it has not seen."""
+    """Return the tuning, and statistics of runs that it has not seen.
+
+    Args:
+        study: Plant, reference and gains to begin with.
+        record: Journal in which runs are looked up and kept.
+        console: Where progress is printed.
+
+    Returns:
+        The tuning, and the statistics "before", "after" and "conventional".
+    """
     config = study.config
     trial = DoorTrial(config.experiment, config.perturbations, config.seed, config.tolerance)
     total = (len(config.input_weights) + 3 + config.evaluations) * config.training
@@ -175,17 +211,17 @@ def simulated(
     ):
         tick, done = begin("simulated runs"), itertools.count(1)
 
-        def ensemble(first: int, size: int) -> Ensemble:
+        def make_ensemble(first: int, size: int) -> Ensemble:
             members = range(first, first + size)
             return Ensemble(
                 trial, members, workers.parallel_executor, record, lambda: tick(float(next(done)))
             )
 
-        judged = ensemble(0, config.members)
+        judged = make_ensemble(0, config.members)
         hand_set = rrr_door.schedule(config.experiment, study.reference)
-        seen = ensemble(config.members, config.training)
-        unseen = ensemble(config.members + config.training, config.validation)
-        found = search(study, hand_set, seen, unseen)
+        seen = make_ensemble(config.members, config.training)
+        unseen = make_ensemble(config.members + config.training, config.validation)
+        found = search_gains(study, hand_set, seen, unseen)
         results = {
             "before": judged(hand_set),
             "after": judged(found.gains),
@@ -194,8 +230,14 @@ def simulated(
     return found, results
 
 
-def findings(study: Study, found: Tuning, results: Mapping[str, Statistics]) -> Findings:
-    """The findings of a tuning: summary, tables, claims and figures."""
+def make_findings(study: Study, found: Tuning, results: Mapping[str, Statistics]) -> Findings:
+    """Return the findings of a tuning: summary, tables, claims and figures.
+
+    Args:
+        study: Plant, reference and gains to begin with.
+        found: The tuning.
+        results: Statistics of unseen runs.
+    """
     summary = summarize(study, found, results)
 
     def draw(folder: RunFolder) -> None:
@@ -205,7 +247,7 @@ def findings(study: Study, found: Tuning, results: Mapping[str, Statistics]) -> 
     before, after = results["before"], results["after"]
     return Findings(
         summary,
-        printed(summary),
+        make_tables(summary),
         [
             Check("mean error after tuning / before", after.mean_error / before.mean_error, 0.9),
             Check("peak input after tuning / before", after.peak_input / before.peak_input, 1.0),
@@ -214,22 +256,23 @@ def findings(study: Study, found: Tuning, results: Mapping[str, Statistics]) -> 
     )
 
 
-def prepare(config: Config) -> Study:
-    """The reference, its linearization, and the gains to begin with."""
+def prepare_study(config: Config) -> Study:
+    """Return the reference, its linearization, and the gains to begin with."""
     door = config.experiment
     _, plant, reference = rrr_door.scene(door)
-    sets = tuple(0 if "open" in contact_modes(arc.mode) else 1 for arc in reference.arcs)
+    sets = tuple(0 if "open" in get_contact_modes(arc.mode) else 1 for arc in reference.arcs)
     phantoms = {key: sets[key[0]] for key in reference.phantoms}
     structure = EntryGains.diagonal(SHAPE, sets, phantoms)
-    start = structure.parameters(rrr_door.matrices(door), least=LEAST)
-    return Study(config, plant, reference, structure, start, differentiable(plant, reference))
+    start = structure.parameters(rrr_door.make_gain_matrices(door), least=LEAST_GAIN)
+    free = linearize_until_kink(plant, reference)
+    return Study(config, plant, reference, structure, start, free)
 
 
-def differentiable(plant: HybridSystem, reference: Reference) -> Linearization:
-    """The linearization of the reference up to the first event that has no derivative.
+def linearize_until_kink(plant: HybridSystem, reference: Reference) -> Linearization:
+    """Return the linearization of the reference up to the first event without a derivative.
 
-    A release with equal shares of the corners' forces is one: where corner 2 is let go first, the
-    force of corner 1 grows again.
+    A release with equal shares of the corners' forces has none: where corner 2 is let go first,
+    the force of corner 1 grows again.
     """
     nominal = reference.nominal
     for k, event in enumerate(nominal.events):
@@ -241,10 +284,15 @@ def differentiable(plant: HybridSystem, reference: Reference) -> Linearization:
     return linearize(plant, nominal)
 
 
-def search(study: Study, hand_set: GainSchedule, seen: Ensemble, unseen: Ensemble) -> Tuning:
-    """The tuned gains, with a peak input below those of the hand-set ones by the margin.
+def search_gains(study: Study, hand_set: GainSchedule, seen: Ensemble, unseen: Ensemble) -> Tuning:
+    """Return the tuned gains, with a peak input below that of the hand-set ones by the margin.
 
-    Those are two: with spreading, and with the conventional error.
+    Args:
+        study: Plant, reference and gains to begin with.
+        hand_set: Gains of the experiment. Their peak input is the lesser one with spreading and
+            with the conventional error.
+        seen: Ensemble of the search.
+        unseen: Ensemble in which the finalists must keep the peak input.
     """
     config = study.config
     low, high = np.log(config.gains_between)
@@ -256,7 +304,7 @@ def search(study: Study, hand_set: GainSchedule, seen: Ensemble, unseen: Ensembl
     return tune(
         study.structure,
         study.start,
-        predictions=[study.prediction(weight) for weight in config.input_weights],
+        predictions=[study.make_prediction(weight) for weight in config.input_weights],
         ensemble=seen,
         peak_input=peak[0],
         evaluations=config.evaluations,
@@ -268,14 +316,15 @@ def search(study: Study, hand_set: GainSchedule, seen: Ensemble, unseen: Ensembl
 
 
 def summarize(study: Study, found: Tuning, results: Mapping[str, Statistics]) -> dict[str, Any]:
-    """What summary.json holds: numbers of the unseen ensemble, gains, and all candidates."""
+    """Return the content of summary.json: numbers of unseen runs, gains, and all candidates.
+
+    Args:
+        study: Plant, reference and gains to begin with.
+        found: The tuning.
+        results: Statistics of unseen runs.
+    """
     config = study.config
-    matrices = {
-        "before": [
-            curve.values[0] for curve in rrr_door.schedule(config.experiment, study.reference).arcs
-        ],
-        "after": [curve.values[0] for curve in found.gains.arcs],
-    }
+    gains = {"before": rrr_door.schedule(config.experiment, study.reference), "after": found.gains}
     summary: dict[str, Any] = {name: found.record() for name, found in results.items()}
     summary |= {
         "seed": config.seed,
@@ -283,7 +332,10 @@ def summarize(study: Study, found: Tuning, results: Mapping[str, Statistics]) ->
         "perturbations": asdict(config.perturbations),
         "friction": config.friction,
         "release": config.release,
-        "gains": {name: [diagonals(k) for k in arcs] for name, arcs in matrices.items()},
+        "gains": {
+            name: [get_diagonals(curve.values[0]) for curve in schedule.arcs]
+            for name, schedule in gains.items()
+        },
         "chosen": found.best.origin,
         "predicted_until": study.linearization.trajectory.end,
         "candidates": [
@@ -295,13 +347,13 @@ def summarize(study: Study, found: Tuning, results: Mapping[str, Statistics]) ->
     return summary
 
 
-def diagonals(gain: Array) -> dict[str, Array]:
-    """The position and velocity gains of the arm joints."""
+def get_diagonals(gain: Array) -> dict[str, Array]:
+    """Return the position and velocity gains (3,) of the arm joints."""
     return {"position": np.diag(gain[:, :3]), "velocity": np.diag(gain[:, 4:7])}
 
 
-def printed(summary: Mapping[str, Any]) -> list[Table | str]:
-    """Errors before and after, then the gains."""
+def make_tables(summary: Mapping[str, Any]) -> list[Table | str]:
+    """Return the tables of errors before and after, and of the gains."""
     labels = {
         "before": "hand-set gains, spreading",
         "after": "tuned gains, spreading",
@@ -316,7 +368,7 @@ def printed(summary: Mapping[str, Any]) -> list[Table | str]:
     title = f"Post-impact errors [rad, rad/s] of {summary['members']} perturbed runs"
     units = {"position [N m/rad]": "{position:.4g}", "velocity [N m s/rad]": "{velocity:.4g}"}
     return [
-        statistics_table(title, runs),
+        make_statistics_table(title, runs),
         record_table("Gains", gains, {"": "{name}", **units}),
     ]
 
@@ -325,25 +377,25 @@ COLORS = {"before": REFERENCE, "after": TRACKING, "conventional": BASELINE}
 
 
 def draw_trade_off(path: Path, summary: Mapping[str, Any]) -> None:
-    """All candidates by peak input and mean error, and what the unseen runs say of the chosen."""
+    """Draw all candidates by peak input and mean error, and stars for unseen runs."""
     lines = []
     for kind, style in (("start", "s"), ("prediction", "o-"), ("search", ".")):
         points = [c for c in summary["candidates"] if c["origin"].startswith(kind)]
         if points:
-            lines.append(_place(points, kind, "black", style))
-    lines += [_place([summary[name]], name, COLORS[name], "*") for name in ("before", "after")]
+            lines.append(_make_marks(points, kind, "black", style))
+    lines += [_make_marks([summary[n]], n, COLORS[n], "*") for n in ("before", "after")]
     panel = Panel("mean post-impact error [rad, rad/s]", lines, log=True)
     title = "Candidates on the runs of the search; stars on unseen runs"
     series(path, [[panel]], title=title, xlabel="peak input [N m]", xlog=True)
 
 
-def _place(points: Sequence[Mapping[str, Any]], label: str, color: str, style: str) -> Line:
+def _make_marks(points: Sequence[Mapping[str, Any]], label: str, color: str, style: str) -> Line:
     peaks, errors = (np.array([p[key] for p in points]) for key in ("peak_input", "mean_error"))
     return Line(peaks, errors, label, color, style)
 
 
 def draw_distribution(path: Path, results: Mapping[str, Statistics]) -> None:
-    """The share of runs with an error up to each value."""
+    """Draw the share of runs with an error up to each value."""
     lines = [shares_below(found.errors, n, COLORS[n]) for n, found in results.items()]
     title, along = "Errors of perturbed runs; one that failed counts as 10", "post-impact error"
     panel = Panel("share of runs", lines)

@@ -1,13 +1,13 @@
-"""What the predictive controller of the walker survives, trial by trial, each from random starts.
+"""The walker's predictive controller survives each of these trials from random starts.
 
 A trial is a disturbance of one size, after which twenty steps are to be walked: pushes of the hip
-in mid-step and at other phases of a step, slopes, steps of the ground, all of them unseen; plans
-that come late, and a filter's estimates in place of states. Other laws can be put through the same
-trials but the last two.
+in mid-step and at other phases of a step, slopes, and steps of the ground, none of which the
+controller measures; plans that come late; and a filter's estimates in place of states. Other laws
+can be put through the same trials but the last two.
 
     python -m hybridctl.experiments.walking.ahead FOLDER
 
-keeps each walk in FOLDER as it ends, goes on from what is there, and prints the table.
+keeps each walk in FOLDER as it ends, continues an interrupted run, and prints the table.
 """
 
 from __future__ import annotations
@@ -17,15 +17,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from hybridctl.experiments.walking import limits
-from hybridctl.experiments.walking.biped_walk import Config, found_gait
+from hybridctl.experiments.walking.biped_walk import Config, find_gait
 from hybridctl.experiments.walking.controllers import Tracks, Weights, design
 from hybridctl.experiments.walking.filtered import Pushed, Sensing, walk_on_estimates
 from hybridctl.experiments.walking.gait import Gait
-from hybridctl.experiments.walking.walk import Walk, in_mid_step, in_step, pushed, scattered, walk
+from hybridctl.experiments.walking.walk import (
+    Walk,
+    draw_start,
+    find_mid_step,
+    find_place,
+    push_state,
+    walk,
+)
 from rich.console import Console
 from rich.table import Table
 
@@ -36,15 +43,20 @@ from hybridctl.base.workers import Crew, InProcessExecutor
 from hybridctl.control.lqr.periodic import PeriodicLqr
 
 RECORD = "walks.jsonl"
-_EXTENSION = 0.2  # s, of references past touchdowns
-_SENSING = Sensing(1.0, "saltation", driven=0.1)  # it is not told of a push
+_SENSING = Sensing(1.0, "saltation", driven=0.1)
+"""Sensors and filter, which assumes this disturbance of velocities because a push is unmeasured."""
 
 
 class WalkTrial(NamedTuple):
-    """A trial of a walk: a disturbance by its kind, and its size in the unit of that.
+    """A trial of a walk.
 
-    phase: of a step, at which a push comes. delay: by which plans come late, s. estimated: whether
-    states are a filter's estimates.
+    Attributes:
+        kind: Kind of the disturbance.
+        size: Its size, in the unit of the kind.
+        phase: Share of the first step on the right foot at which a push comes; None for mid-step
+            of the left foot.
+        delay: Delay of plans, s.
+        estimated: Whether the controller gets a filter's estimates instead of states.
     """
 
     kind: limits.Name
@@ -76,10 +88,16 @@ TRIALS = (
 
 @dataclass(frozen=True, eq=False)
 class Judge:
-    """A gait with a law, put through trials of so many steps.
+    """A gait with a law, which is put through trials.
 
-    law: its name. seed: of the starts, which differ from trial to trial, but not between laws.
-    compiled: whether a predictive controller is made machine code.
+    Attributes:
+        config: Settings of `biped-walk`.
+        gait: The gait.
+        lqr: Feedback around it.
+        law: Name of the law.
+        steps: Number of steps to be walked.
+        seed: Seed of the starts, which differ between trials, but not between laws.
+        compiled: Whether a predictive controller is compiled to machine code.
     """
 
     config: Config
@@ -92,17 +110,31 @@ class Judge:
 
     @staticmethod
     def of(config: Config, law: str, steps: int, seed: int, compiled: bool = False) -> Judge:
-        """The judge of a law on the gait of `biped-walk`."""
-        gait = found_gait(config, config.speed)
+        """Return the judge of a law on the gait of `biped-walk`.
+
+        Args:
+            config: Settings of `biped-walk`.
+            law: Name of the law.
+            steps: Number of steps to be walked.
+            seed: Seed of the starts.
+            compiled: Whether a predictive controller is compiled.
+        """
+        gait = find_gait(config, config.speed)
         lqr = design(gait, Weights(*config.weights))
         return Judge(config, gait, lqr, law, steps, seed, compiled)
 
-    def takes(self, trial: WalkTrial) -> bool:
-        """Whether the law can be put through a trial."""
+    def can_take(self, trial: WalkTrial) -> bool:
+        """Return whether the law can be put through a trial."""
         return self.law == "predictive" or not (trial.delay or trial.estimated)
 
     def walk(self, number: int, trial: WalkTrial, start: int) -> Walk:
-        """The walk through trial `number` from random start `start`."""
+        """Return the walk through a trial.
+
+        Args:
+            number: Number of the trial.
+            trial: The trial.
+            start: Number of the random start.
+        """
         gait, torque, scatter = self.gait, self.config.torque, self.config.scatter
         weights = Weights(*self.config.weights)
         law = self.law, self.lqr, torque, weights, self.compiled, trial.delay
@@ -112,47 +144,49 @@ class Judge:
             push = Pushed(policy, trial.size, scatter)
             return walk_on_estimates(self._tracks, self.lqr, torque, _SENSING, seed, push).walk
         random = np.random.default_rng([self.seed, number, start])
-        place = in_mid_step(gait) if trial.phase is None else in_step(gait, trial.phase)
-        x = scattered(gait, random, scatter, place)
+        place = find_mid_step(gait) if trial.phase is None else find_place(gait, trial.phase)
+        x = draw_start(gait, random, scatter, place)
         if trial.phase is None:
-            return limits.tried(gait, policy, trial.kind, trial.size, x, self.steps)
-        x = pushed(gait, trial.size, x, place.mode)
+            return limits.run_trial(gait, policy, trial.kind, trial.size, x, self.steps)
+        x = push_state(gait, trial.size, x, place.mode)
         return walk(gait, policy, x, self.steps, place=place, whole=False)
 
-    def walked(self, walk: tuple[int, WalkTrial, int]) -> tuple[int, str]:
-        """The steps of a walk, and the reason of a fall; by trial number, trial and start."""
+    def count_steps(self, walk: tuple[int, WalkTrial, int]) -> tuple[int, str]:
+        """Return the steps of a walk and the reason of a fall, by arguments of `walk`."""
         found = self.walk(*walk)
         return found.steps, found.reason
 
     @cached_property
     def _tracks(self) -> Tracks:
-        return Tracks.of(self.gait, self.lqr, self.steps + 1, _EXTENSION)
+        return Tracks.of(self.gait, self.lqr, self.steps + 1)
 
 
-Found = dict[WalkTrial, list[tuple[int, str]]]  # steps and reason of a fall from each start
+Found: TypeAlias = dict[WalkTrial, list[tuple[int, str]]]
+"""Steps, and reason of a fall, from each start of a trial."""
 
 
-def judged(folder: Path, judge: Judge, starts: int, trials: Sequence[WalkTrial]) -> Found:
-    """All walks by trial, kept in the folder: those from the first start come before others."""
-    settings = {"law": judge.law, "steps": judge.steps, "seed": judge.seed}
-    settings["compiled"] = judge.compiled
-    taken = [(number, trial) for number, trial in enumerate(trials) if judge.takes(trial)]
+def run_trials(folder: Path, judge: Judge, starts: int, trials: Sequence[WalkTrial]) -> Found:
+    """Return all walks by trial; those from the first start come before others.
+
+    Args:
+        folder: Folder in which walks are looked up and kept.
+        judge: Gait and law.
+        starts: Number of random starts.
+        trials: Trials; those that the law cannot take are left out.
+    """
+    settings = {name: getattr(judge, name) for name in ("law", "steps", "seed", "compiled")}
+    taken = [(number, trial) for number, trial in enumerate(trials) if judge.can_take(trial)]
     walks = [(*each, start) for start in range(starts) for each in taken]
-    kept = compute_all(
-        judge.walked,
-        walks,
-        Crew(InProcessExecutor()),
-        None,
-        journal_of(folder / RECORD, judge.config, **settings),
-    )
+    journal = journal_of(folder / RECORD, judge.config, **settings)
+    kept = compute_all(judge.count_steps, walks, Crew(InProcessExecutor()), None, journal)
     found: Found = {trial: [] for _, trial in taken}
     for (_, trial, _), (steps, reason) in zip(walks, kept, strict=True):
         found[trial].append((steps, reason))
     return found
 
 
-def survival_table(found: Found, judge: Judge) -> Table:
-    """From how many starts each trial was survived, and the falls."""
+def make_survival_table(found: Found, judge: Judge) -> Table:
+    """Return the table of the starts from which each trial was survived, and of the falls."""
     rows = []
     for trial, walks in found.items():
         falls = [f"{steps}: {why}" for steps, why in walks if steps < judge.steps]
@@ -174,8 +208,8 @@ def main() -> None:
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     judge = Judge.of(Config(), given.law, given.steps, given.seed, given.compiled)
-    found = judged(given.folder, judge, given.starts, TRIALS)
-    Console(width=140).print(survival_table(found, judge))
+    found = run_trials(given.folder, judge, given.starts, TRIALS)
+    Console(width=140).print(make_survival_table(found, judge))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,16 @@
 """A five-link biped walks on gaits found by optimisation, under feedback across its touchdowns.
 
-The claims: a gait is found from a crude guess and closes on simulation to 1e-8; it is unstable
-under its feedforward, and stable under hybrid LQR that knows the saltation matrix, tracked by
-reference spreading; the same design with the Jacobian of the reset alone may not be. From random
-starts in mid-step it walks on. `full` puts seven controllers, tuned with the same budget, through
-pushes, steps and slopes both ways, a torso of another mass and late detection, looks for gaits
-at several speeds, and walks on what a filter makes of noisy sensors. What controllers survive is
-kept in `RECORD` as it is found, from which a run that was interrupted goes on.
+The claims: a gait is found from a crude guess, and closes on simulation to 1e-8. It is unstable
+under its feedforward, and stable under hybrid LQR by the saltation matrix, tracked with reference
+spreading. The same design by the Jacobian of the reset alone may not be stable. From random starts
+in mid-step the biped walks on.
 
-A slip, or a foot that lets go without the other one taking over, counts as a fall.
+`full` puts seven controllers, tuned with the same budget, through pushes, steps and slopes both
+ways, a torso of another mass, and late detection. It also looks for gaits at several speeds, and
+walks on a filter's estimates from noisy sensors. Limits are kept in `RECORD` as they are found, so
+that an interrupted run continues.
+
+A fall is a slip, or a foot that lets go before the other one lands.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
-from hybridctl.experiments.walking import figures, shares, tables
-from hybridctl.experiments.walking.controllers import NAMES, Tracks, Weights, design
+from hybridctl.experiments.walking import figures, tables
+from hybridctl.experiments.walking.controllers import EXTENSION, NAMES, Tracks, Weights, design
 from hybridctl.experiments.walking.filtered import (
     STRATEGIES,
     Filtered,
@@ -28,7 +30,7 @@ from hybridctl.experiments.walking.filtered import (
     Sensing,
     walk_on_estimates,
 )
-from hybridctl.experiments.walking.gait import MARGINS, Gait, find
+from hybridctl.experiments.walking.gait import MARGINS, Gait, optimise_gait
 from hybridctl.experiments.walking.limits import (
     KINDS,
     MEASURED,
@@ -36,10 +38,10 @@ from hybridctl.experiments.walking.limits import (
     Contest,
     Name,
     Survived,
-    candidates,
-    designs,
+    design_all,
+    draw_weights,
 )
-from hybridctl.experiments.walking.walk import Walk, scattered, walk
+from hybridctl.experiments.walking.walk import Walk, draw_start, walk
 from rich.console import Console
 
 from hybridctl.app.experiment import Check, Findings, experiment, journal_of
@@ -66,25 +68,43 @@ SUMMARY = "a five-link biped walks on gaits found by optimisation, with feedback
 class Config(Settings):
     """The gait, its feedback, and the trials.
 
-    speed: m/s. clearance: of the swinging foot in mid-step, m. friction: of the ground. share: of
-    it that the gait may use, of forces and of landings. early: the last part of a step, as a share,
-    in which the foot would land inside that too, on ground that is higher; late: how long the step
-    goes on so where the ground is lower, s. torque: the greatest, N m. weights: of
-    coordinates in 1/rad^2, velocities in s^2/rad^2 and torques in 1/(N m)^2. extension: of the
-    reference before and after touchdowns, s. starts, seed, scatter: of random starts, with standard
-    deviations in rad and m, rad/s and m/s. steps: to walk.
-    full: all controllers and speeds, from `full_starts`. budget: how many weights are tried for
-    each controller but the predictive one. kinds: of trials, see `limits.KINDS`; what is survived
-    is looked for on their grids, over `judged` steps (see `walk.repeats`), from `full_starts`, and
-    `predictive_starts` of them for the predictive controller, which takes some five times as long.
-    compiled: whether its functions, and those of the walker in full runs, are machine code, where
-    there is a C compiler.
-    speeds: of further gaits, m/s. levels: of noise of the sensors, where a filter is in the loop,
-    and driven: what it takes to disturb velocities, see `filtered.Sensing`. filtered: walks, each
-    of `filtered_steps`, with each filter, with gains for this weight of torques: noise asks for
-    less; and as many of the predictive controller on the salted filter's estimates, from random
-    starts after a push, `filtered_push`, N s. workers: processes, 0 for one on each processor;
-    dask: the scheduler of a cluster instead.
+    Attributes:
+        speed: Speed of the gait, m/s.
+        clearance: Height of the swinging foot in mid-step, m.
+        friction: Friction coefficient of the ground.
+        share: Share of friction that the gait may use, for forces and landings.
+        early: Last share of a step in which the foot would also land inside that share of
+            friction, on higher ground.
+        late: Time for which the step goes on inside it where the ground is lower, s.
+        torque: Greatest torque, N m.
+        weights: LQR weights of coordinates (1/rad^2), velocities (s^2/rad^2) and torques
+            (1/(N m)^2).
+        extension: Extension of the reference before and after touchdowns, s.
+        starts: Number of random starts.
+        seed: Seed of all random numbers.
+        scatter: Standard deviations of the starts, in rad and m, and in rad/s and m/s.
+        steps: Number of steps to be walked from them.
+        full: Whether all controllers, speeds and filters are run, from `full_starts`.
+        full_starts: Number of random starts with `full`.
+        budget: Number of weights that each controller but the predictive one is tuned over.
+        kinds: Kinds of trials, see `limits.KINDS`; limits are looked for on their grids.
+        judged: Number of steps to be walked in a trial, see `walk.is_repeating`.
+        predictive_starts: Number of starts for the predictive controller, whose trials take some
+            five times as long.
+        compiled: Whether functions of the predictive controller, and with `full` those of the
+            walker, are machine code, if there is a C compiler.
+        speeds: Speeds of further gaits, m/s.
+        shares: Shares of friction of further gaits.
+        share_steps: Number of steps to be walked in trials of these gaits.
+        levels: Levels of the sensors' noise, see `filtered.Sensing`.
+        driven: Disturbances that the filter assumes, see `filtered.Sensing`.
+        filtered: Number of walks with each filter, and of walks of the predictive controller on
+            the salted filter's estimates after a push.
+        filtered_steps: Number of steps to be walked on estimates.
+        filtered_weight: Weight of torques for walks on estimates: noise asks for lower gains.
+        filtered_push: Push for the predictive controller on estimates, N s.
+        workers: Number of processes; 0 for one on each processor.
+        dask: Address of the scheduler of a cluster that computes instead.
     """
 
     speed: Positive = 0.7
@@ -95,7 +115,7 @@ class Config(Settings):
     late: NotNegative = 0.04
     torque: Positive = 100.0
     weights: tuple[Positive, Positive, Positive] = (100.0, 10.0, 0.01)
-    extension: Positive = 0.2
+    extension: Positive = EXTENSION
     starts: Count = 3
     seed: Natural = 0
     scatter: tuple[NotNegative, NotNegative] = (0.01, 0.05)
@@ -121,128 +141,131 @@ class Config(Settings):
 
 
 def full(config: Config) -> Config:
-    """All controllers, speeds and filters."""
+    """Return the settings with all controllers, speeds and filters."""
     return replace(config, full=True)
 
 
 def quick(config: Config) -> Config:
-    """The settings with few steps from one start."""
+    """Return the settings with few steps from one start."""
     return replace(
-        config,
-        starts=1,
-        full_starts=1,
-        steps=2,
-        budget=1,
-        kinds=config.kinds[:1],
-        judged=1,
-        predictive_starts=1,
-        compiled=False,
-        speeds=(config.speed,),
-        shares=(config.share,),
-        share_steps=2,
-        levels=(0.3,),
-        driven=config.driven[:1],
-        filtered=1,
-        filtered_steps=2,
-    )
+        config, starts=1, full_starts=1, steps=2, budget=1, kinds=config.kinds[:1], judged=1,
+        predictive_starts=1, compiled=False, speeds=(config.speed,), shares=(config.share,),
+        share_steps=2, levels=(0.3,), driven=config.driven[:1], filtered=1, filtered_steps=2,
+    )  # fmt: skip
 
 
 RECORD = "limits.jsonl"
-_SHAKEN = 0.1  # rad^2/s^3, disturbs velocities for a filter that is not told of a push
+_JUMPS = ("saltation", "reset")
+_PUSH_DISTURBANCE = 0.1
+"""Disturbance of velocities that a filter assumes where a push is unmeasured, rad^2/s^3."""
 
 
 def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
-    """Find the gait, its feedback, and walk from random starts; all trials with `full`."""
-    return experiment(partial(_found, folder))(config, folder, console)
+    """Find the gait and walk from random starts; with `full` run all trials.
+
+    Args:
+        config: Settings of the study.
+        folder: Folder of the results, in which limits are looked up and kept.
+        console: Where tables and progress are printed.
+
+    Returns:
+        The content of summary.json.
+    """
+    return experiment(partial(_run_in, folder))(config, folder, console)
 
 
-def _found(folder: RunFolder, config: Config, console: Console) -> Findings:
+def _run_in(folder: RunFolder, config: Config, console: Console) -> Findings:
+    """Return the findings; limits are kept in the folder."""
     with report_alive(console, "looking for the gait"):
-        gait = found_gait(config, config.speed)
+        gait = find_gait(config, config.speed)
         lqr, blind = (design(gait, Weights(*config.weights), jumps) for jumps in _JUMPS)
     with report_alive(console, "walking"):
-        walks = walked(config, gait, lqr)
-    summary = tables.walk_record(gait, lqr, blind)
-    summary |= {
+        walks = walk_from_starts(config, gait, lqr)
+    summary = tables.make_walk_record(gait, lqr, blind) | {
         "steps_walked": [each.steps for each in walks],
         "falls": [each.reason for each in walks],
     }
+    multiplier = float(summary["multipliers_closed"][0])
 
     def draw(folder: RunFolder) -> None:
         figures.draw_gait(folder / "figures/gait.png", gait)
-        largest = float(summary["multipliers_closed"][0])
-        figures.draw_errors(folder / "figures/errors.png", gait, walks, largest)
+        figures.draw_errors(folder / "figures/errors.png", gait, walks, multiplier)
         if walks[0].run is not None:
             figures.write_walk(folder, gait, walks[0].run)
 
-    first = Findings(
+    steps = min(summary["steps_walked"])
+    found = Findings(
         summary,
         [
-            tables.gait_table([summary]),
-            tables.multiplier_table(summary),
-            tables.start_table(gait, walks, config.steps),
+            tables.make_gait_table([summary]),
+            tables.make_multiplier_table(summary),
+            tables.make_start_table(gait, walks, config.steps),
         ],
         [
             Check("closing error of the gait in simulation", gait.closing, 1e-8),
             Check("largest multiplier without feedback", summary["multipliers_open"][0], least=1.0),
             Check("largest multiplier under feedback", summary["multipliers_closed"][0], 1.0),
-            Check(
-                "steps walked from the worst start",
-                min(summary["steps_walked"]),
-                least=config.steps,
-            ),
+            Check("steps walked from the worst start", steps, least=config.steps),
         ],
         {"gait": gait.orbit},
         draw=draw,
     )
-    return everything(config, folder, gait, first, console) if config.full else first
+    return add_full_study(config, folder, gait, found, console) if config.full else found
 
 
-_JUMPS = ("saltation", "reset")
-
-
-def found_gait(config: Config, speed: float) -> Gait:
-    """The gait at a speed."""
-    margins = replace(
-        MARGINS, clearance=config.clearance, friction=config.share, early=config.early
-    )
-    return find(
+def find_gait(config: Config, speed: float) -> Gait:
+    """Return the gait at a speed, m/s."""
+    c = config
+    return optimise_gait(
         speed,
-        friction=config.friction,
-        torque=config.torque,
-        margins=margins,
-        late=config.late,
-        terms="native" if config.full and _is_compiled(config) else "auto",
+        friction=c.friction,
+        torque=c.torque,
+        margins=replace(MARGINS, clearance=c.clearance, friction=c.share, early=c.early),
+        late=c.late,
+        terms="native" if c.full and _uses_compiler(c) else "auto",
     )
 
 
-def walked(config: Config, gait: Gait, lqr: PeriodicLqr) -> list[Walk]:
-    """Walks from random starts, under reference spreading."""
+def walk_from_starts(config: Config, gait: Gait, lqr: PeriodicLqr) -> list[Walk]:
+    """Return walks from random starts under reference spreading.
+
+    Args:
+        config: Settings of the study.
+        gait: Gait that is walked.
+        lqr: Feedback around it.
+    """
     tracks = Tracks.of(gait, lqr, config.steps, config.extension)
     policy = tracks.policy("spreading", lqr, config.torque)
     random = np.random.default_rng(config.seed)
     return [
-        walk(gait, policy, scattered(gait, random, config.scatter), config.steps)
+        walk(gait, policy, draw_start(gait, random, config.scatter), config.steps)
         for _ in range(config.full_starts if config.full else config.starts)
     ]
 
 
-def everything(
+def add_full_study(
     config: Config, folder: RunFolder, gait: Gait, first: Findings, console: Console
 ) -> Findings:
-    """Several speeds, what controllers survive, and walks on estimates, beside the first findings.
+    """Return the first findings with those of gaits, controllers and filters.
 
-    Raises what `find` raises for a speed without a gait.
+    Args:
+        config: Settings of the study.
+        folder: Folder in which limits are looked up and kept.
+        gait: Gait at the speed of the settings.
+        first: Findings of that gait.
+        console: Where progress is printed.
     """
     with progress(console, 0.0, 1.0) as begin, crew(config.workers, config.dask) as workers:
-        others = [replace(config, share=share, early=0.0, late=0.0) for share in config.shares]
-        traded = compute_all(_traded, [*others, config], workers, begin("shares"))
-        gaits = searched(config, gait, workers, begin("speeds"))
-        found = compared(config, folder, gait, workers, begin("controllers"))
-        estimated, after_push = on_estimates(config, gait, workers, begin("estimates"))
+        unready = [replace(config, share=share, early=0.0, late=0.0) for share in config.shares]
+        shares = compute_all(_study_share, [*unready, config], workers, begin("shares"))
+        speeds = [speed for speed in config.speeds if speed != gait.speed]
+        others = compute_all(partial(_study_speed, config), speeds, workers, begin("speeds"))
+        found = compare_controllers(config, folder, gait, workers, begin("controllers"))
+        estimated, after_push = walk_with_filters(config, gait, workers, begin("estimates"))
+    gaits = sorted([tables.make_gait_record(gait), *others], key=lambda record: record["speed"])
     summary = {
         "gaits": {f"{record['speed']:g}": record for record in gaits},
-        "shares": traded,
+        "shares": shares,
         "limits": {each.controller: each.record()["limits"] for each in found},
         "controllers": {each.controller: each.record() for each in found},
         "on_estimates": estimated,
@@ -253,102 +276,105 @@ def everything(
         assert first.draw is not None
         first.draw(folder)
         figures.draw_limits(folder / "figures/limits.png", found)
-        shares.draw_shares(folder / "figures/shares.png", traded)
+        figures.draw_shares(folder / "figures/shares.png", shares)
 
     printed = [
-        shares.share_table(traded),
-        tables.gait_table(gaits),
-        tables.limit_table(found, config.judged, config.budget),
-        tables.estimate_table(estimated, config.filtered_steps),
+        tables.make_share_table(shares),
+        tables.make_gait_table(gaits),
+        tables.make_limit_table(found, config.judged, config.budget),
+        tables.make_estimate_table(estimated, config.filtered_steps),
     ]
+    closing = max(record["closing"] for record in gaits)
+    claim = Check("largest closing error of the gaits at all speeds", closing, 1e-8)
     return replace(
         first,
         summary={**first.summary, **summary},
         printed=[*first.printed, *printed],
-        checks=[
-            *first.checks,
-            Check(
-                "largest closing error of the gaits at all speeds",
-                max(r["closing"] for r in gaits),
-                1e-8,
-            ),
-        ],
+        checks=[*first.checks, claim],
         draw=draw,
     )
 
 
-def searched(
-    config: Config, gait: Gait, workers: Crew, tick: Callable[[float], None]
-) -> list[dict[str, Any]]:
-    """The gaits at all speeds, one of which is known."""
-    others = [speed for speed in config.speeds if speed != gait.speed]
-    found = compute_all(partial(_searched, config), others, workers, tick)
-    return sorted([tables.gait_record(gait), *found], key=lambda record: record["speed"])
-
-
-def _traded(config: Config) -> dict[str, Any]:
-    gait = found_gait(config, config.speed)
+def _study_share(config: Config) -> dict[str, Any]:
+    """Return the record of the gait that may use the settings' share of friction."""
+    gait = find_gait(config, config.speed)
     lqr = design(gait, Weights(*config.weights))
     tracks = Tracks.of(gait, lqr, config.share_steps, config.extension)
     policy, ready = tracks.policy("value", lqr, config.torque), config.early + config.late > 0.0
-    return shares.record(gait, policy, config.share, ready, config.share_steps)
+    return tables.make_share_record(gait, policy, config.share, ready, config.share_steps)
 
 
-def _searched(config: Config, speed: float) -> dict[str, Any]:
-    return tables.gait_record(found_gait(config, speed))
+def _study_speed(config: Config, speed: float) -> dict[str, Any]:
+    return tables.make_gait_record(find_gait(config, speed))
 
 
-def compared(
+def compare_controllers(
     config: Config, folder: RunFolder, gait: Gait, workers: Crew, tick: Callable[[float], None]
 ) -> list[Survived]:
-    """What each controller survives with the weights that suit it best.
+    """Return the limits of each controller with the weights that suit it best.
 
-    Limits are kept in the folder as they are found.
+    Args:
+        config: Settings of the study.
+        folder: Folder in which limits are looked up and kept.
+        gait: Gait that is walked.
+        workers: Processes that compute.
+        tick: Called with the share that is done.
     """
     random = np.random.default_rng(config.seed + 1)
-    tried = designs(gait, candidates(Weights(*config.weights), config.budget, random), workers)
-    _, lqr = tried["saltation"][0]
+    weights = draw_weights(Weights(*config.weights), config.budget, random)
+    designs = design_all(gait, weights, workers)
+    _, lqr = designs["saltation"][0]
     contest = Contest(
         gait,
-        tried,
+        designs,
         Tracks.of(gait, lqr, max(config.judged, MEASURED), config.extension),
         config.torque,
         config.judged,
         config.scatter,
         config.seed,
-        _is_compiled(config),
+        _uses_compiler(config),
     )
     record = journal_of(folder / RECORD, config)
-    weights = compute_all(contest.tuned, NAMES, workers, None, record)
-    chosen = [Chosen(name, number, tuple(rest)) for name, number, rest in weights]
+    tuned = compute_all(contest.tune, NAMES, workers, None, record)
+    chosen = [Chosen(name, number, tuple(rest)) for name, number, rest in tuned]
     slow_first = sorted(chosen, key=lambda each: each.controller != "predictive")
-    trials = [(contest.alone(each), each, kind) for each in slow_first for kind in config.kinds]
-    found = compute_all(partial(_limits, config), trials, workers, tick, record, _key)
-    limits = dict(zip(map(_key, trials), map(tuple, found), strict=True))
+    trials = [(contest.select(each), each, kind) for each in slow_first for kind in config.kinds]
+    found = compute_all(partial(_find_limits, config), trials, workers, tick, record, _format_trial)
+    limits = dict(zip(map(_format_trial, trials), map(tuple, found), strict=True))
     return [
-        contest.survived(each, {kind: limits[_key((contest, each, kind))] for kind in config.kinds})
+        contest.judge(
+            each, {kind: limits[_format_trial((contest, each, kind))] for kind in config.kinds}
+        )
         for each in chosen
     ]
 
 
-def _key(trial: tuple[Contest, Chosen, Name]) -> str:
+def _format_trial(trial: tuple[Contest, Chosen, Name]) -> str:
     _, chosen, kind = trial
     return f"{chosen.controller}, {kind}"
 
 
-def _limits(config: Config, trial: tuple[Contest, Chosen, Name]) -> tuple[float, ...]:
+def _find_limits(config: Config, trial: tuple[Contest, Chosen, Name]) -> tuple[float, ...]:
     contest, chosen, kind = trial
     is_slow = chosen.controller == "predictive"
     starts = config.predictive_starts if is_slow else config.full_starts
-    return contest.limits(chosen, kind, starts)
+    return contest.find_limits(chosen, kind, starts)
 
 
-def on_estimates(
+def walk_with_filters(
     config: Config, gait: Gait, workers: Crew, tick: Callable[[float], None]
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Walks with a filter in the loop: a record for each kind of sensors and filter, one of pushes.
+    """Return records of walks on estimates.
 
-    Those after pushes come first, as they take the longest.
+    Args:
+        config: Settings of the study.
+        gait: Gait that is walked.
+        workers: Processes that compute. Walks after pushes come first, as they take the longest.
+        tick: Called with the share that is done.
+
+    Returns:
+        A record for each level of noise and filter, and one of the predictive controller after
+        pushes.
     """
     lqr = design(gait, replace(Weights(*config.weights), torques=config.filtered_weight))
     tracks = Tracks.of(gait, lqr, config.filtered_steps + 1, config.extension)
@@ -359,42 +385,46 @@ def on_estimates(
         for driven in config.driven
     ]
     seeds = range(config.seed, config.seed + config.filtered)
-    walk_of = partial(_walk_on_estimates, config, tracks, lqr)
-    found = compute_trials(walk_of, [None, *sensings], seeds, workers, tick)
-    pushed, *others = (
+    study = partial(_walk_on_estimates, config, tracks, lqr)
+    found = compute_trials(study, [None, *sensings], seeds, workers, tick)
+    after_push, *others = (
         dict(zip(("steps_walked", "errors", "falls"), zip(*walks, strict=True), strict=True))
         for walks in found.values()
     )
     names = ({"level": s.level, "driven": s.driven, "filter": s.strategy} for s in sensings)
     records = [{**name, **other} for name, other in zip(names, others, strict=True)]
-    return records, {"push forward": config.filtered_push, **pushed}
+    return records, {"push forward": config.filtered_push, **after_push}
 
 
 def _walk_on_estimates(
     config: Config, tracks: Tracks, lqr: PeriodicLqr, trial: tuple[Sensing | None, int]
 ) -> tuple[int, float, str]:
-    """The steps of a walk, the error of its estimates, and the reason of a fall.
+    """Return the steps of a walk, the error of its estimates, and the reason of a fall.
 
-    trial: sensors and a seed; without sensors the predictive controller takes a push, on the salted
-    filter's estimates.
+    Args:
+        config: Settings of the study.
+        tracks: Tracks for walks without a push.
+        lqr: Feedback for walks without a push.
+        trial: Sensors and a seed. Without sensors the predictive controller takes a push, on the
+            salted filter's estimates.
     """
     sensing, seed = trial
     if sensing is None:
-        found = _pushed(config, tracks.gait, seed)
+        found = _walk_after_push(config, tracks.gait, seed)
     else:
         found = walk_on_estimates(tracks, lqr, config.torque, sensing, seed)
     return found.walk.steps, found.error, found.walk.reason
 
 
-def _pushed(config: Config, gait: Gait, seed: int) -> Filtered:
+def _walk_after_push(config: Config, gait: Gait, seed: int) -> Filtered:
+    """Return the walk of the predictive controller on estimates after a push."""
     lqr = design(gait, Weights(*config.weights))
     tracks = Tracks.of(gait, lqr, config.filtered_steps + 1, config.extension)
-    sensing = Sensing(max(config.levels), "saltation", _SHAKEN)
-    policy = tracks.policy("predictive", lqr, config.torque, compiled=_is_compiled(config))
+    sensing = Sensing(max(config.levels), "saltation", _PUSH_DISTURBANCE)
+    policy = tracks.policy("predictive", lqr, config.torque, compiled=_uses_compiler(config))
     push = Pushed(policy, config.filtered_push, config.scatter)
     return walk_on_estimates(tracks, lqr, config.torque, sensing, seed, push)
 
 
-def _is_compiled(config: Config) -> bool:
-    """Whether functions of the predictive controller are machine code."""
+def _uses_compiler(config: Config) -> bool:
     return config.compiled and find_compiler() is not None

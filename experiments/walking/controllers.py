@@ -1,12 +1,12 @@
-"""Controllers of the walker, all from LQR gains of the same kind of weights, with one limit.
+"""The walker's controllers differ in their law alone: LQR gains and torque limits are of one kind.
 
-- `spreading`: reference spreading with gains that know the saltation matrix;
-- `reset`: the same with the Jacobian of the reset alone;
+- `spreading`: reference spreading with gains by the saltation matrix;
+- `reset`: reference spreading with gains by the Jacobian of the reset alone;
 - `value`: `spreading` at the phase of least value instead of the clock's;
 - `cone`: `value`, with torques that keep forces and landings in the friction cones;
-- `predictive`: planned on at each sample through the next touchdown, with `cone` where that fails;
+- `predictive`: a plan through the next touchdown at each sample, or `cone` where that fails;
 - `phase`: the clock of the reference begins anew at each touchdown;
-- `clock`: the reference runs on the clock, touchdown or not.
+- `clock`: the reference runs on the clock, whatever touches down.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from hybridctl.experiments.optimal.lqr import with_jumps
 from hybridctl.experiments.walking.cone_filter import ConeFilter
-from hybridctl.experiments.walking.gait import Gait, task
-from hybridctl.experiments.walking.least_value import LeastValueTracking
-from hybridctl.experiments.walking.phases import PhaseReset, ValueFunction
+from hybridctl.experiments.walking.gait import Gait, make_task
+from hybridctl.experiments.walking.phase_laws import LeastValueTracking, PhaseReset, ValueFunction
 from hybridctl.robots import five_link
 
 from hybridctl.base.checks import Array
@@ -41,21 +40,34 @@ TITLES = {
     "clock": "clock",
 }
 NAMES = tuple(TITLES)
-ROOM = Margins(force=20.0, friction=0.9, impulse=0.3, release=0.02, clearance=0.01)  # predictive
-BEND = (0.03, 1.55)  # of its knees, rad, which those of the gait keep well inside
-PATIENCE = 0.03  # s, after which a foot that is due is no longer waited for, whatever the law
-SAMPLE = 0.01  # s, at which the phase of least value is looked for
-USED, PRESSED = 0.8, 80.0  # share of friction inside the cone, and force that is kept there, N
-AHEAD = Horizon(early=0.09)  # predictive
-_TILT = 0.1  # rad, a unit of slope that the predictive controller looks for
-_RISE = np.eye(14)[1]  # up
+ROOM = Margins(force=20.0, friction=0.9, impulse=0.3, release=0.02, clearance=0.01)
+"""Margins of the predictive controller."""
+BEND = (0.03, 1.55)
+"""Bounds of the knees of the predictive controller, rad; the gait keeps well inside."""
+PATIENCE = 0.03
+"""Time for which an overdue foot is waited for, s, by all laws."""
+SAMPLE = 0.01
+"""Time between two choices of the phase of least value, s."""
+USED, PRESSED = 0.8, 80.0
+"""Share of friction that is used inside the cone, and normal force that is kept there, N."""
+AHEAD = Horizon(early=0.09)
+"""Horizon of the predictive controller."""
+EXTENSION = 0.2
+"""Extension of the reference before and after touchdowns, s."""
+_TILT = 0.1
+"""Slope that is a unit of the disturbance which the predictive controller estimates, rad."""
+_RISE = np.eye(14)[1]
+"""Direction of the state that is up."""
 
 
 @dataclass(frozen=True)
 class Weights:
-    """LQR weights: of coordinates in 1/rad^2, velocities in s^2/rad^2, torques in 1/(N m)^2.
+    """LQR weights; the distance walked costs nothing.
 
-    The way along the ground costs nothing.
+    Attributes:
+        coordinates: Weight of coordinates, 1/rad^2.
+        velocities: Weight of velocities, s^2/rad^2.
+        torques: Weight of torques, 1/(N m)^2.
     """
 
     coordinates: float = 100.0
@@ -73,7 +85,7 @@ class Weights:
         return self.torques * np.eye(4)
 
 
-def predictive(
+def make_predictive(
     gait: Gait,
     lqr: PeriodicLqr,
     weights: Weights,
@@ -82,48 +94,58 @@ def predictive(
     horizon: Horizon = AHEAD,
     compiled: bool = False,
 ) -> HybridMpc:
-    """Predictive control with the weights of the LQR and its value function after a touchdown."""
+    """Return predictive control with the weights of the LQR and its value after a touchdown.
+
+    Args:
+        gait: Gait that is planned around.
+        lqr: Feedback whose value function ends the horizon.
+        weights: Weights of the cost.
+        fixed: Law that acts where there is no plan.
+        torque: Greatest torque, N m.
+        horizon: Horizon of the plans.
+        compiled: Whether functions are compiled to machine code.
+    """
     planned, uphill = (
-        task(walker, gait.speed, torque=torque, margins=ROOM, bend=BEND)
+        make_task(walker, gait.speed, torque=torque, margins=ROOM, bend=BEND)
         for walker in (gait.walker, gait.walker_with(tilt=_TILT))
     )
     back = np.linalg.inv(gait.symmetry.matrix)
     after = back.T @ lqr.period.values[1].start @ back
-    both = weights.state, weights.input
-    return HybridMpc(
-        planned,
-        gait.step,
-        both,
-        [after],
-        fixed,
-        horizon=horizon,
-        rise=_RISE,
-        disturbed=uphill,
-        compiled=compiled,
-    )
+    given = (planned, gait.step, (weights.state, weights.input), [after], fixed)
+    return HybridMpc(*given, horizon=horizon, rise=_RISE, disturbed=uphill, compiled=compiled)
 
 
-def standing(gait: Gait, torque: float) -> ConeFilter:
-    """What keeps forces and landings inside the friction cones, with torques of at most so much."""
+def make_cone_filter(gait: Gait, torque: float) -> ConeFilter:
+    """Return the filter of torques up to a greatest one, N m, by friction cones of the gait."""
     landings: dict[ModeKey, ModeKey] = {
         five_link.LEFT_STANCE: five_link.RIGHT_STANCE,
         five_link.RIGHT_STANCE: five_link.LEFT_STANCE,
     }
-    most = np.full(4, torque)
-    return ConeFilter(gait.walker, most, landings, share=USED, least=PRESSED)
+    limits = np.full(4, torque)
+    return ConeFilter(gait.walker, limits, landings, share=USED, least=PRESSED)
 
 
 def design(gait: Gait, weights: Weights, jumps: str = "saltation") -> PeriodicLqr:
-    """Feedback around the gait, by the jumps that it believes in: "saltation" or "reset"."""
-    believed = with_jumps(gait.map, jumps)
-    return periodic_lqr(believed, weights.state, weights.input, symmetry=gait.symmetry)
+    """Return the LQR around the gait.
+
+    Args:
+        gait: The gait.
+        weights: Weights of the cost.
+        jumps: Derivative of a touchdown in the design: "saltation" or "reset".
+    """
+    assumed = with_jumps(gait.map, jumps)
+    return periodic_lqr(assumed, weights.state, weights.input, symmetry=gait.symmetry)
 
 
 @dataclass(frozen=True, eq=False)
 class Tracks:
     """A gait over many steps, extended past its touchdowns by its own inputs.
 
-    extension: before and after each touchdown, s.
+    Attributes:
+        gait: The gait.
+        reference: Its reference over the steps.
+        steps: Number of the steps.
+        extension: Extension before and after each touchdown, s.
     """
 
     gait: Gait
@@ -132,8 +154,15 @@ class Tracks:
     extension: float
 
     @staticmethod
-    def of(gait: Gait, lqr: PeriodicLqr, steps: int, extension: float) -> Tracks:
-        """The tracks for so many steps."""
+    def of(gait: Gait, lqr: PeriodicLqr, steps: int, extension: float = EXTENSION) -> Tracks:
+        """Return the tracks over a number of steps.
+
+        Args:
+            gait: The gait.
+            lqr: Any feedback around it.
+            steps: Number of the steps.
+            extension: Extension before and after each touchdown, s.
+        """
         orbit, _ = lqr.repeated(steps + 1)
         reference = extend(
             gait.walker,
@@ -155,15 +184,20 @@ class Tracks:
         compiled: bool = False,
         delay: float = 0.0,
     ) -> Policy:
-        """The controller of this name, with torques of at most `torque` N m.
+        """Return the controller of a name.
 
-        weights: of the LQR, by default the usual ones. compiled: see `HybridMpc`. delay: of plans
-        of the predictive controller, s.
+        Args:
+            name: Name of the controller, of `NAMES`. "reset" is "spreading" with another `lqr`.
+            lqr: Feedback around the gait.
+            torque: Greatest torque, N m.
+            weights: Weights of the LQR, for "predictive"; None for the default ones.
+            compiled: Whether functions of "predictive" are compiled to machine code.
+            delay: Delay of plans of "predictive", s.
         """
         if name == "predictive":
             weights, fixed = weights or Weights(), self.policy("cone", lqr, torque)
             horizon = replace(AHEAD, delay=delay)
-            return predictive(self.gait, lqr, weights, fixed, torque, horizon, compiled)
+            return make_predictive(self.gait, lqr, weights, fixed, torque, horizon, compiled)
         _, gains = lqr.repeated(self.steps + 1)
         most = np.full(4, torque)
         limits = np.array([-most, most])
@@ -177,10 +211,10 @@ class Tracks:
             return LeastValueTracking(
                 self.reference,
                 gains,
-                lambda k, t: values.at(k, t - k * period),
+                lambda k, t: values.evaluate(k, t - k * period),
                 limits=limits,
                 sample=SAMPLE,
                 patience=PATIENCE,
-                correction=standing(self.gait, torque) if name == "cone" else None,
+                correction=make_cone_filter(self.gait, torque) if name == "cone" else None,
             )
         return ReferenceSpreading(self.reference, gains, limits=limits, patience=PATIENCE)

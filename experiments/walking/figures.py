@@ -1,4 +1,4 @@
-"""Figures of the walker: its gait, how errors die out, what controllers survive."""
+"""The figures show the walker's gait, errors that die out, and disturbances that are survived."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from hybridctl.experiments.walking.controllers import TITLES
 from hybridctl.experiments.walking.gait import Gait
-from hybridctl.experiments.walking.limits import KINDS, Name, Survived
+from hybridctl.experiments.walking.limits import KINDS, TUNED, Name, Survived
 from hybridctl.experiments.walking.walk import Walk
 
 from hybridctl.app.page.motion import Mover, Scene, write_motion
@@ -30,10 +30,11 @@ from hybridctl.base.run_folder import RunFolder
 from hybridctl.hybrid.trajectory import HybridTrajectory
 
 _SAMPLES = 200
+"""Points of a curve over a step."""
 
 
 def draw_gait(path: Path, gait: Gait) -> None:
-    """Torques, force, use of the friction cone and height of the swinging foot over a step."""
+    """Draw torques, force, used friction and height of the swinging foot over a step."""
     arc = gait.step.run.arcs[0]
     times = np.linspace(arc.start, arc.end, _SAMPLES)
     mode, torques = gait.walker.mode(arc.mode), arc.input(times)
@@ -59,12 +60,19 @@ def draw_gait(path: Path, gait: Gait) -> None:
 
 
 def draw_errors(path: Path, gait: Gait, walks: Sequence[Walk], modulus: float) -> None:
-    """The error after each touchdown, and the slope of the largest multiplier."""
+    """Draw the error after each touchdown, and the slope of the largest multiplier.
+
+    Args:
+        path: File of the figure.
+        gait: Gait that is walked.
+        walks: Walks from random starts.
+        modulus: Modulus of the largest multiplier.
+    """
     lines = [
         Line(np.arange(1.0, len(errors) + 1.0), errors, f"start {k + 1}", color, "o-")
         for (k, each), color in zip(enumerate(walks), cycle(CURVES), strict=False)
         if each.run is not None and each.steps
-        for errors in [each.errors(gait)[:15]]
+        for errors in [each.compute_errors(gait)[:15]]
     ]
     steps = np.arange(2.0, 8.0)
     label = f"largest multiplier, {modulus:.2f}"
@@ -85,9 +93,10 @@ _PAIRS: tuple[tuple[Name | None, Name], ...] = (
 
 
 def draw_limits(path: Path, found: Sequence[Survived]) -> None:
-    """What each controller survives: means with standard errors, a pair of directions a panel.
+    """Draw what each controller survives, with a panel for both directions of a disturbance.
 
-    Dots are the starts. Grids end at the dashed lines. Unstable controllers are hatched.
+    Bars are means with standard errors, and dots are the starts. Grids end at the dashed lines.
+    Unstable controllers are hatched.
     """
     pairs = [pair for pair in _PAIRS if pair[1] in found[0].limits]
     figure = canvas(2.0 + 2.4 * len(pairs), 1.6 + 0.4 * len(found))
@@ -114,27 +123,60 @@ def draw_limits(path: Path, found: Sequence[Survived]) -> None:
         axes.set_axisbelow(True)
     panels[0].set_yticks(range(len(found)), [TITLES[each.controller] for each in found])
     panels[0].invert_yaxis()
-    meant = "dashed: ends of the grids"
+    legend = "dashed: ends of the grids"
     if not all(each.is_stable for each in found):
-        meant += "; hatched: unstable"
-    figure.suptitle(
-        f"What controllers survive: means over starts, standard errors, and each start\n({meant})",
-        fontsize=10,
-    )
+        legend += "; hatched: unstable"
+    title = "What controllers survive: means over starts, standard errors, and each start"
+    figure.suptitle(f"{title}\n({legend})", fontsize=10)
+    save_figure(figure, path)
+
+
+def draw_shares(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
+    """Draw what is survived over the cost, a point for each share of friction.
+
+    Points of gaits that are not ready for early and late landings are joined.
+
+    Args:
+        path: File of the figure.
+        records: Records of `tables.make_share_record`; the last one is the gait that ships.
+    """
+    figure = canvas(8.0, 3.6)
+    *plain, shipped = records
+    for axes, ways in zip(figure.subplots(1, 2), (TUNED[:2], TUNED[2:]), strict=True):
+        for way, color in zip(ways, (TRACKING, REFERENCE), strict=True):
+            costs, survived = [r["cost"] for r in plain], [r["limits"][way] for r in plain]
+            axes.plot(costs, survived, "o-", color=color, label=KINDS[way].title)
+            axes.plot(shipped["cost"], shipped["limits"][way], "*", color=color, ms=12)
+        for r in plain:
+            at = r["cost"], r["limits"][ways[0]]
+            axes.annotate(f"{r['share']:g}", at, xytext=(0, -14), textcoords="offset points")
+        axes.set_xlabel("integral of squared torques [N² m² s]")
+        axes.set_ylabel(f"survived [{KINDS[ways[0]].unit}]")
+        axes.set_ylim(bottom=0.0)
+        axes.margins(x=0.1)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+    figure.suptitle("Gaits by the share of friction that they may use (stars: the one that ships)")
     save_figure(figure, path)
 
 
 def write_walk(folder: RunFolder, gait: Gait, run: HybridTrajectory) -> None:
-    """The motion of a walk with its forces, for the page."""
-    mover = Mover("walker", run, _limbs, system=gait.walker)
+    """Write the motion of a walk with its forces, for the page.
+
+    Args:
+        folder: Folder of the results.
+        gait: Gait that is walked.
+        run: Run of the walk.
+    """
+    mover = Mover("walker", run, _compute_limbs, system=gait.walker)
     ends = [run(t)[0] for t in (run.start, run.end)]
     ground = np.array([[min(ends) - 0.5, 0.0], [max(ends) + 0.5, 0.0]])
     scene = Scene(f"Walking at {gait.speed:g} m/s", [mover], [ground], ("x", "z"))
     write_motion(folder, [scene])
 
 
-def _limbs(x: Array) -> list[Array]:
-    """The lines of both legs, the left one behind, and of the torso."""
+def _compute_limbs(x: Array) -> list[Array]:
+    """Return the polylines of the left leg, the right leg and the torso, m."""
     hip = np.array([x[0], x[1]])
     limbs = []
     for i in (3, 5):
@@ -147,7 +189,13 @@ def _limbs(x: Array) -> list[Array]:
 
 
 def draw_plants(path: Path, records: Sequence[Mapping[str, Any]], most: int) -> None:
-    """A row for each controller and contact, a dot for each start: its steps before a fall."""
+    """Draw a dot for the steps of each start before a fall, in a row for each case.
+
+    Args:
+        path: File of the figure.
+        records: Records of `on_plants`.
+        most: Number of steps that were to be walked.
+    """
     figure = canvas(7.0, 1.2 + 0.32 * len(records))
     axes = figure.subplots()
     labels = []

@@ -1,4 +1,4 @@
-"""A gait of the five-link walker: one step by optimisation, as an orbit begun in mid-step."""
+"""One optimised step of the five-link walker closes to an orbit, up to the exchange of legs."""
 
 from __future__ import annotations
 
@@ -21,22 +21,30 @@ from hybridctl.sensitivity.linearization import Linearization, linearize
 from hybridctl.sensitivity.symmetry import Symmetry
 
 TIGHT = 1e-12
+"""Relative and absolute tolerance of the orbit."""
 KNEES = ("left_knee", "right_knee")
-BEND = (0.05, 1.5)  # of knees, rad: not through, and no further than a shin can fold
+BEND = (0.05, 1.5)
+"""Bounds of the knees, rad: not straight, and no further than a shin can fold."""
 MARGINS = Margins(clearance=0.03, friction=0.4, release=0.05)
-STEP = (0.3, 1.2)  # how long a step may take, s
-POINTS = 5  # of collocation: with 4 the slow gait, whose errors grow by 77, closes to 5e-8 only
+STEP = (0.3, 1.2)
+"""Bounds of the duration of a step, s."""
+POINTS = 5
+"""Points of collocation: with 4 the slow gait, whose errors grow by 77, closes only to 5e-8."""
 
 
-_walker = lru_cache(maxsize=64)(five_link.system)
+_build_walker = lru_cache(maxsize=64)(five_link.system)
 
 
 @dataclass(frozen=True, eq=False)
 class Gait:
-    """A step of the left leg that closes up to the exchange of the legs.
+    """A step on the left leg that closes up to the exchange of the legs.
 
-    friction: of the ground. speed: m/s. step: from just after the touchdown of the left foot to
-    just after that of the right one. terms: see `ContactDynamics`.
+    Attributes:
+        walker: The walker.
+        friction: Friction coefficient of the ground.
+        speed: Mean speed, m/s.
+        step: Step from just after the touchdown of the left foot to just after that of the right.
+        terms: Implementation of the dynamics, see `ContactDynamics`.
     """
 
     walker: ContactSystem
@@ -48,11 +56,14 @@ class Gait:
     def walker_with(
         self, *, step: float = 0.0, torso: float = 1.0, tilt: float = 0.0
     ) -> ContactSystem:
-        """The walker on ground that is higher by a step in m, or leans, or with another torso.
+        """Return the walker on other ground or with another torso.
 
-        torso, tilt: see `five_link.robot`.
+        Args:
+            step: Height of the ground, m.
+            torso: Factor of the torso's inertia, see `five_link.robot`.
+            tilt: Slope of the ground, see `five_link.robot`.
         """
-        return _walker(self.friction, step=step, torso=torso, tilt=tilt, terms=self.terms)
+        return _build_walker(self.friction, step=step, torso=torso, tilt=tilt, terms=self.terms)
 
     @cached_property
     def symmetry(self) -> Symmetry:
@@ -72,7 +83,7 @@ class Gait:
         return float(np.abs(gap).max())
 
     def curve(self, k: int) -> InputCurve:
-        """The input of step k, from its touchdown on."""
+        """Return the input of step k, from its touchdown on."""
         first = self.step.feedforward[0]
         exchanged = self.symmetry.inputs(self.walker.robot.nu) if k % 2 else np.eye(4)
         return replace(
@@ -84,17 +95,9 @@ class Gait:
     @cached_property
     def middle(self) -> Array:
         """The state (14,) halfway through the step, left foot at rest on the ground."""
+        start, policy = (five_link.LEFT_STANCE, self.step.run(0.0)), Feedforwards((self.curve(0),))
         halfway = (0.0, 0.5 * self.period)
-        run = simulate(
-            self.walker,
-            five_link.LEFT_STANCE,
-            self.step.run(0.0),
-            halfway,
-            Feedforwards((self.curve(0),)),
-            rtol=TIGHT,
-            atol=TIGHT,
-        )
-        return run.final_state
+        return simulate(self.walker, *start, halfway, policy, rtol=TIGHT, atol=TIGHT).final_state
 
     @cached_property
     def orbit(self) -> HybridTrajectory:
@@ -106,16 +109,16 @@ class Gait:
 
     @cached_property
     def map(self) -> Linearization:
-        """The first-order map of the step without feedback."""
+        """The linearization of the orbit without feedback."""
         return linearize(self.walker, self.orbit, rtol=1e-10, atol=1e-12)
 
     @cached_property
     def multipliers(self) -> FloquetMultipliers:
-        """The multipliers of that map."""
+        """The Floquet multipliers of the step without feedback."""
         return self.map.floquet_multipliers(symmetry=self.symmetry)
 
 
-def task(
+def make_task(
     walker: ContactSystem,
     speed: float,
     *,
@@ -124,10 +127,15 @@ def task(
     late: float = 0.0,
     bend: tuple[float, float] = BEND,
 ) -> Task:
-    """One step at a mean speed in m/s, of least integral of squared torques.
+    """Return the task of one step with the least integral of squared torques.
 
-    late: for how long it goes on inside its margins where the ground is not met, s. bend: of knees,
-    rad.
+    Args:
+        walker: The walker.
+        speed: Mean speed, m/s.
+        torque: Greatest torque, N m.
+        margins: Margins of forces, landings and clearance.
+        late: Time for which the step goes on inside its margins where the ground is lower, s.
+        bend: Bounds of the knees, rad.
     """
     phase = Phase(five_link.LEFT_STANCE, ("right closes",), STEP, points=POINTS)
     return Task(
@@ -144,14 +152,14 @@ def task(
     )
 
 
-def straight_guess(noise: Array) -> Guess:
-    """A straight way from one double stance to the next, both moved by noise (2, 14)."""
-    first = _posture(-0.2, left=(-0.35, 0.2), right=(0.05, 0.25)) + noise[0]
-    last = _posture(0.2, left=(0.05, 0.25), right=(-0.35, 0.2)) + noise[1]
+def make_straight_guess(noise: Array) -> Guess:
+    """Return a straight line from one double stance to the next, both moved by noise (2, 14)."""
+    first = _make_posture(-0.2, left=(-0.35, 0.2), right=(0.05, 0.25)) + noise[0]
+    last = _make_posture(0.2, left=(0.05, 0.25), right=(-0.35, 0.2)) + noise[1]
     return lambda k, s: np.asarray((1.0 - s) * first + s * last)
 
 
-def find(
+def optimise_gait(
     speed: float,
     *,
     friction: float = 0.7,
@@ -161,21 +169,27 @@ def find(
     noise: Array | None = None,
     terms: TermsChoice = "auto",
 ) -> Gait:
-    """The gait at a speed in m/s; see `optimise` for what it raises.
+    """Return the gait at a speed, found from a straight guess.
 
-    friction: of the ground. torque: the greatest, N m. late: see `task`. noise (2, 14): of the
-    guess. terms: of the walker.
+    Args:
+        speed: Mean speed, m/s.
+        friction: Friction coefficient of the ground.
+        torque: Greatest torque, N m.
+        margins: Margins of forces, landings and clearance.
+        late: See `make_task`, s.
+        noise: Noise of the guess (2, 14); None for none.
+        terms: Implementation of the walker's dynamics.
     """
     walker = five_link.system(friction, terms=terms)
-    planned = task(walker, speed, torque=torque, margins=margins, late=late)
-    begin = straight_guess(np.zeros((2, 14)) if noise is None else noise)
-    step = optimise(planned, begin)
+    planned = make_task(walker, speed, torque=torque, margins=margins, late=late)
+    guess = make_straight_guess(np.zeros((2, 14)) if noise is None else noise)
+    step = optimise(planned, guess)
     step.open_loop.require_run()
     return Gait(walker, friction, speed, step, terms)
 
 
-def _posture(x: float, left: tuple[float, float], right: tuple[float, float]) -> Array:
-    """A state with the left foot on the ground, the hip at x, moving at walking speed."""
+def _make_posture(x: float, left: tuple[float, float], right: tuple[float, float]) -> Array:
+    """Return a state with the left foot on the ground and the hip at x, at walking speed."""
     pitch = 0.05
     femur = pitch + left[0]
     height = 0.4 * np.cos(femur) + 0.4 * np.cos(femur + left[1])

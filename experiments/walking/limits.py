@@ -1,4 +1,4 @@
-"""What each controller survives, after tuning with the same candidates and the same budget."""
+"""Controllers that are tuned with equal budgets differ in the disturbances that they survive."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from hybridctl.experiments.walking.controllers import Tracks, Weights, design
 from hybridctl.experiments.walking.gait import Gait
-from hybridctl.experiments.walking.walk import Walk, over_a_step, pushed, scattered, walk
+from hybridctl.experiments.walking.walk import Walk, draw_start, push_state, walk, walk_over_step
 
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import SimulationError
@@ -21,15 +21,27 @@ from hybridctl.control.lqr.periodic import PeriodicLqr
 from hybridctl.control.tuning.ensemble import standard_error
 from hybridctl.hybrid.policy import Policy
 
-MEASURED = 4  # steps
+MEASURED = 4
+"""Steps over which the contraction of errors is measured."""
 _UPWARDS = 2 / 3
-_HIGH = 0.75  # the quantile of limits so far that is a guess at the next one
-_SPREAD = 1.0  # of the logarithms (base 10) of weights that are tried
-_BRIEF = 6  # steps of trials in tuning
+"""Share of a bracket at which the next size is tried: above the middle, as falls are quicker."""
+_GUESS_QUANTILE = 0.75
+"""Quantile of the limits so far that is the guess at the next limit."""
+_WEIGHT_SPREAD = 1.0
+"""Half the range of the logarithms (base 10) of weights that are tried."""
+_TUNING_STEPS = 6
+"""Greatest number of steps of trials in tuning."""
 
 
 class Kind(NamedTuple):
-    """A kind of trial in words, with the grid of its sizes: from `step` to `end` in `unit`."""
+    """A kind of trial, with the grid of its sizes.
+
+    Attributes:
+        title: Name in words.
+        unit: Unit of the sizes.
+        step: Distance between two sizes.
+        end: Greatest size.
+    """
 
     title: str
     unit: str
@@ -60,9 +72,10 @@ KINDS: dict[Name, Kind] = {
     "late": Kind("touchdown known late", "ms", 10, 1000),
 }
 TUNED: tuple[Name, ...] = ("push forward", "push back", "up", "down")
+"""Kinds of trials that weights are tuned by."""
 
 
-def tried(
+def run_trial(
     gait: Gait,
     policy: Policy,
     kind: Name,
@@ -72,19 +85,27 @@ def tried(
     *,
     whole: bool = False,
 ) -> Walk:
-    """A walk of so many steps from a start in mid-step through a trial of a size, in its unit.
+    """Return the walk through a trial, from a start in mid-step.
 
     A push is an impulse at the hip at the start, and a step of the ground begins with the first
-    touchdown; gravity leans against the ground, the torso has another mass and moment of inertia,
-    and touchdowns are known late, all the way. whole: whether steps are simulated that only repeat
-    the last one, see `walk.repeats`.
+    touchdown. A slope, another mass and moment of inertia of the torso, and late detection of
+    touchdowns last for the whole walk.
+
+    Args:
+        gait: Gait that is walked.
+        policy: Controller.
+        kind: Kind of the trial.
+        size: Size of the disturbance, in the unit of its kind.
+        start: State in mid-step (14,).
+        steps: Number of steps.
+        whole: Whether steps that only repeat are simulated, see `walk.is_repeating`.
     """
     if kind.startswith("push"):
         impulse = size if kind == "push forward" else -size
-        return walk(gait, policy, pushed(gait, impulse, start), steps, whole=whole)
+        return walk(gait, policy, push_state(gait, impulse, start), steps, whole=whole)
     if kind in ("up", "down"):
         height = 0.01 * (size if kind == "up" else -size)
-        return over_a_step(gait, policy, height, steps, start, whole=whole)
+        return walk_over_step(gait, policy, height, steps, start, whole=whole)
     if kind == "late":
         late = DetectedPolicy(policy, Detection(1e-3 * size))
         return walk(gait, late, start, steps, whole=whole)
@@ -94,13 +115,18 @@ def tried(
     return walk(gait, policy, start, steps, walker, whole=whole)
 
 
-def last_survived(survives: Callable[[int], bool], guess: int, end: int) -> int:
-    """The last n from 0 to `end` that survives, if all before it do and none after it; 0 does.
+def find_last_survived(survives: Callable[[int], bool], guess: int, end: int) -> int:
+    """Return the last n from 0 to `end` that survives; 0 always does.
 
-    A fall takes a tenth of the time of a walk that survives, so that it is looked for from above:
-    from a guess, which should be too high, down by ones; if that survives, up in strides that
-    double. Without a guess, 0, and between what survives and what does not, two thirds of the way
-    up are next.
+    All n before it are assumed to survive, and none after it. A fall takes a tenth of the time of a
+    walk that survives, so the search comes from above: from the guess down by ones, or, if the
+    guess survives, up in strides that double. Without a guess, and between an n that survives and
+    one that does not, two thirds of the way up are next.
+
+    Args:
+        survives: Whether n is survived.
+        guess: First n, which should be too high; 0 for no guess.
+        end: Greatest n.
     """
     low, high, stride = 0, end + 1, 1
     n = min(guess, end)
@@ -114,28 +140,37 @@ def last_survived(survives: Callable[[int], bool], guess: int, end: int) -> int:
     return low
 
 
-def limit(
+def find_limit(
     gait: Gait, policy: Policy, kind: Name, start: Array, steps: int, guess: float = 0.0
 ) -> float:
-    """The last size of a kind on its grid that is survived from a start, in the unit of its kind.
+    """Return the last size of a kind, on its grid and in its unit, that is survived from a start.
 
-    guess: at it; the first size that is tried is just above that.
+    Args:
+        gait: Gait that is walked.
+        policy: Controller.
+        kind: Kind of the trial.
+        start: State in mid-step (14,).
+        steps: Number of steps to be walked.
+        guess: Guess at the limit; the first size that is tried is just above it. 0 for no guess.
     """
     grid = KINDS[kind]
 
     def survives(n: int) -> bool:
-        return tried(gait, policy, kind, float(n * grid.step), start, steps).steps >= steps
+        return run_trial(gait, policy, kind, float(n * grid.step), start, steps).steps >= steps
 
     first = round(guess / grid.step) + 1 if guess else 0
-    return float(grid.step * last_survived(survives, first, grid.end // grid.step))
+    return float(grid.step * find_last_survived(survives, first, grid.end // grid.step))
 
 
 @dataclass(frozen=True)
 class Survived:
     """The disturbances that a controller survived.
 
-    limits: by kind, from each start, in the units of `KINDS`. contraction: of the error from one
-    touchdown to the next, measured; NaN after a fall.
+    Attributes:
+        controller: Name of the controller.
+        weights: Its LQR weights.
+        limits: Limits by kind, from each start, in the units of `KINDS`.
+        contraction: Factor of an error from one touchdown to the next, see `measure_contraction`.
     """
 
     controller: str
@@ -145,19 +180,19 @@ class Survived:
 
     @property
     def is_stable(self) -> bool:
-        """Whether small errors die out."""
+        """Whether small errors die out; false after a fall."""
         return self.contraction < 1.0
 
     def mean(self, kind: Name) -> float:
-        """The mean over starts."""
+        """Return the mean limit of a kind over starts."""
         return float(np.mean(self.limits[kind]))
 
     def error(self, kind: Name) -> float:
-        """The standard error of that mean; NaN of one start."""
+        """Return the standard error of the mean limit of a kind; NaN with one start."""
         return standard_error(np.array(self.limits[kind]))
 
     def record(self) -> dict[str, Any]:
-        """What was survived, as it stands in summary.json."""
+        """Return the limits as they stand in summary.json."""
         w = self.weights
         return {
             "weights": (w.coordinates, w.velocities, w.torques),
@@ -169,9 +204,15 @@ class Survived:
         }
 
 
-def candidates(weights: Weights, budget: int, random: np.random.Generator) -> list[Weights]:
-    """The given weights, and others around them in logarithms: the same for every controller."""
-    factors = 10.0 ** random.uniform(-_SPREAD, _SPREAD, size=(budget - 1, 2))
+def draw_weights(weights: Weights, budget: int, random: np.random.Generator) -> list[Weights]:
+    """Return weights to try: the given ones, and random ones around them.
+
+    Args:
+        weights: The first weights.
+        budget: Number of all weights.
+        random: Random numbers.
+    """
+    factors = 10.0 ** random.uniform(-_WEIGHT_SPREAD, _WEIGHT_SPREAD, size=(budget - 1, 2))
     others = [
         replace(weights, velocities=weights.velocities * a, torques=weights.torques * b)
         for a, b in factors.tolist()
@@ -179,14 +220,21 @@ def candidates(weights: Weights, budget: int, random: np.random.Generator) -> li
     return [weights, *others]
 
 
-Designs = Mapping[str, Mapping[int, tuple[Weights, PeriodicLqr]]]
+Designs: TypeAlias = Mapping[str, Mapping[int, tuple[Weights, PeriodicLqr]]]
+"""Weights with their feedback, by number, by the jumps of the design."""
 
 
-def designs(gait: Gait, weights: Sequence[Weights], workers: Crew) -> Designs:
-    """The weights that have a feedback, numbered, with it, by the jumps that it believes in."""
+def design_all(gait: Gait, weights: Sequence[Weights], workers: Crew) -> Designs:
+    """Return the designs of all weights for both kinds of jumps, but those that fail.
+
+    Args:
+        gait: Gait that is walked.
+        weights: Weights to try.
+        workers: Processes that compute.
+    """
     pairs = [(jumps, each) for jumps in ("saltation", "reset") for each in weights]
     made: dict[tuple[str, Weights], PeriodicLqr] = {}
-    for pair, future in workers.finished(partial(_designed, gait), pairs):
+    for pair, future in workers.finished(partial(_design_pair, gait), pairs):
         with suppress(SimulationError):
             made[pair] = future.result()
     found: dict[str, dict[int, tuple[Weights, PeriodicLqr]]] = {"saltation": {}, "reset": {}}
@@ -196,13 +244,19 @@ def designs(gait: Gait, weights: Sequence[Weights], workers: Crew) -> Designs:
     return found
 
 
-def _designed(gait: Gait, pair: tuple[str, Weights]) -> PeriodicLqr:
+def _design_pair(gait: Gait, pair: tuple[str, Weights]) -> PeriodicLqr:
     jumps, weights = pair
     return design(gait, weights, jumps)
 
 
 class Chosen(NamedTuple):
-    """A controller with the number of its weights, and guesses at its limits of `TUNED`."""
+    """A controller with its tuned weights.
+
+    Attributes:
+        controller: Name of the controller.
+        weights: Number of its weights.
+        guesses: Guesses at its limits of the kinds `TUNED`.
+    """
 
     controller: str
     weights: int
@@ -211,10 +265,17 @@ class Chosen(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Contest:
-    """What controllers have in common: what they try, and the trials of tuning and of judgement.
+    """The contest of all controllers: equal weights to try, equal trials to tune and to judge by.
 
-    tracks: for as many steps as are walked. torque: the greatest, N m. steps: to be walked.
-    scatter, seed: of random starts, the same for all. compiled: of the predictive one.
+    Attributes:
+        gait: Gait that is walked.
+        designs: Designs that are tried.
+        tracks: Tracks over as many steps as are walked.
+        torque: Greatest torque, N m.
+        steps: Number of steps to be walked.
+        scatter: Standard deviations of random starts, see `draw_start`.
+        seed: Seed of random starts, which are the same for all controllers.
+        compiled: Whether the predictive controller is compiled to machine code.
     """
 
     gait: Gait
@@ -226,74 +287,89 @@ class Contest:
     seed: int
     compiled: bool = False
 
-    def tuned(self, name: str) -> Chosen:
-        """A controller with the weights of the largest limits in brief trials from one start.
+    def tune(self, name: str) -> Chosen:
+        """Return a controller with the weights of the largest limits in brief trials.
 
-        Limits count as shares of their grids; `predictive` has the first weights, for its time.
-        Raises `SimulationError` where no weights have a feedback.
+        The trials have one start, and limits count as shares of their grids. `predictive` keeps
+        the first weights, because its trials take too long.
+
+        Raises:
+            SimulationError: No weights have a feedback.
         """
-        believed = self._designs(name)
-        if not believed:
+        designs = self._get_designs(name)
+        if not designs:
             raise SimulationError(f"no weights have a feedback for {name}")
-        if len(believed) == 1 or name == "predictive":
+        if len(designs) == 1 or name == "predictive":
             return Chosen(name, 0)
-        start, steps = self._start(-1), min(_BRIEF, self.steps)
+        start, steps = self._draw_start(-1), min(_TUNING_STEPS, self.steps)
         found = [Chosen(name, 0)]
-        for i in range(len(believed)):
-            policy, last = self._policy(name, i), found[-1].guesses
+        for i in range(len(designs)):
+            policy, last = self._make_policy(name, i), found[-1].guesses
             limits = tuple(
-                limit(self.gait, policy, kind, start, steps, guess)
+                find_limit(self.gait, policy, kind, start, steps, guess)
                 for kind, guess in zip(TUNED, last, strict=True)
             )
             found.append(Chosen(name, i, limits))
         ends = np.array([KINDS[kind].end for kind in TUNED])
         return max(found[1:], key=lambda each: float(np.sum(each.guesses / ends)))
 
-    def limits(self, chosen: Chosen, kind: Name, starts: int) -> tuple[float, ...]:
-        """The limits of a kind from so many starts."""
-        policy = self._policy(chosen.controller, chosen.weights)
+    def find_limits(self, chosen: Chosen, kind: Name, starts: int) -> tuple[float, ...]:
+        """Return the limits of a kind from several starts, in the unit of the kind.
+
+        Args:
+            chosen: Controller and weights.
+            kind: Kind of the trial.
+            starts: Number of starts.
+        """
+        policy = self._make_policy(chosen.controller, chosen.weights)
         guess = dict(zip(TUNED, chosen.guesses, strict=True)).get(kind, 0.0)
         found: list[float] = []
         for i in range(starts):
-            last = limit(self.gait, policy, kind, self._start(i), self.steps, guess)
-            found.append(last)
-            guess = float(np.quantile(found, _HIGH))
+            start = self._draw_start(i)
+            found.append(find_limit(self.gait, policy, kind, start, self.steps, guess))
+            guess = float(np.quantile(found, _GUESS_QUANTILE))
         return tuple(found)
 
-    def survived(self, chosen: Chosen, limits: Mapping[Name, tuple[float, ...]]) -> Survived:
-        """The record of a controller whose limits are known, with its contraction measured."""
+    def judge(self, chosen: Chosen, limits: Mapping[Name, tuple[float, ...]]) -> Survived:
+        """Return the record of a controller with these limits, and measure its contraction."""
         name, i = chosen.controller, chosen.weights
-        measured = contraction(self.gait, self._policy(name, i), self.seed)
-        return Survived(name, self._designs(name)[i][0], limits, measured)
+        contraction = measure_contraction(self.gait, self._make_policy(name, i), self.seed)
+        return Survived(name, self._get_designs(name)[i][0], limits, contraction)
 
-    def alone(self, chosen: Chosen) -> Contest:
-        """The contest of one controller, for another process: designs are large."""
-        own = {chosen.weights: self._designs(chosen.controller)[chosen.weights]}
+    def select(self, chosen: Chosen) -> Contest:
+        """Return the contest of one controller, for another process: designs are large."""
+        own = {chosen.weights: self._get_designs(chosen.controller)[chosen.weights]}
         return replace(self, designs=dict.fromkeys(self.designs, own))
 
-    def _designs(self, name: str) -> Mapping[int, tuple[Weights, PeriodicLqr]]:
+    def _get_designs(self, name: str) -> Mapping[int, tuple[Weights, PeriodicLqr]]:
         return self.designs["reset" if name == "reset" else "saltation"]
 
-    def _start(self, i: int) -> Array:
+    def _draw_start(self, i: int) -> Array:
         random = np.random.default_rng([self.seed, i + 1])
-        return scattered(self.gait, random, self.scatter)
+        return draw_start(self.gait, random, self.scatter)
 
-    def _policy(self, name: str, i: int) -> Policy:
-        weights, lqr = self._designs(name)[i]
+    def _make_policy(self, name: str, i: int) -> Policy:
+        weights, lqr = self._get_designs(name)[i]
         return self.tracks.policy(name, lqr, self.torque, weights, self.compiled)
 
 
-def contraction(gait: Gait, policy: Policy, seed: int) -> float:
-    """The factor by which an error of 1e-4 shrinks per step after the second; NaN after a fall.
+def measure_contraction(gait: Gait, policy: Policy, seed: int) -> float:
+    """Return the factor by which an error of 1e-4 shrinks per step after the second.
 
-    Over two steps: an error that shrinks fast is soon that of the simulation. Of a policy with an
-    orbit of its own, that is not quite the gait, errors are those against it.
+    It is measured over two steps: an error that shrinks fast is soon that of the simulation. Errors
+    are those against a walk from the orbit, because a policy may have an orbit of its own.
+
+    Args:
+        gait: Gait that is walked.
+        policy: Controller.
+        seed: Seed of the error.
+
+    Returns:
+        The factor; NaN after a fall.
     """
     random = np.random.default_rng(seed)
-    walks = [
-        walk(gait, policy, start, MEASURED)
-        for start in (gait.middle, scattered(gait, random, (1e-4, 1e-4)))
-    ]
+    starts = (gait.middle, draw_start(gait, random, (1e-4, 1e-4)))
+    walks = [walk(gait, policy, start, MEASURED) for start in starts]
     if any(each.steps < MEASURED for each in walks):
         return float("nan")
     runs = [each.run for each in walks if each.run is not None]

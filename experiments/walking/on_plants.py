@@ -1,10 +1,9 @@
-"""The five-link walker on MuJoCo, where touchdowns take time, on states and on estimates of them.
+"""Feedback and filter by the saltation matrix walk on MuJoCo, where touchdowns take time.
 
-The claim: feedback and filter that were designed for impacts without duration walk on contact with
-time constants of 1 and 10 ms, if they know the saltation matrix. The same controller with gains
-from the Jacobian of the reset, and the same filter with that Jacobian, are put beside them. States
-come at 1 kHz with flags of contact, or encoders and an inertial sensor at 250 Hz go through a
-filter that knows of touchdowns by these alone.
+The claim: they are designed for impacts without duration, and walk on contact with time constants
+of 1 and 10 ms. The same controller with gains from the Jacobian of the reset, and the same filter
+with that Jacobian, are run beside them. The controller gets states and flags of contact at 1 kHz,
+or the mean of a filter on encoders and an inertial sensor at 250 Hz, without flags.
 """
 
 from __future__ import annotations
@@ -12,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import process_time
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from hybridctl.experiments.plant_loop import driven
 from hybridctl.experiments.walking import figures
 from hybridctl.experiments.walking.controllers import Tracks, Weights, design
 from hybridctl.experiments.walking.filtered import SAMPLE, STRATEGIES, EstimateFeedback, Sensing
-from hybridctl.experiments.walking.gait import MARGINS, Gait, find
-from hybridctl.experiments.walking.walk import STANCES, scattered
+from hybridctl.experiments.walking.gait import MARGINS, Gait, optimise_gait
+from hybridctl.experiments.walking.walk import STANCES, draw_start
 from hybridctl.robots import five_link
 from rich.console import Console
 from rich.table import Table
@@ -49,25 +48,36 @@ CASES: tuple[tuple[Known, str], ...] = (
     ("estimate", "saltation"),
     ("estimate", "reset"),
 )
-_PERIOD = 1e-3  # s, of the controller that knows the state
-_EARLY = 0.2  # of a step, by which a touchdown may come before its time
-_BETWEEN = 0.5  # of a step, between two touchdowns at least
-_LONG = 1.5  # of a step, that one may take
-_LOW, _LEANING = 0.75, 1.0  # of the height of the hip, and rad of the torso: a fall
+_PERIOD = 1e-3  # s, of the controller that gets the state
+_EARLY = 0.2  # steps by which a touchdown may come before its time
+_BETWEEN = 0.5  # steps between two touchdowns at least: a foot that lets go touches for a while
+_LONG = 1.5  # steps of the gait that one step may take
+_LOW = 0.75  # height of the hip relative to the gait, below which the walker has fallen
+_LEANING = 1.0  # rad, inclination of the torso beyond which the walker has fallen
 
 
 @dataclass(frozen=True)
 class Config(Settings):
     """The settings of the experiment.
 
-    time_constants: of the contacts, s. starts, scatter, seed: how many starts in mid-step, with
-    standard deviations in rad and m, rad/s and m/s. steps: to walk. speed: of the gait, m/s.
-    friction: of the ground. share: of it that the gait may use; with less, feet come down faster,
-    which disturbs the filter for longer. torque: the greatest, N m. weights: of torques in 1/(N
-    m)^2, where states are known and where they are estimated. level, driven,
-    ground: see `filtered.Sensing`; impacts that last are a disturbance to a filter that takes them
-    for instants, and feet sink in.
-    workers: processes, 0 for one on each processor; dask: the scheduler of a cluster instead.
+    Attributes:
+        time_constants: Time constants of the contacts, s.
+        starts: Number of starts in mid-step.
+        scatter: Their standard deviations, in rad and m, and in rad/s and m/s.
+        seed: Seed of the starts.
+        steps: Number of steps to be walked.
+        speed: Speed of the gait, m/s.
+        friction: Friction coefficient of the ground.
+        share: Share of friction that the gait may use. With less, feet come down faster, which
+            disturbs the filter for longer.
+        torque: Greatest torque, N m.
+        weights: Weights of torques on states and on estimates, 1/(N m)^2.
+        level: See `filtered.Sensing`.
+        driven: See `filtered.Sensing`. An impact that lasts is a disturbance to a filter without
+            its duration.
+        ground: See `filtered.Sensing`. Feet sink into the ground.
+        workers: Number of processes; 0 for one on each processor.
+        dask: Address of the scheduler of a cluster that computes instead.
     """
 
     time_constants: tuple[Positive, ...] = (1e-3, 1e-2)
@@ -88,19 +98,23 @@ class Config(Settings):
 
 
 def full(config: Config) -> Config:
-    """Twenty steps from eight starts."""
+    """Return the settings with twenty steps from eight starts."""
     return replace(config, starts=8, steps=20)
 
 
 def quick(config: Config) -> Config:
-    """Two steps from one start, on the longer contact."""
+    """Return the settings with two steps from one start, on the longer contact."""
     return replace(config, time_constants=config.time_constants[-1:], starts=1, steps=2)
 
 
-class Walked(NamedTuple):
-    """A walk: steps before a fall, why it ended early, the time walked, s.
+class PlantWalk(NamedTuple):
+    """A walk on a plant.
 
-    costs: processor time of each sample of the controller, filter included, s.
+    Attributes:
+        steps: Steps before a fall.
+        reason: Reason for which it ended early; empty if it did not.
+        duration: Time walked, s.
+        costs: Processor time of each sample of the controller, with its filter, s.
     """
 
     steps: int
@@ -113,7 +127,11 @@ class Walked(NamedTuple):
 class Bench:
     """A gait with its controllers, and walks under them.
 
-    tracks: by what is known. feedback: by what is known, and by the jumps that gains believe in.
+    Attributes:
+        config: Settings of the experiment.
+        gait: The gait.
+        tracks: Tracks on states and on estimates.
+        feedback: Feedback on states and on estimates, by the jumps of the design.
     """
 
     config: Config
@@ -123,43 +141,49 @@ class Bench:
 
     @staticmethod
     def of(config: Config, gait: Gait) -> Bench:
-        """The bench for a gait, with its controllers designed."""
+        """Return the bench for a gait, with its controllers designed."""
         tracks: dict[Known, Tracks] = {}
         feedback: dict[tuple[Known, str], PeriodicLqr] = {}
         known: tuple[Known, Known] = ("state", "estimate")
         for kind, weight in zip(known, config.weights, strict=True):
             for jumps in ("saltation", "reset"):
                 feedback[kind, jumps] = design(gait, Weights(torques=weight), jumps)
-            salted = feedback[kind, "saltation"]
-            tracks[kind] = Tracks.of(gait, salted, config.steps + 1, _EXTENSION)
+            tracks[kind] = Tracks.of(gait, feedback[kind, "saltation"], config.steps + 1)
         return Bench(config, gait, tracks, feedback)
 
-    def torques(self, known: Known, jumps: str, seed: int, start: Array) -> Torques:
-        """The torques of a controller as a function of samples.
+    def make_torques(self, known: Known, jumps: str, seed: int, start: Array) -> Torques:
+        """Return the torques of a controller as a function of samples.
 
-        On estimates the gains are always those of the saltation matrix, and `jumps` is the
-        filter's.
+        Args:
+            known: Whether the controller gets the state or an estimate.
+            jumps: Jumps of the design on states. On estimates the jumps of the filter; the gains
+                are then always those of the saltation matrix.
+            seed: Seed of the sensors' noise.
+            start: Start in mid-step (14,).
         """
-        torque, tracks = self.config.torque, self.tracks[known]
+        c, tracks = self.config, self.tracks[known]
         if known == "state":
-            return on_states(tracks, self.feedback[known, jumps], torque)
-        config = self.config
-        sensing = Sensing(config.level, _STRATEGY[jumps], config.driven, config.ground)
+            return make_state_feedback(tracks, self.feedback[known, jumps], c.torque)
+        sensing = Sensing(c.level, _STRATEGY[jumps], c.driven, c.ground)
         salted = self.feedback[known, "saltation"]
-        feedback = EstimateFeedback(tracks, salted, torque, sensing, seed, start)
+        feedback = EstimateFeedback(tracks, salted, c.torque, sensing, seed, start)
         return lambda sample: feedback(sample.time, sample.state)
 
-    def walk(self, trial: tuple[tuple[float, Known, str], int]) -> Walked:
-        """One walk. trial: time constant, what is known, jumps; number of the start."""
+    def walk(self, trial: tuple[tuple[float, Known, str], int]) -> PlantWalk:
+        """Return the walk of a trial.
+
+        Args:
+            trial: Time constant (s), state or estimate, and jumps; then the number of the start.
+        """
         (constant, known, jumps), number = trial
         c, gait = self.config, self.gait
-        start = scattered(gait, np.random.default_rng([c.seed, number]), c.scatter)
+        start = draw_start(gait, np.random.default_rng([c.seed, number]), c.scatter)
         contacts = gait.walker.contacts_in_space("MujocoModel")
         model = MujocoModel(gait.walker.robot, contacts, Compliance(constant))
         plant = MujocoPlant(model, _PERIOD if known == "state" else SAMPLE)
-        torques, costs = self.torques(known, jumps, number, start), list[float]()
+        torques, costs = self.make_torques(known, jumps, number, start), list[float]()
 
-        def timed(sample: Sample) -> Array:
+        def time_torques(sample: Sample) -> Array:
             begun = process_time()
             u = torques(sample)
             costs.append(process_time() - begun)
@@ -168,25 +192,30 @@ class Bench:
         begun = last = now = 0.5 * gait.period
         steps, reason = 0, ""
         try:
-            for sample in driven(plant, begun, start, timed):
+            for sample in driven(plant, begun, start, time_torques):
                 now, since = sample.time, sample.time - last
                 if sample.sensed["contact"][(steps + 1) % 2] and since > _BETWEEN * gait.period:
                     steps, last = steps + 1, now
-                reason = fallen(gait, sample, since)
+                reason = describe_fall(gait, sample, since)
                 if reason or steps == c.steps:
                     break
         except (SimulationError, GuardViolatedError) as error:
             reason = type(error).__name__
-        return Walked(steps, reason, now - begun, np.array(costs))
+        return PlantWalk(steps, reason, now - begun, np.array(costs))
 
 
-Torques = Callable[[Sample], Array]
-_EXTENSION = 0.2  # s, of the reference before and after touchdowns
+Torques: TypeAlias = Callable[[Sample], Array]
 _STRATEGY = dict(zip(("saltation", "reset"), STRATEGIES, strict=True))
 
 
-def on_states(tracks: Tracks, lqr: PeriodicLqr, torque: float) -> Torques:
-    """Reference spreading in a loop, on states and flags of contact."""
+def make_state_feedback(tracks: Tracks, lqr: PeriodicLqr, torque: float) -> Torques:
+    """Return reference spreading in a loop, on states and flags of contact.
+
+    Args:
+        tracks: Tracks of the gait.
+        lqr: Feedback around it.
+        torque: Greatest torque, N m.
+    """
     walker, period = tracks.gait.walker, tracks.gait.period
     touches = Threshold("contact", [f"{foot} closes" for foot in five_link.CONTACTS], closed=(0,))
     gate = Gate(touches, tracks.reference, before=_EARLY * period)
@@ -196,8 +225,14 @@ def on_states(tracks: Tracks, lqr: PeriodicLqr, torque: float) -> Torques:
     return lambda sample: loop.step(*sample).u
 
 
-def fallen(gait: Gait, sample: Sample, since: float) -> str:
-    """The reason why a walk has ended, empty while it has not. since: the last touchdown, s."""
+def describe_fall(gait: Gait, sample: Sample, since: float) -> str:
+    """Return the reason for which a walk has ended, empty while it has not.
+
+    Args:
+        gait: Gait that is walked.
+        sample: Present sample.
+        since: Time since the last touchdown, s.
+    """
     if sample.state[1] < _LOW * gait.middle[1] or abs(sample.state[2]) > _LEANING:
         return "falls"
     return "stands" if since > _LONG * gait.period else ""
@@ -205,17 +240,18 @@ def fallen(gait: Gait, sample: Sample, since: float) -> str:
 
 @experiment
 def run(config: Config, console: Console) -> Findings:
-    """Walk under all controllers on all contacts."""
+    """Return the findings: walks under all controllers on all contacts."""
     with report_alive(console, "looking for the gait"):
         margins = replace(MARGINS, friction=config.share)
-        gait = find(config.speed, friction=config.friction, torque=config.torque, margins=margins)
+        friction, torque = config.friction, config.torque
+        gait = optimise_gait(config.speed, friction=friction, torque=torque, margins=margins)
         bench = Bench.of(config, gait)
     cases = [(constant, *case) for constant in config.time_constants for case in CASES]
     with crew(config.workers, config.dask) as workers, progress(console, 0.0, 1.0) as begin:
         walks = compute_trials(bench.walk, cases, range(config.starts), workers, begin("walking"))
-    records = [record(*case, found) for case, found in walks.items()]
+    records = [make_record(*case, found) for case, found in walks.items()]
     claims = [
-        Check(f"{name(r)}: steps from the worst start", min(r["steps"]), least=config.steps)
+        Check(f"{format_case(r)}: steps from the worst start", min(r["steps"]), least=config.steps)
         for r in records
         if r["jumps"] == "saltation"
     ]
@@ -223,11 +259,20 @@ def run(config: Config, console: Console) -> Findings:
     def draw(folder: RunFolder) -> None:
         figures.draw_plants(folder / "figures/plants.png", records, config.steps)
 
-    return Findings({"walks": records}, [walk_table(records)], claims, draw=draw)
+    return Findings({"walks": records}, [make_walk_table(records)], claims, draw=draw)
 
 
-def record(constant: float, known: Known, jumps: str, walks: list[Walked]) -> dict[str, Any]:
-    """All walks of a controller on a contact, as they stand in summary.json."""
+def make_record(
+    constant: float, known: Known, jumps: str, walks: list[PlantWalk]
+) -> dict[str, Any]:
+    """Return all walks of a case as they stand in summary.json.
+
+    Args:
+        constant: Time constant of the contacts, s.
+        known: Whether the controller gets the state or an estimate.
+        jumps: Jumps of the design or of the filter.
+        walks: Walks from all starts.
+    """
     costs = np.concatenate([walk.costs for walk in walks])
     taken = np.quantile(costs if costs.size else np.zeros(1), (0.5, 0.99, 1.0))
     return {
@@ -241,14 +286,14 @@ def record(constant: float, known: Known, jumps: str, walks: list[Walked]) -> di
     }
 
 
-def name(row: dict[str, Any]) -> str:
-    """A controller and a contact in words."""
+def format_case(row: dict[str, Any]) -> str:
+    """Return the case of a record in words."""
     return f"{row['known']}, {row['jumps']}, {1e3 * row['time_constant']:g} ms"
 
 
-def walk_table(records: list[dict[str, Any]]) -> Table:
-    """The table of steps of all walks."""
-    rows = [{"name": name(r), **r} for r in records]
+def make_walk_table(records: list[dict[str, Any]]) -> Table:
+    """Return the table of the steps of all walks, and of the time of a sample."""
+    rows = [{"name": format_case(r), **r} for r in records]
     columns = {
         "feedback on, jumps, contact": "{name}",
         "steps from each start": "{steps}",

@@ -1,4 +1,4 @@
-"""Walks: many steps under a policy, from starts that are off, pushed, or over a step."""
+"""A walk of many steps is judged by its falls, from random or pushed starts, or over a step."""
 
 from __future__ import annotations
 
@@ -22,10 +22,15 @@ from hybridctl.mechanics.contact_law.linear_equations import KKT
 from hybridctl.mechanics.system import ContactSystem, closed_contacts
 
 TOLERANCE = 1e-7
-_PATIENCE = 1.5  # of the time that the steps of the gait take
-_AGREED = 3  # changes of a state from step to step that tell how they go on
-_CYCLE = 4  # steps, at most, in which a walk that limps repeats
-_LEFT = 1e-3  # rad, m and per s, that steps to come may move a state; a push of 1 N s moves it 0.08
+"""Relative and absolute tolerance of walks."""
+_TIME_FACTOR = 1.5
+"""Longest duration of a walk, relative to the same number of steps of the gait."""
+_COMPARED_CHANGES = 3
+"""Changes of a state from step to step from which their ratio is taken."""
+_LONGEST_CYCLE = 4
+"""Greatest number of steps in which a limping walk repeats."""
+_NEGLIGIBLE_CHANGE = 1e-3
+"""Norm by which the steps to come may still change a state; a push of 1 N s changes it by 0.08."""
 STANCES = (five_link.LEFT_STANCE, five_link.RIGHT_STANCE)
 BOTH_DOWN = ("stick", "stick")
 
@@ -34,67 +39,77 @@ BOTH_DOWN = ("stick", "stick")
 class Walk:
     """A walk of some steps.
 
-    steps: touchdowns of the right foot at the right turn before a fall, and those that follow where
-    the walk repeats. run: what was simulated, None where even that failed. reason: of the fall,
-    empty where there was none.
+    Attributes:
+        steps: Touchdowns of the right foot at the right turn before a fall, plus those that are
+            not simulated because the walk repeats.
+        run: Simulated run; None if the simulation failed.
+        reason: Reason of the fall; empty without a fall.
     """
 
     steps: int
     run: HybridTrajectory | None
     reason: str = ""
 
-    def errors(self, gait: Gait) -> Array:
-        """Norms (steps,) of what states after touchdown are off, the way apart; rad, m and per s.
+    def compute_errors(self, gait: Gait) -> Array:
+        """Return the norms (steps,) of states after touchdowns minus that of the gait.
 
-        They are compared as those of one leg.
+        States are those of one leg, without the distance walked; rad, m and per s together.
         """
         assert self.run is not None
         nominal = gait.orbit.events[0].state_after[1:]
-        seen = seen_alike(gait, self.run.guard_events[: self.steps])
-        return np.asarray(np.linalg.norm(seen - nominal, axis=1))
+        states = map_to_one_leg(gait, self.run.guard_events[: self.steps])
+        return np.asarray(np.linalg.norm(states - nominal, axis=1))
 
 
-def seen_alike(gait: Gait, touchdowns: Sequence[Event]) -> Array:
-    """States (steps, 13) after touchdowns, the way apart, as those of the leg of the first one."""
+def map_to_one_leg(gait: Gait, touchdowns: Sequence[Event]) -> Array:
+    """Return states (steps, 13) after touchdowns, mapped to the leg of the first touchdown.
+
+    The distance walked is left out.
+    """
     exchange = gait.symmetry.matrix
     after = [event.state_after for event in touchdowns]
-    seen = [exchange @ x if k % 2 else x for k, x in enumerate(after)]
-    return np.array(seen).reshape(-1, len(exchange))[:, 1:]
+    states = [exchange @ x if k % 2 else x for k, x in enumerate(after)]
+    return np.array(states).reshape(-1, len(exchange))[:, 1:]
 
 
-def repeats(states: Array, more: int) -> bool:
-    r"""Whether a walk repeats, by its states (n, 13) after touchdowns, over so many more steps.
+def is_repeating(states: Array, more: int) -> bool:
+    r"""Return whether a walk repeats its last steps over more steps to come.
 
-    With the changes :math:`d_k = |x_{k + p} - x_k|` over a step, p = 1, or over two to four of a
-    walk that limps, and the worst ratio :math:`\rho` of one to the one before among the last p + 2,
-    but no better than 1/2, what is left of them is at most
+    The changes :math:`d_k = |x_{k + p} - x_k|` are those over one step, p = 1, or over two to four
+    steps of a limping walk. The worst ratio :math:`\rho` of one change to the one before, among the
+    last p + 2 and not below 1/2, bounds the sum of the changes to come by
 
     .. math:: d\, (\rho + \rho^2 + \dots + \rho^m)
 
-    with the last d, if they go on so; what is below the tolerance of a run counts as that. Where
-    this is 1e-3 rad, m and per s or less, an 80th of what 1 N s does, each step to come is one of
-    the last p but for a change of its start that is far below the grids on which limits are looked
-    for: those were walked, so it is. A drift, of ratio 1, counts with all its steps, a growing
-    error with its growth. What a change hides that shrinks by itself is not seen: an error that is
-    smaller than it by then, and shrinks more slowly or grows.
+    with the last change d, if they continue in this way. The walk repeats if this is at most 1e-3
+    rad, m and per s, an 80th of the effect of 1 N s: then each step to come equals one of the last
+    p, up to a change of its start that is far below the grids on which limits are looked for.
+
+    A drift, of ratio 1, counts with all its steps, and a growing error with its growth. An error is
+    missed if it is smaller than a shrinking change, and shrinks more slowly or grows.
+
+    Args:
+        states: States (n, 13) after touchdowns.
+        more: Number m of the steps to come.
     """
-    return any(_settles(states, p, more) for p in range(1, _CYCLE + 1))
+    return any(_is_settling(states, p, more) for p in range(1, _LONGEST_CYCLE + 1))
 
 
-def _settles(states: Array, p: int, more: int) -> bool:
-    agreed = _AGREED + p - 1
-    changes = (states[p:] - states[:-p])[-agreed:]
-    if len(changes) < agreed:
+def _is_settling(states: Array, p: int, more: int) -> bool:
+    compared = _COMPARED_CHANGES + p - 1
+    changes = (states[p:] - states[:-p])[-compared:]
+    if len(changes) < compared:
         return False
+    # Changes below the tolerance are errors of the simulation: their ratios mean nothing.
     sizes = np.maximum(np.linalg.norm(changes, axis=1), TOLERANCE)
     ratio = max(0.5, float((sizes[1:] / sizes[:-1]).max()))
-    return bool(sizes[-1] * np.sum(ratio ** np.arange(1, more + 1)) <= _LEFT)
+    return bool(sizes[-1] * np.sum(ratio ** np.arange(1, more + 1)) <= _NEGLIGIBLE_CHANGE)
 
 
 def is_fall(event: Event) -> bool:
-    """Whether a foot slips, lets go without the other one taking over, or stays as that one lands.
+    """Return whether a foot slips, lets go before the other one lands, or stays as it lands.
 
-    New torques of a policy may make it slip as well, in an event without guards.
+    New torques of a policy may make a foot slip as well, in an event without guards.
     """
     if event.mode_before not in STANCES or event.mode_after not in STANCES:
         return True
@@ -102,9 +117,13 @@ def is_fall(event: Event) -> bool:
 
 
 class GaitPlace(NamedTuple):
-    """A place on a gait from which walks begin: the time there, s, which foot stands, its state.
+    """A place on a gait from which walks begin.
 
-    past: events before it.
+    Attributes:
+        time: Time at the place, s.
+        mode: Mode there, by the foot that stands.
+        state: State of the gait there (14,).
+        past: Events before it.
     """
 
     time: float
@@ -113,15 +132,15 @@ class GaitPlace(NamedTuple):
     past: tuple[Event, ...] = ()
 
 
-def in_mid_step(gait: Gait) -> GaitPlace:
-    """The first place of the orbit: in mid-step of the left leg."""
+def find_mid_step(gait: Gait) -> GaitPlace:
+    """Return the first place of the orbit, in mid-step of the left leg."""
     return GaitPlace(0.5 * gait.period, five_link.LEFT_STANCE, gait.middle)
 
 
-def in_step(gait: Gait, phase: float) -> GaitPlace:
-    """A place on the right foot after the first touchdown, where this share of the step is over.
+def find_place(gait: Gait, phase: float) -> GaitPlace:
+    """Return the place on the right foot at which this share of its first step is over.
 
-    How far it has walked counts for nothing, and is left out.
+    The distance walked is not that of the orbit: it has no influence.
     """
     x = np.asarray(np.linalg.solve(gait.symmetry.matrix, gait.step.run(phase * gait.period)), float)
     time = (1.0 + phase) * gait.period
@@ -138,19 +157,25 @@ def walk(
     *,
     whole: bool = True,
 ) -> Walk:
-    """A walk of so many steps, from a state at a place, by default in mid-step of the left leg.
+    """Return the walk of a number of steps; it may take half as long again as on the gait.
 
-    They may take half as long again as those of the gait. walker: what walks, by default that of
-    the gait. whole: whether steps are simulated that only repeat the last one, see `repeats`.
+    Args:
+        gait: Gait that is walked.
+        policy: Controller.
+        start: State at the start (14,).
+        steps: Number of steps.
+        walker: Walker; None for that of the gait.
+        place: Place of the start; None for mid-step of the left leg.
+        whole: Whether steps that only repeat are simulated, see `is_repeating`.
     """
-    time, mode, _, past = place or in_mid_step(gait)
-    span = (time, time + _PATIENCE * steps * gait.period)
+    time, mode, _, past = place or find_mid_step(gait)
+    span = (time, time + _TIME_FACTOR * steps * gait.period)
     if past:
         policy = ContinuedPolicy(policy, past)
-    return _walked(gait, walker or gait.walker, mode, policy, start, span, steps, whole)
+    return _simulate_walk(gait, walker or gait.walker, mode, policy, start, span, steps, whole)
 
 
-def over_a_step(
+def walk_over_step(
     gait: Gait,
     policy: Policy,
     height: float,
@@ -159,46 +184,53 @@ def over_a_step(
     *,
     whole: bool = True,
 ) -> Walk:
-    """A walk over ground that is higher by `height` in m from the first touchdown on.
+    """Return the walk over ground that is higher from the first touchdown on.
 
-    The left foot leaves the old ground then, and meets the new one a quarter of a step later.
-    start: in mid-step, by default that of the gait, whose other foot is 20 cm above the ground.
-    whole: see `walk`.
+    The left foot leaves the old ground then, and can meet the new one a quarter of a step later.
+
+    Args:
+        gait: Gait that is walked.
+        policy: Controller.
+        height: Height of the new ground, m.
+        steps: Number of steps.
+        start: State in mid-step (14,); None for that of the gait, whose other foot is 20 cm above
+            the ground.
+        whole: See `walk`.
     """
     start = gait.middle if start is None else start
     raised = gait.walker_with(step=height)
-    begin, end = 0.5 * gait.period, (0.5 + _PATIENCE * steps) * gait.period
-    first = _walked(gait, raised, five_link.LEFT_STANCE, policy, start, (begin, end), most=1)
+    begin, end = 0.5 * gait.period, (0.5 + _TIME_FACTOR * steps) * gait.period
+    span = (begin, end)
+    first = _simulate_walk(gait, raised, five_link.LEFT_STANCE, policy, start, span, most=1)
     if first.reason or first.run is None or not first.steps:
         return first
-    past, now = first.run.events, first.run.end + 0.25 * gait.period
-    leaving = _walked(
-        gait,
-        raised,
-        first.run.final_mode,
-        ContinuedPolicy(policy, past),
-        first.run.final_state,
-        (first.run.end, now),
-    )
+    after, reached = ContinuedPolicy(policy, first.run.events), first.run.final_state
+    span = (first.run.end, first.run.end + 0.25 * gait.period)
+    leaving = _simulate_walk(gait, raised, first.run.final_mode, after, reached, span)
     if leaving.reason or leaving.run is None or leaving.steps:
         return replace(leaving, steps=1, reason=leaving.reason or "lands on the old ground")
-    state = leaving.run.final_state.copy()
-    state[1] -= height  # the ground is where it is, and zero again
     if steps == 1:
         return replace(leaving, steps=1)
-    mode, after = leaving.run.final_mode, ContinuedPolicy(policy, past)
-    rest = _walked(gait, gait.walker, mode, after, state, (now, end), steps - 1, whole)
+    state = leaving.run.final_state.copy()
+    state[1] -= height  # heights are counted from the new ground from here on
+    mode, span = leaving.run.final_mode, (span[1], end)
+    rest = _simulate_walk(gait, gait.walker, mode, after, state, span, steps - 1, whole)
     return replace(rest, steps=rest.steps + 1)
 
 
-def pushed(
+def push_state(
     gait: Gait, impulse: float, start: Array | None = None, mode: ModeKey = five_link.LEFT_STANCE
 ) -> Array:
-    """A state, by default of the gait in mid-step, after a horizontal impulse in N s at the hip.
+    """Return the state (14,) after a horizontal impulse at the hip; the stance foot stays at rest.
 
-    The foot that stands in the mode is held. Of 10 N s forwards the ground gives 0.2 N s down and
-    0.4 along: a force on the hip that lasts 2 ms leaves the foot in its cone, under the weight of
-    the walker.
+    Of 10 N s forwards the ground gives 0.2 N s down and 0.4 along: a force on the hip that lasts 2
+    ms leaves the foot in its cone, under the weight of the walker.
+
+    Args:
+        gait: Gait that is walked.
+        impulse: Impulse forwards, N s.
+        start: State before it (14,); None for that of the gait in mid-step.
+        mode: Mode of the state, by the foot that stands.
     """
     q, v = np.split(gait.middle if start is None else start, 2)
     (foot,) = closed_contacts(mode)
@@ -208,25 +240,28 @@ def pushed(
     return np.concatenate((q, v + gained))
 
 
-def scattered(
+def draw_start(
     gait: Gait,
     random: np.random.Generator,
     scatter: tuple[float, float],
     place: GaitPlace | None = None,
 ) -> Array:
-    """A random start at a place, by default in mid-step, with the stance foot at rest.
+    """Return a random start (14,) with the stance foot at rest.
 
-    scatter: standard deviations of coordinates (rad, m) and velocities (rad/s, m/s).
+    Args:
+        gait: Gait that is walked.
+        random: Random numbers.
+        scatter: Standard deviations of coordinates (rad, m) and of velocities (rad/s, m/s).
+        place: Place of the start; None for mid-step of the left leg.
     """
-    place = place or in_mid_step(gait)
-    sizes = np.repeat(scatter, 7)
-    off = place.state + sizes * random.normal(size=14)
+    place = place or find_mid_step(gait)
+    state = place.state + np.repeat(scatter, 7) * random.normal(size=14)
     project = gait.walker.mode(place.mode).project
     assert project is not None
-    return project(off)
+    return project(state)
 
 
-def _walked(
+def _simulate_walk(
     gait: Gait,
     walker: ContactSystem,
     mode: ModeKey,
@@ -236,23 +271,34 @@ def _walked(
     most: float = np.inf,
     whole: bool = True,
 ) -> Walk:
-    """The walk until a fall, the end of the span, the last of `most` touchdowns, or repetition."""
+    """Return the walk until a fall, the end of the span, the last touchdown, or repetition.
+
+    Args:
+        gait: Gait that is walked.
+        walker: Walker.
+        mode: Mode at the start.
+        policy: Controller.
+        start: State at the start (14,).
+        span: Times between which the walk is simulated, s.
+        most: Number of touchdowns after which it ends.
+        whole: Whether steps that only repeat are simulated.
+    """
     touchdowns: list[Event] = []
     skipped = 0
 
-    def terminal(event: Event) -> bool:
+    def is_terminal(event: Event) -> bool:
         nonlocal skipped
         if is_fall(event):
             return True
         touchdowns.append(event)
         more = most - len(touchdowns)
-        if not whole and goes_on(gait, touchdowns, int(more), span[1]):
+        if not whole and can_skip_rest(gait, touchdowns, int(more), span[1]):
             skipped = int(more)
         return more == 0 or skipped > 0
 
     try:
         run = simulate(
-            walker, mode, start, span, policy, terminal=terminal, rtol=TOLERANCE, atol=TOLERANCE
+            walker, mode, start, span, policy, terminal=is_terminal, rtol=TOLERANCE, atol=TOLERANCE
         )
     except (SimulationError, GuardViolatedError) as error:
         return Walk(len(touchdowns), None, f"{type(error).__name__}: {error}")
@@ -260,19 +306,26 @@ def _walked(
     if fall is None:
         return Walk(len(touchdowns) + skipped, run)
     walked = sum(event.time < fall.time for event in touchdowns)
-    return Walk(walked, run, f"{_what_happens(fall)} at {fall.time:.3f} s")
+    return Walk(walked, run, f"{_describe_fall(fall)} at {fall.time:.3f} s")
 
 
-def goes_on(gait: Gait, touchdowns: Sequence[Event], more: int, end: float) -> bool:
-    """Whether the steps repeat, and `more` of them as long as the last ones end before `end`."""
-    last = touchdowns[-_AGREED - 2 * _CYCLE + 1 :]
-    if not repeats(seen_alike(gait, last), more):
+def can_skip_rest(gait: Gait, touchdowns: Sequence[Event], more: int, end: float) -> bool:
+    """Return whether the steps repeat, and the rest of them would end in time.
+
+    Args:
+        gait: Gait that is walked.
+        touchdowns: Touchdowns so far.
+        more: Number of the steps to come. Each may take as long as the longest of the last ones.
+        end: End of the walk, s.
+    """
+    last = touchdowns[-_COMPARED_CHANGES - 2 * _LONGEST_CYCLE + 1 :]
+    if not is_repeating(map_to_one_leg(gait, last), more):
         return False
-    longest = max(b.time - a.time for a, b in pairwise(last[-_CYCLE - 1 :]))
+    longest = max(b.time - a.time for a, b in pairwise(last[-_LONGEST_CYCLE - 1 :]))
     return last[-1].time + more * longest <= end
 
 
-def _what_happens(fall: Event) -> str:
+def _describe_fall(fall: Event) -> str:
     if fall.mode_after == BOTH_DOWN:
         return "both feet down"
     if not fall.guards:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hybridctl.experiments.walking.shifted_law import ShiftedLaw
+from hybridctl.experiments.walking.phase_laws import ShiftedLaw
 
 from hybridctl.base.spaces import VectorSpace
 from hybridctl.control.gains import GainCurve

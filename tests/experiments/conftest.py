@@ -9,4 +9,4 @@ def gait():
     from hybridctl.experiments.walking import biped_walk
 
     config = biped_walk.Config()
-    return biped_walk.found_gait(config, config.speed)
+    return biped_walk.find_gait(config, config.speed)

@@ -12,7 +12,7 @@ from hybridctl.experiments.walking import (
     controllers,
     filtered,
     limits,
-    phases,
+    phase_laws,
     tables,
 )
 from hybridctl.experiments.walking import walk as walks
@@ -44,7 +44,7 @@ def tracks(gait, designs):
 
 
 def test_without_saltation_the_design_is_worse(gait, designs):
-    summary = tables.walk_record(gait, designs["saltation"], designs["reset"])
+    summary = tables.make_walk_record(gait, designs["saltation"], designs["reset"])
     closed = summary["multipliers_closed"]
     blind = summary["multipliers_closed_without_saltation"]
     assert closed[0] < 0.5 * blind[0]
@@ -58,7 +58,7 @@ def test_every_controller_walks_from_the_orbit(gait, tracks, designs, name):
     found = walks.walk(gait, policy, gait.middle, STEPS)
     assert found.steps == STEPS
     assert found.reason == ""
-    assert found.errors(gait).max() < 1e-5
+    assert found.compute_errors(gait).max() < 1e-5
 
 
 def test_being_late_costs_nothing_where_the_phase_is_chosen_by_value(gait, tracks, designs):
@@ -130,7 +130,7 @@ def test_its_policies_walk_in_a_loop_at_250_hertz(gait, tracks, designs, name):
 def test_values_are_those_of_the_other_foot_seen_through_the_exchange(gait, designs):
     """V just before a touchdown is V just after it, taken through the jump: V- = G' V+ G."""
     lqr = designs["saltation"]
-    values = phases.ValueFunction.of(lqr, gait.period, 0.1)
+    values = phase_laws.ValueFunction.of(lqr, gait.period, 0.1)
     jump = gait.map.jumps[0].state
     i, j = (int(np.abs(values.phases - s).argmin()) for s in (gait.period, 0.0))
     before, after = lqr.period.values[0].end, lqr.period.values[1].start
@@ -141,10 +141,10 @@ def test_values_are_those_of_the_other_foot_seen_through_the_exchange(gait, desi
 
 def test_errors_shrink_from_a_random_start(gait, tracks, designs):
     policy = tracks.policy("spreading", designs["saltation"], CONFIG.torque)
-    start = walks.scattered(gait, np.random.default_rng(0), (0.01, 0.05))
+    start = walks.draw_start(gait, np.random.default_rng(0), (0.01, 0.05))
     held = gait.walker.mode(("stick", "open")).held
     assert np.abs(held.residuals(start)).max() < 1e-9, "the stance foot rests on the ground"
-    errors = walks.walk(gait, policy, start, STEPS).errors(gait)
+    errors = walks.walk(gait, policy, start, STEPS).compute_errors(gait)
     assert errors[2] < 0.1 * errors[0]
 
 
@@ -156,16 +156,16 @@ def test_fifty_steps_are_walked_from_twenty_starts_in_mid_step(gait, designs):
     )
     random = np.random.default_rng(0)
     found = [
-        walks.walk(gait, policy, walks.scattered(gait, random, config.scatter), 50)
+        walks.walk(gait, policy, walks.draw_start(gait, random, config.scatter), 50)
         for _ in range(20)
     ]
     assert [(each.steps, each.reason) for each in found] == [(50, "")] * 20
-    assert max(each.errors(gait)[-1] for each in found) < 1e-5
+    assert max(each.compute_errors(gait)[-1] for each in found) < 1e-5
 
 
 def test_a_push_gives_its_impulse_and_leaves_the_foot(gait):
     """The momentum that the hip gets is that of the push and of the ground together."""
-    after = walks.pushed(gait, 5.0)
+    after = walks.push_state(gait, 5.0)
     dynamics, q = gait.walker.dynamics, gait.middle[:7]
     rates = dynamics.all.jacobian(q)[[0, 2]] @ after[7:]
     np.testing.assert_allclose(rates, 0.0, atol=1e-9)
@@ -178,7 +178,7 @@ def test_a_push_gives_its_impulse_and_leaves_the_foot(gait):
 
 def test_a_push_that_is_too_hard_is_a_fall_with_a_reason(gait, tracks, designs):
     policy = tracks.policy("spreading", designs["saltation"], CONFIG.torque)
-    found = walks.walk(gait, policy, walks.pushed(gait, 60.0), STEPS)
+    found = walks.walk(gait, policy, walks.push_state(gait, 60.0), STEPS)
     assert found.steps < STEPS
     assert found.reason
 
@@ -186,7 +186,7 @@ def test_a_push_that_is_too_hard_is_a_fall_with_a_reason(gait, tracks, designs):
 @pytest.mark.parametrize("height", [0.005, -0.01])
 def test_small_steps_up_and_down_are_walked(gait, tracks, designs, height):
     policy = tracks.policy("spreading", designs["saltation"], CONFIG.torque)
-    found = walks.over_a_step(gait, policy, height, STEPS)
+    found = walks.walk_over_step(gait, policy, height, STEPS)
     assert (found.steps, found.reason) == (STEPS, "")
 
 
@@ -199,12 +199,12 @@ def test_a_push_that_makes_the_next_landing_slip_is_walked_where_the_cone_is_kno
     settings = {"USED": 0.95, "PRESSED": 5.0, "SAMPLE": 0.02, "PATIENCE": 0.02}
     for name, value in settings.items():
         monkeypatch.setattr(controllers, name, value)
-    gait = biped_walk.found_gait(replace(CONFIG, share=0.7, early=0.0, late=0.0), CONFIG.speed)
+    gait = biped_walk.find_gait(replace(CONFIG, share=0.7, early=0.0, late=0.0), CONFIG.speed)
     lqr = controllers.design(gait, controllers.Weights(*CONFIG.weights))
     tracks = controllers.Tracks.of(gait, lqr, STEPS, CONFIG.extension)
     found = {
         name: walks.walk(
-            gait, tracks.policy(name, lqr, CONFIG.torque), walks.pushed(gait, 13.0), STEPS
+            gait, tracks.policy(name, lqr, CONFIG.torque), walks.push_state(gait, 13.0), STEPS
         )
         for name in ("value", "cone")
     }
@@ -221,7 +221,7 @@ def test_a_gait_with_room_in_its_cone_takes_a_push_that_makes_the_other_slip(gai
     """
     for impulse in (13.0, 25.0, -30.0):
         policy = tracks.policy("cone", designs["saltation"], CONFIG.torque)
-        found = walks.walk(gait, policy, walks.pushed(gait, impulse), STEPS)
+        found = walks.walk(gait, policy, walks.push_state(gait, impulse), STEPS)
         assert (found.steps, found.reason) == (STEPS, ""), impulse
 
 
@@ -243,7 +243,7 @@ def test_a_foot_that_is_late_is_not_waited_for(gait, tracks, designs, name):
 
 def test_a_step_down_is_walked_where_the_next_leg_is_stretched_in_time(gait, tracks, designs):
     policy = tracks.policy("value", designs["saltation"], CONFIG.torque)
-    found = walks.over_a_step(gait, policy, -0.1, STEPS)
+    found = walks.walk_over_step(gait, policy, -0.1, STEPS)
     assert (found.steps, found.reason) == (STEPS, "")
 
 
@@ -256,7 +256,7 @@ def test_the_last_that_is_survived_is_found_from_any_guess():
                 asked.append(n)
                 return n <= last
 
-            assert limits.last_survived(survives, guess, 12) == last
+            assert limits.find_last_survived(survives, guess, 12) == last
             assert len(asked) == len(set(asked))
             assert all(1 <= n <= 12 for n in asked)
             survived = sum(n <= last for n in asked)
@@ -272,27 +272,27 @@ def _states(changes):
 
 def test_a_walk_repeats_where_what_is_left_of_its_changes_is_little():
     """At most the last change where they shrink by half or faster, and m times it where not."""
-    assert walks.repeats(_states([0.1, 0.01, 0.001]), 40)
-    assert not walks.repeats(_states([0.1, 0.01, 0.0011]), 40)
-    assert walks.repeats(_states([0.01, 0.0015, 0.0011]), 1)
-    assert walks.repeats(_states([1.25e-3, 5e-4, 4e-4]), 3), "4e-4 (.8 + .64 + .512) = 7.8e-4"
-    assert not walks.repeats(_states([1.25e-3, 5e-4, 4e-4]), 5), "1.08e-3"
-    assert walks.repeats(_states([2.4e-5] * 4), 40)
-    assert walks.repeats(_states([0.0, 1e-12, 1e-10, 1e-9]), 40), "errors of simulation"
+    assert walks.is_repeating(_states([0.1, 0.01, 0.001]), 40)
+    assert not walks.is_repeating(_states([0.1, 0.01, 0.0011]), 40)
+    assert walks.is_repeating(_states([0.01, 0.0015, 0.0011]), 1)
+    assert walks.is_repeating(_states([1.25e-3, 5e-4, 4e-4]), 3), "4e-4 (.8 + .64 + .512) = 7.8e-4"
+    assert not walks.is_repeating(_states([1.25e-3, 5e-4, 4e-4]), 5), "1.08e-3"
+    assert walks.is_repeating(_states([2.4e-5] * 4), 40)
+    assert walks.is_repeating(_states([0.0, 1e-12, 1e-10, 1e-9]), 40), "errors of simulation"
 
 
 @pytest.mark.parametrize("p", [2, 3, 4])
 def test_a_walk_repeats_every_few_steps(p):
     """In a cycle of p steps, and on the way to one by changes that are halved from step to step."""
     cycle, needed = [0.1] * (p - 1) + [-0.1 * (p - 1)], 2 * p + 1
-    assert walks.repeats(_states((cycle * 3)[:needed]), 40)
-    assert not walks.repeats(_states((cycle * 3)[: needed - 1]), 40), "too few to tell"
+    assert walks.is_repeating(_states((cycle * 3)[:needed]), 40)
+    assert not walks.is_repeating(_states((cycle * 3)[: needed - 1]), 40), "too few to tell"
     nears = [c + 1e-3 * 0.5**k for k, c in enumerate((cycle * 3)[:needed])]
-    assert walks.repeats(_states(nears), 40)
+    assert walks.is_repeating(_states(nears), 40)
 
 
 def test_a_walk_does_not_repeat_in_five_steps():
-    assert not walks.repeats(_states([0.1, 0.1, 0.1, 0.1, -0.4] * 4), 40)
+    assert not walks.is_repeating(_states([0.1, 0.1, 0.1, 0.1, -0.4] * 4), 40)
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ def test_a_walk_does_not_repeat_in_five_steps():
     ],
 )
 def test_a_walk_does_not_repeat_while_its_changes_may_add_up(changes):
-    assert not walks.repeats(_states(changes), 40)
+    assert not walks.is_repeating(_states(changes), 40)
 
 
 def test_steps_that_repeat_too_slowly_are_not_all_walked_in_time(gait, tracks, designs):
@@ -315,8 +315,8 @@ def test_steps_that_repeat_too_slowly_are_not_all_walked_in_time(gait, tracks, d
     policy = tracks.policy("value", designs["saltation"], CONFIG.torque)
     touchdowns = walks.walk(gait, policy, gait.middle, STEPS + 1).run.guard_events
     end = touchdowns[-1].time + 40 * gait.period
-    assert walks.goes_on(gait, touchdowns, 40, end + 0.01)
-    assert not walks.goes_on(gait, touchdowns, 40, end - 0.01)
+    assert walks.can_skip_rest(gait, touchdowns, 40, end + 0.01)
+    assert not walks.can_skip_rest(gait, touchdowns, 40, end - 0.01)
 
 
 def test_the_longest_of_four_steps_in_turn_tells_whether_there_is_time(gait):
@@ -329,8 +329,8 @@ def test_the_longest_of_four_steps_in_turn_tells_whether_there_is_time(gait):
         for state in [0.1 * (k % 4) * way]
     ]
     end = touchdowns[-1].time + 8 * 0.9
-    assert walks.goes_on(gait, touchdowns, 8, end + 0.01)
-    assert not walks.goes_on(gait, touchdowns, 8, end - 0.01)
+    assert walks.can_skip_rest(gait, touchdowns, 8, end + 0.01)
+    assert not walks.can_skip_rest(gait, touchdowns, 8, end - 0.01)
 
 
 TRIALS = [
@@ -366,9 +366,10 @@ def test_walks_that_repeat_end_as_they_do_in_whole(gait, designs, long_tracks, n
     """Near the limits of each law, beyond some, and on slopes with steps of another length."""
     jumps = "reset" if name == "reset" else "saltation"
     policy = long_tracks[jumps].policy(name, designs[jumps], CONFIG.torque)
-    start = walks.scattered(gait, np.random.default_rng(28), (0.01, 0.05))
+    start = walks.draw_start(gait, np.random.default_rng(28), (0.01, 0.05))
     whole, short = (
-        limits.tried(gait, policy, kind, size, start, 50, whole=whole) for whole in (True, False)
+        limits.run_trial(gait, policy, kind, size, start, 50, whole=whole)
+        for whole in (True, False)
     )
     assert (short.steps, short.reason) == (whole.steps, whole.reason)
 
@@ -406,10 +407,10 @@ def test_a_mistake_of_a_policy_is_not_a_fall(gait):
 
 def test_all_controllers_try_the_same_weights():
     first = controllers.Weights()
-    tried = limits.candidates(first, 4, np.random.default_rng(0))
+    tried = limits.draw_weights(first, 4, np.random.default_rng(0))
     assert len(tried) == 4
     assert tried[0] == first
-    again = limits.candidates(first, 4, np.random.default_rng(0))
+    again = limits.draw_weights(first, 4, np.random.default_rng(0))
     assert tried == again
 
 
@@ -493,11 +494,11 @@ def test_machine_code_is_for_full_runs_where_there_is_a_compiler(monkeypatch, fu
             found[name] = compiled
 
     monkeypatch.setattr(biped_walk, "find_compiler", lambda: cc)
-    monkeypatch.setattr(biped_walk, "find", lambda speed, **options: found.update(options))
+    monkeypatch.setattr(biped_walk, "optimise_gait", lambda speed, **options: found.update(options))
     monkeypatch.setattr(biped_walk, "design", lambda gait, weights: None)
     monkeypatch.setattr(biped_walk, "walk_on_estimates", lambda *given: given[-1])
     monkeypatch.setattr(biped_walk.Tracks, "of", lambda *given: FewTracks())
-    biped_walk.found_gait(config, config.speed)
-    biped_walk._pushed(config, None, 0)
+    biped_walk.find_gait(config, config.speed)
+    biped_walk._walk_after_push(config, None, 0)
     assert found["terms"] == ("native" if full and asked and cc else "auto")
     assert found["predictive"] == (asked and cc is not None)

@@ -14,7 +14,7 @@ def test_torques_are_moved_into_cone_and_limits_no_further_than_needed():
     for _ in range(50):
         a, b = random.normal(size=(3, 4)), 20.0 * random.uniform(size=3)
         wanted, limits = 20.0 * random.normal(size=4), 25.0 * np.array([-np.ones(4), np.ones(4)])
-        u = cone_filter.nearest(wanted, a, b, limits)
+        u = cone_filter.find_nearest_input(wanted, a, b, limits)
         assert (a @ u + b >= -1e-5).all()
         assert (np.abs(u) <= 25.0 + 1e-9).all()
         rows = np.vstack([a, np.eye(4), -np.eye(4)])
@@ -29,7 +29,7 @@ def test_torques_are_moved_into_cone_and_limits_no_further_than_needed():
 
 def test_cone_rows_are_the_forces_of_the_dynamics(gait):
     x, u = gait.middle, np.array([20.0, -10.0, 5.0, 8.0])
-    a, b = controllers.standing(gait, 100.0).rows(("stick", "open"), x, u)
+    a, b = controllers.make_cone_filter(gait, 100.0).compute_rows(("stick", "open"), x, u)
     out = gait.walker.mode(("stick", "open")).outputs(0.0, x, u)
     normal, friction = out["normal_force"][0], out["friction_force"][0][0]
     least, used = controllers.PRESSED, controllers.USED * 0.7
@@ -45,7 +45,7 @@ def test_cone_rows_before_a_landing_foretell_its_impulse(gait):
     touchdown = gait.orbit.events[0]
     walker, before = gait.walker, touchdown.time - 0.005
     x, u = gait.orbit(before), gait.curve(0)(before)
-    a, b = controllers.standing(gait, 100.0).rows(touchdown.mode_before, x, u)
+    a, b = controllers.make_cone_filter(gait, 100.0).compute_rows(touchdown.mode_before, x, u)
     foretold = (a @ u + b)[3:]
     run = hc.simulate(walker, touchdown.mode_before, x, (before, before + 0.01), lambda t, x: u)
     landed = run.events[0]
@@ -57,12 +57,19 @@ def test_cone_rows_before_a_landing_foretell_its_impulse(gait):
     limit = controllers.USED * gait.friction * normal
     np.testing.assert_allclose(foretold, [limit - along, limit + along], atol=0.02 * normal)
     farther = gait.orbit(touchdown.time - 0.1)
-    assert len(controllers.standing(gait, 100.0).rows(touchdown.mode_before, farther, u)[0]) == 3
+    assert (
+        len(
+            controllers.make_cone_filter(gait, 100.0).compute_rows(
+                touchdown.mode_before, farther, u
+            )[0]
+        )
+        == 3
+    )
 
 
 def test_where_a_contact_slides_the_wanted_inputs_are_left_alone(gait):
     wanted = np.full(4, 1000.0)
-    filtered = controllers.standing(gait, 100.0)
+    filtered = controllers.make_cone_filter(gait, 100.0)
     assert filtered(("slip+", "open"), gait.middle, wanted) is wanted
     assert filtered(("open", "open"), gait.middle, wanted) is wanted
     stands = filtered(("stick", "open"), gait.middle, wanted)

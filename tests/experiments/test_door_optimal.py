@@ -6,14 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hybridctl.experiments.door_optimal import door_optimal
-from hybridctl.experiments.door_optimal.comparison import (
-    CONTROLLERS,
-    Expected,
-    SpringGains,
-    Stage,
+from hybridctl.experiments.door_optimal.reference import (
+    CLOSE,
+    LET_GO,
+    ExpectedTracking,
+    Wanted,
+    build_published,
+    find_optimum,
 )
-from hybridctl.experiments.door_optimal.reference import CLOSE, LET_GO, Wanted, find, published
-from hybridctl.experiments.tuning.door import CUT, Draw
+from hybridctl.experiments.rrr_door.runner import CUT, Member, SpringGains, Stage
 from hybridctl.robots.rrr_door import DoorParameters
 from rich.console import Console
 
@@ -30,12 +31,12 @@ START = np.log((5.0, 1.0, 5.0, 1.0))
 
 def member(start):
     """One that is off its start by so much, and nowhere else."""
-    return Draw(DoorParameters(), start, np.zeros(3), 0.0)
+    return Member(DoorParameters(), start, np.zeros(3), 0.0)
 
 
 @pytest.fixture(scope="module")
 def known():
-    return published()
+    return build_published()
 
 
 def test_spring_gains_have_the_frequency_and_damping_of_one_joint(known):
@@ -51,7 +52,7 @@ def test_spring_gains_have_the_frequency_and_damping_of_one_joint(known):
         np.testing.assert_array_equal(curve(0.0), first)
 
 
-@pytest.mark.parametrize("name", CONTROLLERS)
+@pytest.mark.parametrize("name", door_optimal.LAWS)
 def test_every_controller_stays_on_the_reference(known, name):
     """From its start and without errors, up to the tolerance of simulations and late detection."""
     plant, reference = known
@@ -65,7 +66,7 @@ def test_every_controller_stays_on_the_reference(known, name):
 @pytest.mark.parametrize("variant", ["plain", "friction"])
 def test_the_optimum_presses_more_in_either_order_than_the_published_reference(known, variant):
     wanted = Wanted()
-    found = find(variant, wanted, known[1])
+    found = find_optimum(variant, wanted, known[1])
     optimum = found.optimum
     assert optimum.mismatch < 1e-6, "violation after simulation"
     assert optimum.margin > 2.0
@@ -92,7 +93,7 @@ def test_the_optimum_presses_more_in_either_order_than_the_published_reference(k
 def test_both_corners_let_go_at_once_and_spreading_follows_when_they_do_not(known, variant):
     """The door swings on by itself; from a start that is off, corners leave one by one."""
     wanted = Wanted()
-    found = find(variant, wanted, known[1])
+    found = find_optimum(variant, wanted, known[1])
     run = found.optimum.run
     assert found.optimum.mismatch < 1e-6, "violation after simulation"
     assert [event.guards for event in run.events] == [CLOSE, LET_GO]
@@ -119,11 +120,11 @@ def test_both_corners_let_go_at_once_and_spreading_follows_when_they_do_not(know
 def test_arcs_are_feasible_over_the_spread_that_the_perturbations_leave(known):
     """By the torques of the optimum; an optimum that knows nothing of it fails by any rule."""
     config = door_optimal.Config()
-    expected = Expected(config.perturbations, config.start)
+    expected = ExpectedTracking(config.perturbations, config.start)
 
     def extended(found, rule):
         return extend_by_rule(
-            expected.feedback(hc.linearize(found.plant, found.optimum.run)),
+            expected.close_loop(hc.linearize(found.plant, found.optimum.run)),
             expected.perturbations.covariance,
             input_covariance=expected.perturbations.input_covariance,
             rule=rule,
@@ -131,11 +132,11 @@ def test_arcs_are_feasible_over_the_spread_that_the_perturbations_leave(known):
             limits=np.full(3, config.wanted.torque),
         )
 
-    found = find("plain", config.wanted, known[1], expected=expected)
+    found = find_optimum("plain", config.wanted, known[1], expected=expected)
     extension = extended(found, found.optimum.feedforward)
     assert 0.02 < CUT * extension.deviations[0] <= found.spread
     assert extension.failures == ()
-    short = find("plain", replace(config.wanted, spread=1e-9), known[1])
+    short = find_optimum("plain", replace(config.wanted, spread=1e-9), known[1])
     assert short.optimum.margin - found.optimum.margin < 0.05, "it costs next to nothing"
     for rule in (*RULES, short.optimum.feedforward):
         assert any("corner_1 opens' falls to" in text for text in extended(short, rule).failures)
@@ -149,7 +150,7 @@ def test_four_of_five_random_guesses_reach_one_optimum(known):
     for _ in range(5):
         try:
             noise = 0.1 * random.normal(size=(4, 8))
-            costs.append(find("plain", Wanted(), known[1], noise).optimum.cost)
+            costs.append(find_optimum("plain", Wanted(), known[1], noise).optimum.cost)
         except HybridctlError:
             costs.append(np.inf)
     best = min(costs)
@@ -166,7 +167,7 @@ def test_the_experiment_leaves_a_complete_folder(tmp_path):
     checks = json.loads((folder / "checks.json").read_text())["checks"]
     assert checks
     assert all(check["holds"] for check in checks)
-    assert set(stored["controllers"]["optimal"]) == set(CONTROLLERS)
+    assert set(stored["controllers"]["optimal"]) == set(door_optimal.LAWS)
     assert stored["references"]["plain"]["margin"] > 3.0
     assert (folder / "figures/comparison.png").stat().st_size > 10000
 

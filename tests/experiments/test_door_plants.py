@@ -6,17 +6,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hybridctl.experiments.door_plants import door_plants
-from hybridctl.experiments.door_plants.laws import LAWS, policy, scene, structure
+from hybridctl.experiments.door_plants.laws import LAWS, get_scene, make_policy, make_structure
 from hybridctl.experiments.door_plants.plants import (
     PERIOD,
     PlantTrial,
     Setting,
     Trace,
-    detector,
-    judged,
-    trace,
+    judge_trace,
+    make_detector,
+    simulate_member,
 )
-from hybridctl.experiments.door_plants.sensing import sensor
+from hybridctl.experiments.door_plants.sensing import make_sensor
 from hybridctl.robots import rrr_door
 from rich.console import Console
 
@@ -51,22 +51,22 @@ def test_sensors_follow_free_motion(kind, rates):
     Differences of angles have noise of 0.14 rad/s a sample; the filter's share of 0.4 leaves half
     of it, the model of the Kalman filter nearly nothing.
     """
-    seen, true = falling(sensor(kind, 3, PERIOD), 300)
+    seen, true = falling(make_sensor(kind, 3, PERIOD), 300)
     off = seen - true
     assert np.abs(off[:, :4]).max() < 5e-4
     assert np.sqrt((off[50:, 4:] ** 2).mean()) < rates
-    again, _ = falling(sensor(kind, 3, PERIOD), 300)
+    again, _ = falling(make_sensor(kind, 3, PERIOD), 300)
     np.testing.assert_array_equal(seen, again)
 
 
 def test_the_state_itself_needs_no_sensor():
-    seen, true = falling(sensor("true", 0, PERIOD), 5)
+    seen, true = falling(make_sensor("true", 0, PERIOD), 5)
     np.testing.assert_array_equal(seen, true)
 
 
 def told(name, setting, delay=0.0, touches=(0.99, 1.0)):
     """When a law is told of which guard, for touches of both corners from these times on, ms."""
-    found, seen = [], detector(name, setting, delay, 0.025)
+    found, seen = [], make_detector(name, setting, delay, 0.025)
     for t in 0.8 + PERIOD * np.arange(400):
         forces = [5.0 * (t >= touch - 1e-9) for touch in touches]
         reading = Reading(t, np.zeros(8), np.zeros(3), {"normal_force": forces})
@@ -91,41 +91,41 @@ def test_what_laws_are_told_of_touches():
 def test_runs_are_judged_after_the_impact():
     """An error of 1 until both corners have touched for 10 ms, then one of 0.1."""
     times = 0.8 + PERIOD * np.arange(800)
-    after = scene()[1].arcs[1]
+    after = get_scene()[1].arcs[1]
     states = after(times)
     states[:, 0] += np.where(np.arange(800) < 230, 1.0, 0.1)
     torques = np.zeros((800, 3))
     torques[100, 1], torques[185, 2], torques[300, 0] = 50.0, -7.0, 3.0
-    error, since_first, peak = judged(Trace(times, states, torques, (220, 200)))
+    error, since_first, peak = judge_trace(Trace(times, states, torques, (220, 200)))
     assert error == pytest.approx(0.1)
     assert since_first == pytest.approx(0.1)
     assert peak == 7.0
-    _, longer, _ = judged(Trace(times, states, torques, (220, 190)))
+    _, longer, _ = judge_trace(Trace(times, states, torques, (220, 190)))
     assert longer == pytest.approx(np.sqrt((10 * 1.0 + 570 * 0.01) / 580))
-    assert judged(Trace(times, states, torques, (None, 190)))[0] == np.inf
-    assert judged(Trace(times, states, torques, (750, 190)))[0] == np.inf
+    assert judge_trace(Trace(times, states, torques, (None, 190)))[0] == np.inf
+    assert judge_trace(Trace(times, states, torques, (750, 190)))[0] == np.inf
 
 
 def test_windows_are_tuned_with_the_gains():
-    one, other = (structure().schedule(DESIGN + d) for d in ([0.0] * 6, [0.0] * 5 + [0.1]))
+    one, other = (make_structure().schedule(DESIGN + d) for d in ([0.0] * 6, [0.0] * 5 + [0.1]))
     assert one.windows == pytest.approx((0.027, 0.007))
     assert compute_digest(one) != compute_digest(other)
     np.testing.assert_array_equal(one.arcs[0].values, other.arcs[0].values)
-    assert policy("interim", one, 0.025).interim.before == pytest.approx(0.027)
+    assert make_policy("interim", one, 0.025).interim.before == pytest.approx(0.027)
 
 
 @pytest.mark.parametrize("law", LAWS)
 def test_every_law_hits_the_door_and_stays_with_the_reference(law):
     """One member with all errors, on contact of 4 ms; its start is up to 0.1 rad off."""
-    found = trace(law, structure().schedule(DESIGN), ESTIMATED, 7, 0, 0.025)
-    error, _, peak = judged(found)
+    found = simulate_member(law, make_structure().schedule(DESIGN), ESTIMATED, 7, 0, 0.025)
+    error, _, peak = judge_trace(found)
     assert error < 0.1
     assert peak < 60.0
     assert all(150 < touch < 260 for touch in found.touches)
 
 
 def test_a_member_is_the_same_in_every_ensemble():
-    design = structure().schedule(DESIGN)
+    design = make_structure().schedule(DESIGN)
     outcomes = [
         Ensemble(PlantTrial("interim", ESTIMATED, 7, 0.025), members)(design)
         for members in ([3], [2, 3])

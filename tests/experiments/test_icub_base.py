@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hybridctl.experiments.legged import icub_base, robustness
 from hybridctl.experiments.legged.recording import load
-from hybridctl.experiments.legged.score import Track, errors, filtered, judged
+from hybridctl.experiments.legged.score import Track, compute_errors, run_filter, summarize_errors
 from rich.console import Console
 
 from hybridctl.app import plugins
@@ -37,14 +37,14 @@ def config():
 @pytest.fixture(scope="module")
 def outcome(recording, config):
     """What the filter of the settings finds."""
-    return filtered("filter", config.settings, recording)
+    return run_filter("filter", config.settings, recording)
 
 
 @recorded
 def test_the_walk_is_estimated_as_well_as_it_says(outcome):
     """Bounds are those asked for; the covariance is honest within what creeping feet allow."""
     walk = outcome.result.events[0].time
-    found = judged(outcome.errors, walk)
+    found = summarize_errors(outcome.errors, walk)
     assert outcome.touchdowns == {"left": 3, "right": 3}
     assert found["position_rmse"] < 0.018
     assert found["position_rmse_walk"] < 0.025
@@ -61,27 +61,28 @@ def test_contacts_by_hypotheses_need_no_threshold(recording, config):
     low = replace(config.settings, touch_force=30.0, lift_force=10.0, evidence=ContactEvidence())
     without = replace(config.settings, evidence=ContactEvidence(forces=False))
     for settings in (low, without):
-        outcome = filtered("hypotheses", settings, recording)
-        assert judged(outcome.errors, 5.8)["position_rmse"] < 0.020
+        outcome = run_filter("hypotheses", settings, recording)
+        assert summarize_errors(outcome.errors, 5.8)["position_rmse"] < 0.020
     # By motion alone a sole that rolls may seem to be lifted once for some 10 ms.
     assert all(downs in (3, 4) for downs in outcome.touchdowns.values())
 
 
 @recorded
 def test_noise_found_without_truth_serves_as_well(recording, config):
-    settings = icub_base.without_truth(config, recording)
+    settings = icub_base.find_settings_without_truth(config, recording)
     assert settings.touch_force == pytest.approx(111.0, abs=3.0)  # a third of 33.6 kg
     assert settings.noise.foot == pytest.approx(4.7e-3, rel=0.3)  # what 6 contacts of both say
-    found = judged(filtered("blind", settings, recording).errors, 5.8)
+    found = summarize_errors(run_filter("blind", settings, recording).errors, 5.8)
     assert found["position_rmse"] < 0.020
     assert 1.0 < found["mean_nees"] < 4.0
 
 
 @recorded
 def test_the_mode_is_worth_a_factor_of_ten(recording, config, outcome):
-    without = filtered("no switches", config.settings, recording, signals=False)
+    without = run_filter("no switches", config.settings, recording, signals=False)
     ratio = (
-        judged(without.errors, 5.8)["position_rmse"] / judged(outcome.errors, 5.8)["position_rmse"]
+        summarize_errors(without.errors, 5.8)["position_rmse"]
+        / summarize_errors(outcome.errors, 5.8)["position_rmse"]
     )
     assert ratio > 10.0
 
@@ -113,7 +114,7 @@ def test_motion_capture_that_loses_the_robot_is_left_out(recording):
 @pytest.mark.parametrize("name", ["one foot without force", "200 ms lost, three times"])
 def test_damaged_readings_are_within_what_is_stated_and_flagged(recording, config, name, evidence):
     settings = replace(config.settings, weight=330.0, evidence=evidence)
-    found = robustness.judge(recording, settings, name, 5.8)
+    found = robustness.judge_damage(recording, settings, name, 5.8)
     assert found["within"] > 0.95
     assert found["flags"]
 
@@ -170,7 +171,7 @@ def test_scores_are_those_of_errors_that_are_known(tmp_path):
     covariance = np.tile(np.diag(np.repeat([1e-4, 25e-6, 1.0], 3)), (50, 1, 1))
     position = np.tile([3e-3, 4e-3, 0.0], (50, 1))
     yaw = np.tile([0.0, 0.0, 2.0 * np.pi + 0.01], (50, 1))
-    found = judged(errors(Track(times, position, yaw, covariance), truth), 0.3)
+    found = summarize_errors(compute_errors(Track(times, position, yaw, covariance), truth), 0.3)
     assert found["position_rmse"] == pytest.approx(5e-3, abs=1e-12)
     assert found["mean_nees"] == pytest.approx(1.0, abs=1e-9)
     assert found["yaw_rmse"] == pytest.approx(0.01, abs=1e-12)

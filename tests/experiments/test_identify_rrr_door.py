@@ -15,9 +15,11 @@ def free():
 
 
 def test_the_solved_parameters_meet_the_published_impulses(free):
-    solved = identify.complete(free)
+    solved = identify.solve_parameters(free)
     # Least squares on two unknowns ends at the default 1e-8 of scipy.
-    np.testing.assert_allclose(identify.impulses(solved), identify.PUBLISHED_IMPULSES, rtol=1e-6)
+    np.testing.assert_allclose(
+        identify.solve_impulses(solved), identify.PUBLISHED_IMPULSES, rtol=1e-6
+    )
     # The defaults are rounded to five digits.
     for name, value in asdict(solved).items():
         assert getattr(DoorParameters(), name) == pytest.approx(value, rel=1e-4), name
@@ -26,12 +28,12 @@ def test_the_solved_parameters_meet_the_published_impulses(free):
 def test_the_defaults_beat_the_start_and_lie_within_the_bounds(free):
     for name, (low, high) in identify.BOUNDS.items():
         assert low <= free[name] <= high, name
-    assert identify.cost(free) < 1.0
-    assert identify.cost(identify.START) > 100.0
+    assert identify.compute_cost(free) < 1.0
+    assert identify.compute_cost(identify.START) > 100.0
 
 
 def test_candidates_that_cannot_reach_are_costly_not_errors(free):
-    assert identify.cost({**free, "upper_arm_length": 0.2, "forearm_length": 0.2}) == 500.0
+    assert identify.compute_cost({**free, "upper_arm_length": 0.2, "forearm_length": 0.2}) == 500.0
 
 
 def test_a_tracked_candidate_reports_the_split():

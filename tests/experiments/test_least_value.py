@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from control.test_lqr import bouncing, extended, push
-from hybridctl.experiments.walking.least_value import LeastValueTracking
+from hybridctl.experiments.walking.phase_laws import LeastValueTracking
 from hybridctl.robots import cube
 
 from hybridctl.base.errors import InputError, SystemDefinitionError
@@ -40,9 +40,9 @@ def test_the_phase_is_the_foot_of_the_normal(reference, k):
         tau = arc.start + share * (arc.end - arc.start)
         along = VALUE @ arc.state_rate(tau)
         normal = np.array([-along[1], along[0]]) / np.linalg.norm(along)
-        assert policy.phase(k, arc(tau) + 1e-4 * normal) == pytest.approx(tau, abs=1e-7)
+        assert policy.find_phase(k, arc(tau) + 1e-4 * normal) == pytest.approx(tau, abs=1e-7)
     outside = arc(arc.end) + 0.01 * arc.state_rate(arc.end)
-    assert policy.phase(k, outside) == arc.end
+    assert policy.find_phase(k, outside) == arc.end
 
 
 def test_being_late_costs_nothing(reference):
@@ -71,7 +71,7 @@ def test_an_overdue_event_is_waited_for_as_long_as_its_patience(reference, optio
     state = reference.arcs[0](time)
     policy = tracking(reference, **options)
     law = policy.law(History("air", time, state))
-    tau = policy.phase(0, state)
+    tau = policy.find_phase(0, state)
     assert tau == pytest.approx(time, abs=1e-7)
     followed = reference.arcs[arc]
     wanted = followed.input(tau) + RISING(tau) @ (followed(tau) - state)
@@ -112,7 +112,7 @@ def test_the_phase_of_a_state_far_off_is_near_the_nearest_of_those_compared(refe
     for x in random.normal(scale=3.0, size=(50, 2)):
         costs = [(x - arc(t)) @ ((1.0 + t) * VALUE) @ (x - arc(t)) for t in times.tolist()]
         nearest = times[np.argmin(costs)]
-        reached.append(abs(policy.phase(k, x) - nearest) / (times[1] - times[0]))
+        reached.append(abs(policy.find_phase(k, x) - nearest) / (times[1] - times[0]))
     assert max(reached) <= 1.0 + 1e-9
     assert max(reached) > 0.9
 

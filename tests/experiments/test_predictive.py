@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from hybridctl.experiments.walking import biped_walk, controllers, walk
-from hybridctl.experiments.walking.gait import task
+from hybridctl.experiments.walking.gait import make_task
 from hybridctl.robots import five_link
 
 import hybridctl as hc
@@ -32,7 +32,7 @@ def fixed(gait, lqr):
 @pytest.fixture
 def make(gait, lqr, fixed):
     def made(**settings):
-        return controllers.predictive(gait, lqr, WEIGHTS, fixed, TORQUE, Horizon(**settings))
+        return controllers.make_predictive(gait, lqr, WEIGHTS, fixed, TORQUE, Horizon(**settings))
 
     return made
 
@@ -126,7 +126,7 @@ def test_it_stays_on_the_gait(gait, make, delay):
     policy = make(early=controllers.AHEAD.early, delay=delay)
     found = walk.walk(gait, policy, gait.middle, 3)
     assert (found.steps, found.reason) == (3, "")
-    assert found.errors(gait).max() < 1e-5
+    assert found.compute_errors(gait).max() < 1e-5
     assert abs(policy.disturbance) < 1e-5
 
 
@@ -211,7 +211,7 @@ def test_a_slope_is_learnt_from_what_states_are_off(gait, make):
 
 def test_a_disturbance_that_changes_nothing_is_not_learnt(gait, fixed):
     """Of the very system that is planned for no number of units can be told."""
-    planned = task(gait.walker, 0.7, torque=TORQUE, margins=controllers.ROOM)
+    planned = make_task(gait.walker, 0.7, torque=TORQUE, margins=controllers.ROOM)
     both = np.eye(14), np.eye(4)
     policy = hc.planning.HybridMpc(planned, gait.step, both, [np.eye(14)], fixed, disturbed=planned)
     policy.law(middle(gait))
@@ -226,7 +226,7 @@ def test_it_recovers_from_pushes_that_the_fixed_law_falls_from(gait, make, fixed
 
     Programmes after a hard push end at limits of durations: gaps of duality stay at 1e-7 there.
     """
-    start = walk.pushed(gait, impulse)
+    start = walk.push_state(gait, impulse)
     policy = make(delay=delay)
     found = walk.walk(gait, policy, start, 2)
     assert (found.steps, found.reason) == (2, "")
@@ -241,14 +241,14 @@ def test_an_early_landing_on_higher_ground_sticks():
     On a gait that would slip itself there; the one that ships does not.
     """
     unready_gait = replace(biped_walk.Config(), early=0.0, late=0.0)
-    gait = biped_walk.found_gait(unready_gait, unready_gait.speed)
+    gait = biped_walk.find_gait(unready_gait, unready_gait.speed)
     lqr = controllers.design(gait, WEIGHTS)
     fixed = controllers.Tracks.of(gait, lqr, 4, 0.2).policy("value", lqr, TORQUE)
-    start = walk.scattered(gait, np.random.default_rng([0, 4]), (0.01, 0.05))
+    start = walk.draw_start(gait, np.random.default_rng([0, 4]), (0.01, 0.05))
     unready, ready = (
-        walk.over_a_step(
+        walk.walk_over_step(
             gait,
-            controllers.predictive(gait, lqr, WEIGHTS, fixed, TORQUE, Horizon(early=early)),
+            controllers.make_predictive(gait, lqr, WEIGHTS, fixed, TORQUE, Horizon(early=early)),
             0.08,
             1,
             start,
@@ -349,7 +349,7 @@ def test_past_the_last_section_of_a_plan_its_phase_goes_on(gait, make):
 
 def test_a_plan_that_comes_late_acts_late(gait, make):
     policy = make(delay=0.01)
-    history = middle(gait, walk.pushed(gait, 10.0))
+    history = middle(gait, walk.push_state(gait, 10.0))
     u = policy.law(history)(history.time, history.state)
     np.testing.assert_allclose(u, gait.curve(0)(history.time), atol=1e-9)
     then = policy.next_change(history)
@@ -361,7 +361,7 @@ def test_a_plan_that_comes_late_acts_late(gait, make):
 def test_where_the_programme_fails_the_fixed_law_acts(gait, make, fixed, monkeypatch):
     monkeypatch.setattr(predictive_control.HorizonProgramme, "solve", lambda self: None)
     policy = make()
-    history = middle(gait, walk.pushed(gait, 10.0))
+    history = middle(gait, walk.push_state(gait, 10.0))
     u = policy.law(history)(history.time, history.state)
     assert policy.failures == 1
     np.testing.assert_array_equal(u, fixed.law(history)(history.time, history.state))
@@ -391,7 +391,7 @@ def test_arguments_that_do_not_fit_are_refused(gait, fixed, change, message):
         "fixed": fixed,
         **change,
     }
-    planned = task(gait.walker, 0.7, torque=TORQUE, margins=controllers.ROOM)
+    planned = make_task(gait.walker, 0.7, torque=TORQUE, margins=controllers.ROOM)
     with pytest.raises(InputError, match=message):
         hc.planning.HybridMpc(planned, gait.step, **given)
 

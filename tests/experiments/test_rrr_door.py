@@ -111,7 +111,7 @@ def perturbed(scale, **settings):
     policy = ReferenceSpreading(reference, rrr_door.schedule(config, reference))
     x0 = reference.nominal(0.0) + scale * np.array(config.perturbation)
     run = simulate(plant, OPEN, x0, (0.0, 2.0), policy, rtol=1e-7, atol=1e-7)
-    return run, rrr_door.least_force(plant, run)
+    return run, rrr_door.measure_contacts(plant, run)["least_force"]
 
 
 @pytest.mark.parametrize("scale", [0.25, 0.5, 1.0])

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from hybridctl.experiments.rrr_door import tracking as rrr_door
+from hybridctl.experiments.rrr_door.runner import DoorTrial, Perturbations, draw_member
 from hybridctl.experiments.tuning import tune
-from hybridctl.experiments.tuning.door import DoorTrial, Perturbations, draw
 from hybridctl.robots.rrr_door import DoorParameters
 from rich.console import Console
 from scipy.stats import spearmanr
@@ -86,11 +86,11 @@ def test_gains_of_another_size_are_refused(tmp_path):
 @pytest.mark.slow
 def test_a_variant_with_friction_and_release_is_prepared():
     config = tune.quick(tune.Config(friction=True, release=True))
-    study = tune.prepare(config)
+    study = tune.prepare_study(config)
     assert study.structure.arcs == (0, 1, 0)
     assert study.linearization.trajectory.end == pytest.approx(1.6, abs=1e-6)
     gains = study.structure.schedule(study.start)
-    predicted = study.prediction(1e-4)(gains)
+    predicted = study.make_prediction(1e-4)(gains)
     assert predicted.cost > 0.0
     outcome = DoorTrial(config.experiment, config.perturbations, 1)("spreading", gains, 0)
     assert 0.0 < outcome.error < 1.0
@@ -98,7 +98,7 @@ def test_a_variant_with_friction_and_release_is_prepared():
 
 def test_looser_simulations_are_as_good_as_tight_ones():
     door = QUICK.experiment
-    study = tune.prepare(QUICK)
+    study = tune.prepare_study(QUICK)
     gains = study.structure.schedule(study.start)
     loose, tight = (
         DoorTrial(door, QUICK.perturbations, 1, tolerance)("spreading", gains, 3)
@@ -111,9 +111,9 @@ def test_looser_simulations_are_as_good_as_tight_ones():
 
 def test_members_are_drawn_one_by_one_and_within_their_bounds():
     p, nominal = Perturbations(), DoorParameters(friction=0.2)
-    draws = [draw(p, nominal, 1, member) for member in range(400)]
+    draws = [draw_member(p, nominal, 1, member) for member in range(400)]
     starts = np.array([d.start for d in draws])
-    np.testing.assert_array_equal(starts[7], draw(p, nominal, 1, 7).start)
+    np.testing.assert_array_equal(starts[7], draw_member(p, nominal, 1, 7).start)
     assert not starts[:, [3, 7]].any()
     # the deviation of a normal number cut off at 2.5 is 0.987, and 400 tell it to 4 percent
     np.testing.assert_allclose(starts[:, :3].std(axis=0), p.position, rtol=0.12)
@@ -127,9 +127,9 @@ def test_members_are_drawn_one_by_one_and_within_their_bounds():
 def test_the_order_of_random_gains_is_predicted():
     """Up to four times more or less than by hand; the prediction is without the input's weight."""
     config = tune.Config(workers=1)
-    study, rng = tune.prepare(config), np.random.default_rng(1)
+    study, rng = tune.prepare_study(config), np.random.default_rng(1)
     runs = Ensemble(DoorTrial(config.experiment, config.perturbations, 1), range(4))
-    prediction, costs = study.prediction(1e-12), []
+    prediction, costs = study.make_prediction(1e-12), []
     for _ in range(8):
         gains = study.structure.schedule(study.start + rng.uniform(-1.4, 1.4, len(study.start)))
         costs.append((prediction(gains).cost, float(np.mean(runs(gains).errors ** 2))))

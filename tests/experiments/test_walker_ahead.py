@@ -21,7 +21,7 @@ def judge(gait):
 @pytest.mark.parametrize("phase", [0.0, 0.2, 0.45])
 def test_a_place_in_a_step_is_on_the_orbit(gait, phase):
     """The way along the ground left out."""
-    place = walk.in_step(gait, phase)
+    place = walk.find_place(gait, phase)
     assert place.time == pytest.approx((1.0 + phase) * gait.period)
     np.testing.assert_allclose(place.state[1:], gait.orbit(place.time)[1:], atol=1e-7)
     assert place.mode == place.past[-1].mode_after == five_link.RIGHT_STANCE
@@ -29,8 +29,8 @@ def test_a_place_in_a_step_is_on_the_orbit(gait, phase):
 
 def test_a_push_holds_the_foot_that_stands(gait):
     """The other one moves."""
-    place = walk.in_step(gait, 0.3)
-    pushed = walk.pushed(gait, 10.0, place.state, place.mode)
+    place = walk.find_place(gait, 0.3)
+    pushed = walk.push_state(gait, 10.0, place.state, place.mode)
     gained = (pushed - place.state)[7:]
     rows = gait.walker.dynamics.all.jacobian(place.state[:7])
     np.testing.assert_allclose(rows[[1, 3]] @ gained, 0.0, atol=1e-12)
@@ -60,12 +60,12 @@ def test_walks_are_kept_as_they_end_and_not_walked_again(judge, tmp_path, monkey
         return walk.Walk(2 - start, None, "slips" if start else "")
 
     monkeypatch.setattr(ahead.Judge, "walk", walked)
-    ahead.judged(tmp_path, judge, 1, trials)
-    kept = ahead.judged(tmp_path, judge, 2, trials)
+    ahead.run_trials(tmp_path, judge, 1, trials)
+    kept = ahead.run_trials(tmp_path, judge, 2, trials)
     assert found == [(0, 0), (1, 0), (0, 1), (1, 1)]
     console = Console(width=140)
     with console.capture() as text:
-        console.print(ahead.survival_table(kept, judge))
+        console.print(ahead.make_survival_table(kept, judge))
     assert text.get().count("1 of 2") == 2
     assert "plans 20 ms late" in text.get()
     assert "1: slips" in text.get()
@@ -73,8 +73,8 @@ def test_walks_are_kept_as_they_end_and_not_walked_again(judge, tmp_path, monkey
 
 def test_laws_without_plans_take_no_trials_of_them(judge):
     fixed = replace(judge, law="cone")
-    assert [fixed.takes(trial) for trial in (PUSH, AT_PHASE, LATE)] == [True, True, False]
-    assert all(judge.takes(trial) for trial in ahead.TRIALS)
+    assert [fixed.can_take(trial) for trial in (PUSH, AT_PHASE, LATE)] == [True, True, False]
+    assert all(judge.can_take(trial) for trial in ahead.TRIALS)
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ CONFIG = on_plants.Config(steps=3, scatter=(0.003, 0.01))
 def slow_landing():
     """The gait that uses what friction this study lets it."""
     config = replace(biped_walk.Config(), share=CONFIG.share)
-    return biped_walk.found_gait(config, config.speed)
+    return biped_walk.find_gait(config, config.speed)
 
 
 @pytest.mark.slow
@@ -38,10 +38,10 @@ def test_what_counts_as_a_fall(gait):
         x[[{"hip": 1, "torso": 2}[name] for name in moved]] += list(moved.values())
         return Sample(0.0, x, {})
 
-    assert on_plants.fallen(gait, seen(), 0.0) == ""
-    assert on_plants.fallen(gait, seen(hip=-0.3), 0.0) == "falls"
-    assert on_plants.fallen(gait, seen(torso=1.2), 0.0) == "falls"
-    assert on_plants.fallen(gait, seen(), 2.0 * gait.period) == "stands"
+    assert on_plants.describe_fall(gait, seen(), 0.0) == ""
+    assert on_plants.describe_fall(gait, seen(hip=-0.3), 0.0) == "falls"
+    assert on_plants.describe_fall(gait, seen(torso=1.2), 0.0) == "falls"
+    assert on_plants.describe_fall(gait, seen(), 2.0 * gait.period) == "stands"
 
 
 @pytest.mark.slow

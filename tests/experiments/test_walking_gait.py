@@ -119,13 +119,13 @@ def test_feedback_across_the_touchdown_makes_it_stable(gait):
 
 def test_every_constraint_has_its_derivative(gait):
     """Along random directions near the optimum: h = 1e-6, so h^2 and 1e-16 / h leave 1e-9."""
-    task = gaits.task(gait.walker, 0.7, torque=100.0, margins=gaits.MARGINS)
+    task = gaits.make_task(gait.walker, 0.7, torque=100.0, margins=gaits.MARGINS)
     programme = transcribe(task)
     w = programme.column
     both = ca.vertcat(programme.constraints, programme.cost)
     values, slopes = ca.Function("g", [w], [both]), ca.Function("d", [w], [ca.jacobian(both, w)])
     random, h = np.random.default_rng(0), 1e-6
-    begin = gaits.straight_guess(0.05 * random.normal(size=(2, 14)))
+    begin = gaits.make_straight_guess(0.05 * random.normal(size=(2, 14)))
     point = programme.compute_start(begin)
     exact = slopes(point).sparse()
     for direction in random.normal(size=(2, w.numel())):
@@ -139,7 +139,7 @@ def test_every_constraint_has_its_derivative(gait):
 @pytest.mark.parametrize("speed", [0.5, 0.9])
 def test_gaits_at_other_speeds_close_on_simulation(speed):
     margins = replace(gaits.MARGINS, clearance=0.05)
-    assert gaits.find(speed, margins=margins).closing < 1e-8
+    assert gaits.optimise_gait(speed, margins=margins).closing < 1e-8
 
 
 @pytest.mark.slow
@@ -150,11 +150,11 @@ def test_a_slow_gait_closes_as_well_as_its_collocation():
     """
     walker, zero = five_link.system(0.7), np.zeros((2, 14))
     margins = replace(gaits.MARGINS, clearance=0.05)
-    planned = gaits.task(walker, 0.5, torque=100.0, margins=margins)
+    planned = gaits.make_task(walker, 0.5, torque=100.0, margins=margins)
 
     def closing(intervals):
         phase = replace(planned.phases[0], intervals=intervals, points=4)
-        found = optimise(replace(planned, phases=[phase]), gaits.straight_guess(zero))
+        found = optimise(replace(planned, phases=[phase]), gaits.make_straight_guess(zero))
         return gaits.Gait(walker, 0.7, 0.5, found).closing
 
     assert closing(10) > 2.0**7 * closing(20)
@@ -165,6 +165,6 @@ def test_five_random_guesses_reach_one_optimum(gait):
     """Postures and speeds moved by noise of standard deviation 0.1 rad, m, rad/s or m/s."""
     noises, config = 0.1 * np.random.default_rng(1).normal(size=(5, 2, 14)), biped_walk.Config()
     margins = replace(gaits.MARGINS, clearance=config.clearance, early=config.early)
-    find = partial(gaits.find, config.speed, margins=margins, late=config.late)
+    find = partial(gaits.optimise_gait, config.speed, margins=margins, late=config.late)
     steps = [find(noise=noise).step for noise in noises]
     np.testing.assert_allclose([step.cost for step in steps], gait.step.cost, rtol=1e-8)

@@ -47,7 +47,7 @@ def recorded_humanoid():
 
     found = recording.load(str(HUMANOID), "archive", jump=1.5, lost=0.3)
     estimator = icub_base.Config().settings.build(found.robot)
-    return estimator, found.readings(estimator)
+    return estimator, found.get_readings(estimator)
 
 
 def recorded_trot():
