@@ -192,7 +192,7 @@ class DrivenMode:
     def _field_at_points(self, t: float, x: Array, u: Array) -> Array:
         """Return the field (ndx,), and keep its point in `point`."""
         self.point = point = self.mode.calc(t, x, u)
-        return self.mode.field_at(point)
+        return point.field
 
     def _wrong_field(self, given: object, t: float) -> SystemDefinitionError:
         key, ndx = self.mode.key, self.mode.space.ndx
@@ -250,7 +250,7 @@ class DrivenMode:
         if point is None:
             x = mode.space.normalize(step.state(t))
             point = self._guard_points[t] = mode.calc(t, x, self.law(t, x))
-        return mode.guard_at(i, point)
+        return point.guard(i)
 
     def sample_step(
         self,

@@ -29,7 +29,7 @@ from hybridctl.base.errors import InputError
 from hybridctl.hybrid.guards import GuardJacobian
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw, LimitedLaw
 from hybridctl.hybrid.mapped import Change, MappedMode, MappedPoint
-from hybridctl.hybrid.model import FieldJacobian, JumpPoint, ModeModel, ResetBorder
+from hybridctl.hybrid.model import FieldJacobian, JumpPoint, ModeModel, PointProperty, ResetBorder
 from hybridctl.hybrid.policy import History, Policy, ask_next_change
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
@@ -134,31 +134,41 @@ class _UnitWrench:
         return jacobian, place, np.concatenate((self._force, moment))
 
 
+class PushedPoint(MappedPoint):
+    """A point of a pushed mode: derivatives are by the state and by motors and sizes."""
+
+    mode: PushedMode
+
+    @PointProperty
+    def field_jacobian(self) -> FieldJacobian:
+        """The derivatives of the field."""
+        inner = self.inner.field_jacobian
+        return FieldJacobian(*self.mode.change.chain(*inner, self.x, self.u))
+
+    @PointProperty
+    def free_input(self) -> Array:
+        """The derivatives (2 nv, nu + k) of the field where contacts give way."""
+        return self.mode.change.convert_inputs(self.inner.free_input, self.x)
+
+    @PointProperty
+    def guard_jacobian(self) -> GuardJacobian:
+        """The derivatives of all guards."""
+        return self.mode.change.convert(self.inner.guard_jacobian, self.x, self.u)
+
+    def guard_row(self, i: int) -> GuardJacobian:
+        """Return the derivatives of guard i."""
+        return self.mode.change.convert(self.inner.guard_row(i), self.x, self.u)
+
+
 class PushedMode(MappedMode):
     """A mode with sizes of wrenches as inputs, in place of all generalized forces."""
 
     change: WrenchInputs
+    point = PushedPoint
 
     def __init__(self, inner: ModeModel, change: WrenchInputs) -> None:
         super().__init__(inner, change)
         self.nu = change.nu
-
-    def field_jacobian_at(self, point: MappedPoint) -> FieldJacobian:
-        """Return the derivatives of the field by the state and by motors and sizes."""
-        inner = point.inner.field_jacobian
-        return FieldJacobian(*self.change.chain(*inner, point.x, point.u))
-
-    def free_input_at(self, point: MappedPoint) -> Array:
-        """Return the derivatives (2 nv, nu + k) of the field where contacts give way."""
-        return self.change.convert_inputs(point.inner.free_input, point.x)
-
-    def guard_jacobian_at(self, point: MappedPoint) -> GuardJacobian:
-        """Return the derivatives of all guards by the state and by motors and sizes."""
-        return self.change.convert(point.inner.guard_jacobian, point.x, point.u)
-
-    def guard_row_at(self, i: int, point: MappedPoint) -> GuardJacobian:
-        """Return the derivatives of guard i by the state and by motors and sizes."""
-        return self.change.convert(point.inner.guard_row(i), point.x, point.u)
 
 
 class WrenchInputs(Change):

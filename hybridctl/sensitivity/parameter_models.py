@@ -323,10 +323,31 @@ class _SystemWithFixedInputs(MappedSystem):
         return fixed
 
 
+class _PointWithFixedInputs(MappedPoint):
+    """A point of a mode whose last inputs are fixed: derivatives are by those that are left."""
+
+    @PointProperty
+    def field_jacobian(self) -> FieldJacobian:
+        d = self.inner.field_jacobian
+        return d._replace(input=d.input[:, : len(self.u)])
+
+    @PointProperty
+    def free_input(self) -> Array:
+        return self.inner.free_input[:, : len(self.u)]
+
+    @PointProperty
+    def guard_jacobian(self) -> GuardJacobian:
+        return _cut_inputs(self.inner.guard_jacobian, len(self.u))
+
+    def guard_row(self, i: int) -> GuardJacobian:
+        return _cut_inputs(self.inner.guard_row(i), len(self.u))
+
+
 class ModeWithFixedInputs(MappedMode):
     """A mode whose last inputs are fixed at values."""
 
     change: FixedInputs
+    point = _PointWithFixedInputs
 
     def __init__(self, inner: ModeModel, change: FixedInputs) -> None:
         super().__init__(inner, change)
@@ -337,23 +358,6 @@ class ModeWithFixedInputs(MappedMode):
         """The compiled steps of the inner mode, in which the inputs are fixed too."""
         steps = self.inner.compiled_steps
         return None if steps is None else _FixedInputSteps(steps, self.change)
-
-    def field_jacobian_at(self, point: MappedPoint) -> FieldJacobian:
-        """Return the derivatives of the field by the state and by the inputs that are left."""
-        d = point.inner.field_jacobian
-        return d._replace(input=d.input[:, : len(point.u)])
-
-    def free_input_at(self, point: MappedPoint) -> Array:
-        """Return what the inputs that are left do if nothing is constrained (ndx, nu)."""
-        return point.inner.free_input[:, : len(point.u)]
-
-    def guard_jacobian_at(self, point: MappedPoint) -> GuardJacobian:
-        """Return the derivatives of all guards by the inputs that are left."""
-        return _cut_inputs(point.inner.guard_jacobian, len(point.u))
-
-    def guard_row_at(self, i: int, point: MappedPoint) -> GuardJacobian:
-        """Return the derivatives of guard i by the inputs that are left."""
-        return _cut_inputs(point.inner.guard_row(i), len(point.u))
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -305,14 +304,44 @@ class _AugmentedSpace:
 
 
 class _AugmentedPoint(MappedPoint):
-    """A point in (x, p), with derivatives by p."""
+    """A point in (x, p): the inner derivatives, with those by p appended."""
+
+    mode: _AugmentedMode
 
     @PointProperty
     def by_parameters(self) -> ParameterPoint:
-        """Return the derivatives by parameters at the inner point."""
-        change = self.mode.change
-        assert isinstance(change, _Augmentation)
-        return change.derivatives.calc(self.inner)
+        """The derivatives by parameters at the inner point."""
+        return self.mode.change.derivatives.calc(self.inner)
+
+    @PointProperty
+    def field(self) -> Array:
+        return np.concatenate((self.inner.field, np.zeros(self.mode.change.n)))
+
+    @PointProperty
+    def field_jacobian(self) -> FieldJacobian:
+        d, by_p, c = self.inner.field_jacobian, self.by_parameters.field, self.mode.change
+        d_x = c.append(d.state, c.check_shape("the field", by_p, len(d.state)))
+        p_rows = np.zeros((c.n, d_x.shape[1]))
+        p_input = np.zeros((c.n, d.input.shape[1]))
+        return FieldJacobian(np.vstack((d_x, p_rows)), np.vstack((d.input, p_input)))
+
+    @PointProperty
+    def free_input(self) -> Array:
+        inner = self.inner.free_input
+        return np.vstack((inner, np.zeros((self.mode.change.n, inner.shape[1]))))
+
+    @PointProperty
+    def guard_jacobian(self) -> GuardJacobian:
+        return self._append_parameters(self.inner.guard_jacobian, slice(None))
+
+    def guard_row(self, i: int) -> GuardJacobian:
+        return self._append_parameters(self.inner.guard_row(i), i)
+
+    def _append_parameters(self, inner: GuardJacobian, rows: int | slice) -> GuardJacobian:
+        """Return inner derivatives of some guards with those by the parameters appended."""
+        by_p, c = self.by_parameters.guards, self.mode.change
+        by_p = c.check_shape("the guards", by_p, len(self.mode.guard_names))
+        return inner._replace(state=c.append(inner.state, by_p[rows]))
 
 
 class _AugmentedMode(MappedMode):
@@ -328,40 +357,6 @@ class _AugmentedMode(MappedMode):
             self.held = self._augment_held(inner.held)
         if inner.project is not None:
             self.project = partial(self._project, inner.project)
-
-    def field_at(self, point: MappedPoint) -> Array:
-        return np.concatenate((point.inner.field, np.zeros(self.change.n)))
-
-    def field_jacobian_at(self, point: Any) -> FieldJacobian:
-        d, by_p, c = point.inner.field_jacobian, point.by_parameters.field, self.change
-        d_x = c.append(d.state, c.check_shape("the field", by_p, len(d.state)))
-        p_rows = np.zeros((c.n, d_x.shape[1]))
-        p_input = np.zeros((c.n, d.input.shape[1]))
-        return FieldJacobian(np.vstack((d_x, p_rows)), np.vstack((d.input, p_input)))
-
-    def free_input_at(self, point: MappedPoint) -> Array:
-        inner = point.inner.free_input
-        return np.vstack((inner, np.zeros((self.change.n, inner.shape[1]))))
-
-    def guard_jacobian_at(self, point: Any) -> GuardJacobian:
-        return self._append_parameters(point.inner.guard_jacobian, point, slice(None))
-
-    def guard_row_at(self, i: int, point: Any) -> GuardJacobian:
-        return self._append_parameters(point.inner.guard_row(i), point, i)
-
-    def _append_parameters(
-        self, inner: GuardJacobian, point: Any, rows: int | slice
-    ) -> GuardJacobian:
-        """Return derivatives of some guards with those by the parameters appended.
-
-        Args:
-            inner: Derivatives of the inner guards.
-            point: The point.
-            rows: Which guards these are.
-        """
-        by_p, c = point.by_parameters.guards, self.change
-        by_p = c.check_shape("the guards", by_p, len(self.guard_names))
-        return inner._replace(state=c.append(inner.state, by_p[rows]))
 
     # Methods with partial arguments, not closures, so that modes can be pickled.
 

@@ -238,12 +238,6 @@ MODE: dict[str, tuple[Callable, Callable]] = {
     "guards": called("guards", Wrapped.of_guards),
     "outputs": called("outputs", plain),
 }
-COMPUTED = {
-    "field_at", "guards_at", "field_jacobian_at", "guard_jacobian_at", "guard_at", "guard_row_at",
-    "free_input_at", "outputs_at", "select_at", "pace_at",
-}  # fmt: skip
-"""Methods of modes that points call."""
-NO_ATTRIBUTE = {"point", *COMPUTED}
 POINT: dict[str, tuple[Callable, Callable]] = {
     "field": asked("field", Wrapped.of_rates),
     "guards": asked("guards", Wrapped.of_guards),
@@ -324,7 +318,7 @@ def both_sides(k, w):
 @pytest.mark.parametrize(
     ("told", "kind"),
     [
-        (MODE.keys() | NO_ATTRIBUTE, ModeModel),
+        (MODE.keys() | {"point", "guard_row_at"}, ModeModel),
         (POINT.keys() | {"mode"}, Point),
         (STEPS.keys() | OF_RESETS, CompiledSteps),
         (RESET.keys(), ResetModel),
