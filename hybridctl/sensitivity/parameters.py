@@ -414,7 +414,7 @@ class _Augmentation(Change):
         return np.concatenate((inner, x[-self.n :]))
 
     def map_reset_jacobian(self, inner: ResetJacobian, at: JumpPoint) -> ResetJacobian:
-        by_p = self.derivatives.reset_at(self.key, self.fired, self.to_inner_jump(at))
+        by_p = self.derivatives.differentiate_reset(self.key, self.fired, self.to_inner_jump(at))
         if by_p is None:
             return self._augment_reset(inner)
         return self._augment_reset(inner, self.check_shape("a reset", by_p, len(inner.time)))
