@@ -771,13 +771,3 @@ class ResetModel(ABC):
             u: Input (nu,) before it.
         """
         return self.calc(t, x, u)
-
-    def jacobian(self, t: float, x: Array, u: Array) -> ResetJacobian:
-        """Return the derivatives at (t, x-, u-), for who wants them at one point.
-
-        Args:
-            t: Time of the event, s.
-            x: State (nx,) before it.
-            u: Input (nu,) before it.
-        """
-        return self.calc_diff(JumpPoint(t, x, u))

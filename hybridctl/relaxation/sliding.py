@@ -123,10 +123,8 @@ class _SlideOrCross(ResetModel):
 
     def calc_diff(self, at: JumpPoint) -> ResetJacobian:
         """Return the derivatives of the one of the two resets that is taken at this state."""
-        t, x, u = at[:3]
-        slides = self._pushes_back(t, x, u)
-        reset = Reset.identity() if slides else self.strip.reset_to_target
-        return reset.jacobian(t, x, u)
+        slides = self._pushes_back(at.t, at.x, at.u)
+        return (Reset.identity() if slides else self.strip.reset_to_target).calc_diff(at)
 
     def _pushes_back(self, t: float, x: Array, u: Array) -> bool:
         """Return whether the next mode's field leads back; the source's has just led here."""

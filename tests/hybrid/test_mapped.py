@@ -275,7 +275,6 @@ RESET: dict[str, tuple[Callable, Callable]] = {
     "at_once": (lambda s: s.reset.at_once, plain),
     "calc": (jump, Wrapped.of_jump),
     "calc_diff": (lambda s: s.reset.calc_diff(jump_point(s)), Wrapped.of_reset),
-    "jacobian": (lambda s: s.reset.jacobian(*s.at), Wrapped.of_reset),
     "border_at": (
         lambda s: (
             s.after and s.reset.border_at(jump_point(s), s.after, np.where(s.sees, 0.9, 1.0) * s.u)
@@ -369,7 +368,7 @@ def check_edge(w, inner, outer, expected, found, what):
     assert found.target == expected.target, what
     inner.reset, outer.reset = expected.reset, found.reset
     for name, (ask, seen) in RESET.items():
-        if expected.reset.differentiable or name not in ("calc_diff", "jacobian"):
+        if expected.reset.differentiable or name != "calc_diff":
             told = ask(inner)
             if name == "border_at" and inner.after is not None:
                 assert told is not None, "the kind says that there is a border"
