@@ -160,7 +160,7 @@ class Mode(ModeModel):
         self.selects = select is not None
         self.steady_pace = FREE_PACE if pace is None else None
 
-    def with_guards(self, guards: GuardSet) -> Mode:
+    def replace_guards(self, guards: GuardSet) -> Mode:
         """Return a copy of this mode with the guards of the edges that leave it.
 
         Args:
@@ -200,7 +200,7 @@ def attach_guards(mode: ModeModel, guards: GuardSet) -> ModeModel:
         guards: The guards. Where they are the mode's own, the mode is returned as it is.
     """
     if isinstance(mode, Mode):
-        return mode.with_guards(guards)
+        return mode.replace_guards(guards)
     return mode if guards is mode.guard_set else ModeWithGuards(mode, guards)
 
 

@@ -107,7 +107,7 @@ class CompiledStep(NamedTuple):
         states: States (8, nx); the last one is the end of the step.
         inputs: Inputs (8, nu).
         guards: Guards (8, n).
-        bounds: Lower bounds (n,) of the guards on the step, see `step.guard_bounds`.
+        bounds: Lower bounds (n,) of the guards on the step, see `step.compute_guard_bounds`.
     """
 
     error: float

@@ -309,7 +309,7 @@ class _SystemWithFixedInputs(MappedSystem):
         """
         if u is None:
             u = np.zeros(self.mode(super().consistent_mode(x)).nu)
-        inner = self._fixed.input(check_array("u", u, (None,)))
+        inner = self._fixed.append_values(check_array("u", u, (None,)))
         return super().consistent_mode(x, inner)
 
     def pushed(self, wrench: object) -> HybridSystem:
@@ -390,7 +390,7 @@ class FixedInputs(Change):
     values: Array
     mode_class = ModeWithFixedInputs
 
-    def input(self, u: Array) -> Array:
+    def append_values(self, u: Array) -> Array:
         """Return the inner input (u, values)."""
         return np.concatenate((u, self.values))
 
@@ -402,7 +402,7 @@ class FixedInputs(Change):
             x: State (nx,).
             u: Input that is left (nu,).
         """
-        return t, x, self.input(u)
+        return t, x, self.append_values(u)
 
     def map_reset_jacobian(self, inner: ResetJacobian, at: JumpPoint) -> ResetJacobian:
         """Return the derivatives of a reset by state and inputs that are left."""
@@ -436,7 +436,7 @@ class _FixedInputSteps(MappedSteps):
         """Return the inner step under a constant input; None for other laws."""
         if not isinstance(law, HeldInput):
             return None
-        step = self.inner.step(ahead, HeldInput(self.change.input(law.value)))
+        step = self.inner.step(ahead, HeldInput(self.change.append_values(law.value)))
         return step and step._replace(inputs=step.inputs[:, : -len(self.change.values)])
 
     def transition(
@@ -452,7 +452,7 @@ class _FixedInputSteps(MappedSteps):
         if noise is not None:
             none = np.zeros((len(self.change.values),) * 2)
             noise = noise._replace(through_input=block_diag(noise.through_input, none))
-        return self.inner.transition(ahead, self.change.input(u), noise)
+        return self.inner.transition(ahead, self.change.append_values(u), noise)
 
     def jump_terms(self, i: int, reset: ResetModel, at: JumpPoint, du: Array) -> JumpTerms | None:
         """Return the terms of a jump with derivatives by the inputs that are left.

@@ -361,7 +361,7 @@ class _AugmentedMode(MappedMode):
     # Methods with partial arguments, not closures, so that modes can be pickled.
 
     def _project(self, project: Callable[[Array], Array], x: Array) -> Array:
-        return self.change.to_outer_state(project(self.change.state(x)), x)
+        return self.change.to_outer_state(project(self.change.remove_parameters(x)), x)
 
     def _augment_held(self, inner: Held) -> Held:
         """Return the constraint of the inner mode in (x, p)."""
@@ -374,15 +374,15 @@ class _AugmentedMode(MappedMode):
         )
 
     def _compute_residuals(self, residuals: Callable[[Array], Array], x: Array) -> Array:
-        return residuals(self.change.state(x))
+        return residuals(self.change.remove_parameters(x))
 
     def _differentiate_residuals(self, jacobian: Callable[[Array], Array], x: Array) -> Array:
-        return self.change.append(jacobian(self.change.state(x)))
+        return self.change.append(jacobian(self.change.remove_parameters(x)))
 
     def _refuse(
         self, refuse: Callable[[str, ModeKey, Array], None], what: str, key: ModeKey, x: Array
     ) -> None:
-        refuse(what, key, self.change.state(x))
+        refuse(what, key, self.change.remove_parameters(x))
 
 
 @dataclass(frozen=True, eq=False)
@@ -404,11 +404,11 @@ class _Augmentation(Change):
     def n(self) -> int:
         return len(self.derivatives.names)
 
-    def state(self, x: Array) -> Array:
+    def remove_parameters(self, x: Array) -> Array:
         return x[: -self.n]
 
     def to_inner(self, t: float, x: Array, u: Array) -> tuple[float, Array, Array]:
-        return t, self.state(x), u
+        return t, self.remove_parameters(x), u
 
     def to_outer_state(self, inner: Array, x: Array) -> Array:
         return np.concatenate((inner, x[-self.n :]))
