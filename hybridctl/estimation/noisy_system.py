@@ -24,7 +24,7 @@ from hybridctl.estimation.salted_jump import Strategy
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.jump import execute_event
 from hybridctl.hybrid.laws import HeldInput, InputLaw, make_zero_input
-from hybridctl.hybrid.mapped import MappedPoint, ModeWithoutGuards, WithoutGuards
+from hybridctl.hybrid.mapped import ModeWithoutGuards, PointWithoutGuards, WithoutGuards
 from hybridctl.hybrid.mode import Edge, Outgoing, Reset
 from hybridctl.hybrid.model import (
     FREE_PACE,
@@ -34,6 +34,7 @@ from hybridctl.hybrid.model import (
     ModeModel,
     Pace,
     Point,
+    PointProperty,
     StepRequest,
 )
 from hybridctl.hybrid.simulate import SimulationOptions, computed_starts, simulate
@@ -378,15 +379,22 @@ def _no_edge(fired: tuple[str, ...]) -> None:
     return None
 
 
+class _FixedPoint(PointWithoutGuards):
+    """A point of a mode that does not select another one by its forces."""
+
+    @PointProperty
+    def selected_mode(self) -> ModeKey:
+        return self.mode.key
+
+
 class _FixedMode(ModeWithoutGuards):
     """A mode that does not select another one by its forces."""
+
+    point = _FixedPoint
 
     def __init__(self, inner: ModeModel, change: WithoutGuards) -> None:
         super().__init__(inner, change)
         self.selects = False
-
-    def select_at(self, point: MappedPoint) -> ModeKey:
-        return self.key
 
 
 class _FixMode(WithoutGuards):
@@ -395,8 +403,31 @@ class _FixMode(WithoutGuards):
     mode_class = _FixedMode
 
 
+class _ReversedPoint(PointWithoutGuards):
+    """A point of a mode in reversed time."""
+
+    @PointProperty
+    def field(self) -> Array:
+        return -np.asarray(self.inner.field)
+
+    @PointProperty
+    def field_jacobian(self) -> FieldJacobian:
+        d = self.inner.field_jacobian
+        return FieldJacobian(-d.state, -d.input)
+
+    @PointProperty
+    def free_input(self) -> Array:
+        return -self.inner.free_input
+
+    @PointProperty
+    def pace(self) -> Pace:
+        return FREE_PACE
+
+
 class _ReversedMode(ModeWithoutGuards):
     """A mode in reversed time, without guards."""
+
+    point = _ReversedPoint
 
     def __init__(self, inner: ModeModel, change: WithoutGuards) -> None:
         super().__init__(inner, change)
@@ -406,19 +437,6 @@ class _ReversedMode(ModeWithoutGuards):
     def compiled_steps(self) -> None:
         """None: the compiled steps of the inner mode go forwards."""
         return None
-
-    def field_at(self, point: MappedPoint) -> Array:
-        return -np.asarray(point.inner.field)
-
-    def field_jacobian_at(self, point: MappedPoint) -> FieldJacobian:
-        d = point.inner.field_jacobian
-        return FieldJacobian(-d.state, -d.input)
-
-    def free_input_at(self, point: MappedPoint) -> Array:
-        return -point.inner.free_input
-
-    def pace_at(self, point: MappedPoint) -> Pace:
-        return FREE_PACE
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,7 +30,7 @@ from hybridctl.hybrid.flow import Flow
 from hybridctl.hybrid.mode import Bridge
 from hybridctl.hybrid.model import Jump, ModeKey
 from hybridctl.hybrid.run import ArcStart, FlownArc, Run, SubstituteJump, fire_event, make_arc
-from hybridctl.hybrid.step import DrivenMode, Step, failure
+from hybridctl.hybrid.step import DrivenMode, Step, make_failure
 from hybridctl.hybrid.tolerances import (
     EVENT_RESOLUTION,
     MAX_GUARD_FALL,
@@ -150,7 +150,7 @@ def check_pole(run: Run, arc: Arc, fired: tuple[str, ...]) -> None:
     values = outgoing.guards.values(arc.end, x, u) / outgoing.guards.sizes
     if has_shrunk or values.min() < -MAX_GUARD_FALL:
         what = f"guard {outgoing.guards.names[int(values.argmin())]!r} has a pole"
-        error = failure(what, run.system.mode(arc.mode), arc.end, x, StepSizeError)
+        error = make_failure(what, run.system.mode(arc.mode), arc.end, x, StepSizeError)
         raise error
 
 

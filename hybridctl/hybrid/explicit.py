@@ -23,7 +23,7 @@ from hybridctl.base.checks import Array
 from hybridctl.base.errors import IntegrationError, StepSizeError
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.model import ModeModel, Point, StepRequest
-from hybridctl.hybrid.step import DrivenMode, Rate, Step, failure, is_real_array
+from hybridctl.hybrid.step import DrivenMode, Rate, Step, is_real_array, make_failure
 from hybridctl.hybrid.tableau import DOP853_TABLEAU, Tableau
 from hybridctl.hybrid.tolerances import MIN_STEP_SPACINGS
 
@@ -112,7 +112,7 @@ class StageKernel:
             IntegrationError: The field or the input is not finite.
         """
         self.time, self.state, self._guards = t, x, None
-        self._rates[0] = self._motion.checked_rate(t, x)
+        self._rates[0] = self._motion.compute_checked_rate(t, x)
         self._start_point = self._motion.point
 
     @property
@@ -162,7 +162,7 @@ class StageKernel:
             except (TypeError, ValueError, OverflowError, ComplexWarning):
                 # The field has the wrong shape or no numbers: the same point with checks, whose
                 # error names mode, time and state.
-                self._motion.checked_rate(t + nodes[i] * h, self._stage)
+                self._motion.compute_checked_rate(t + nodes[i] * h, self._stage)
                 raise
 
     def raise_field_error(self, end: float) -> None:
@@ -173,13 +173,13 @@ class StageKernel:
         """
         with np.errstate(over="ignore", invalid="ignore"):
             stages = range(self._tableau.stages)
-            self._compute_stages(end - self.time, stages, self._motion.checked_rate)
+            self._compute_stages(end - self.time, stages, self._motion.compute_checked_rate)
 
     def accept(self) -> Step:
         """Return the last attempt as a step, and move to its end."""
         tableau, motion, h = self._tableau, self._motion, self._end - self.time
         if not is_real_array(self._end_rate, len(self.state)):
-            motion.checked_rate(self._end, self._end_state)
+            motion.compute_checked_rate(self._end, self._end_state)
         self._compute_stages(h, range(tableau.stages, len(tableau.rows)), motion.rate)
         states = self.state + h * (tableau.dense @ self._rates)
         states[-1] = self._end_state
@@ -265,7 +265,7 @@ class CompiledKernel:
     @property
     def rate(self) -> Array:
         """The rate (nx,) of the coordinates at which it stands, after checks."""
-        return self._motion.checked_rate(self.time, self.state)
+        return self._motion.compute_checked_rate(self.time, self.state)
 
     def attempt(self, end: float) -> float:
         """Return the error of a step to time `end`, in units of the tolerance, and keep the step.
@@ -430,10 +430,10 @@ def _too_short(
         x: State (nx,).
     """
     if not math.isfinite(error):
-        return failure("the vector field is not finite ahead", mode, t, x)
+        return make_failure("the vector field is not finite ahead", mode, t, x)
     limit = "the pace of the mode or max_step" if is_limited else "their error"
     what = f"steps of {h:.3g} s, limited by {limit}, no longer advance the time"
-    return failure(what, mode, t, x, StepSizeError)
+    return make_failure(what, mode, t, x, StepSizeError)
 
 
 def first_length(

@@ -204,7 +204,7 @@ class Flow:
         ended = self._stepper.end_step_at(step, t)
         return self._motion.cut_step(step, t) if ended is step else ended
 
-    def guard(self, step: Step, i: int, t: float) -> float:
+    def evaluate_guard(self, step: Step, i: int, t: float) -> float:
         """Return a guard within the step just taken, at the state that `end_step_at` ends in.
 
         Args:
@@ -217,7 +217,7 @@ class Flow:
         """
         ended = self._stepper.end_step_at(step, t)
         if ended is step or ended.guards is None:
-            return self._motion.guard(step, i, t)
+            return self._motion.evaluate_guard(step, i, t)
         return float(ended.guards[-1, i])
 
     def _input_error(self, step: Step) -> float:
@@ -297,7 +297,7 @@ class Flow:
                 ahead = self._t_end, tolerances, kernel.exponent
                 first = float(first_length(rate, given, t, x, *ahead))
             return ExplicitStepper(kernel, self._motion.mode, self._t_end, first)
-        self._motion.checked_rate(t, x)  # scipy's solvers do not check
+        self._motion.compute_checked_rate(t, x)  # scipy's solvers do not check
         return ImplicitStepper(method, self._motion, t, x, self._t_end, rtol, settings.atol, first)
 
     def _make_kernel(self, tableau: Tableau, rtol: float) -> Kernel:
@@ -313,4 +313,4 @@ class Flow:
         mode, motion = self._motion.mode, self._motion
         if mode.steady_pace is not None:
             return mode.steady_pace
-        return (motion.known_point(t, x) or mode.calc(t, x, motion.law(t, x))).pace
+        return (motion.find_known_point(t, x) or mode.calc(t, x, motion.law(t, x))).pace

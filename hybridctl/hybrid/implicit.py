@@ -27,7 +27,7 @@ from hybridctl.base.errors import IntegrationError, StepSizeError
 from hybridctl.base.spaces import VectorSpace, compute_tangent_map
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput
 from hybridctl.hybrid.series import FRACTIONS, TO_SLOPES
-from hybridctl.hybrid.step import DrivenMode, Step, failure
+from hybridctl.hybrid.step import DrivenMode, Step, make_failure
 
 _NEWTON_TOLERANCE = 1e-3
 """Error that Newton's iteration may leave, relative to the tolerance of a step. With 1e-2, slides
@@ -167,7 +167,7 @@ class ImplicitStepper:
         return self._sample_step(start, end, states)
 
     def _sample_step(self, start: float, end: float, states: Array) -> Step:
-        motion, after = self._motion, self._motion.known_guards(end, states[-1])
+        motion, after = self._motion, self._motion.find_known_guards(end, states[-1])
         step = motion.sample_step(start, end, states, self._guards, after, self._is_radau)
         self._guards = None if step.guards is None else step.guards[-1]
         return step
@@ -190,8 +190,8 @@ class ImplicitStepper:
         self, what: str, kind: type[IntegrationError] = IntegrationError
     ) -> IntegrationError:
         """Return the error of a step that failed, or raise that of the field where it was last."""
-        self._motion.checked_rate(*self._last_evaluated)
-        return failure(what, self._motion.mode, self._solver.t, self._solver.y, kind)
+        self._motion.compute_checked_rate(*self._last_evaluated)
+        return make_failure(what, self._motion.mode, self._solver.t, self._solver.y, kind)
 
     def restart(self, x: Array) -> None:
         """Go on from another state at the same time.
@@ -251,7 +251,7 @@ def _make_jacobian(motion: DrivenMode) -> Callable[[float, Array], Array] | None
         return None
 
     def of_velocities(t: float, x: Array) -> Array:
-        d = (motion.known_point(t, x) or mode.calc(t, x, law(t, x))).field_jacobian
+        d = (motion.find_known_point(t, x) or mode.calc(t, x, law(t, x))).field_jacobian
         return d.state if isinstance(law, HeldInput) else d.state + d.input @ of_law(t, x)
 
     def of_law(t: float, x: Array) -> Array:

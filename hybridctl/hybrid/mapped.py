@@ -3,7 +3,7 @@
 A mapped mode makes points that have a point of the inner mode in them: `MappedPoint.inner`. What it
 does not implement itself it reads there, so that a quantity that is added to points is there in all
 mapped modes. A `Change` says how arguments go in and states come out, for the mode and for the
-resets that leave it; its `mode_class` says what is otherwise at a point.
+resets that leave it. The class of points of its `mode_class` says what is otherwise at a point.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import ClassVar
 import numpy as np
 
 from hybridctl.base.checks import Array
+from hybridctl.base.errors import SystemDefinitionError
 from hybridctl.hybrid.guards import GuardJacobian, GuardSet
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.model import (
@@ -32,6 +33,7 @@ from hybridctl.hybrid.model import (
     ModeModel,
     Pace,
     Point,
+    PointProperty,
     ResetBorder,
     ResetJacobian,
     ResetModel,
@@ -55,6 +57,54 @@ class MappedPoint(Point):
 
     def __init__(self, mode: MappedMode, t: float, x: Array, u: Array, inner: Point) -> None:
         self.mode, self.t, self.x, self.u, self.inner = mode, t, x, u, inner
+
+    @PointProperty
+    def field(self) -> Array:
+        """The inner field."""
+        return self.inner.field
+
+    @PointProperty
+    def guards(self) -> Array:
+        """The inner guards."""
+        return self.inner.guards
+
+    @PointProperty
+    def field_jacobian(self) -> FieldJacobian:
+        """The derivatives of the inner field."""
+        return self.inner.field_jacobian
+
+    @PointProperty
+    def guard_jacobian(self) -> GuardJacobian:
+        """The derivatives of the inner guards."""
+        return self.inner.guard_jacobian
+
+    @PointProperty
+    def free_input(self) -> Array:
+        """The inner derivative by the input without the constraint."""
+        return self.inner.free_input
+
+    @PointProperty
+    def outputs(self) -> Mapping[str, Array]:
+        """The inner outputs."""
+        return self.inner.outputs
+
+    @PointProperty
+    def selected_mode(self) -> ModeKey:
+        """Key of the mode that the inner one selects."""
+        return self.inner.selected_mode
+
+    @PointProperty
+    def pace(self) -> Pace:
+        """The inner limits of steps."""
+        return self.inner.pace
+
+    def guard(self, i: int) -> float:
+        """Return the value of inner guard i."""
+        return self.inner.guard(i)
+
+    def guard_row(self, i: int) -> GuardJacobian:
+        """Return the derivatives of inner guard i."""
+        return self.inner.guard_row(i)
 
 
 class Change:
@@ -162,46 +212,6 @@ class MappedMode(ModeModel):
             u: Input (nu,).
         """
         return self.point(self, t, x, u, self.inner.calc(*self.change.to_inner(t, x, u)))
-
-    def field_at(self, point: MappedPoint) -> Array:
-        """Return the inner field."""
-        return point.inner.field
-
-    def guards_at(self, point: MappedPoint) -> Array:
-        """Return the inner guards."""
-        return point.inner.guards
-
-    def field_jacobian_at(self, point: MappedPoint) -> FieldJacobian:
-        """Return the derivatives of the inner field."""
-        return point.inner.field_jacobian
-
-    def guard_jacobian_at(self, point: MappedPoint) -> GuardJacobian:
-        """Return the derivatives of the inner guards."""
-        return point.inner.guard_jacobian
-
-    def guard_at(self, i: int, point: MappedPoint) -> float:
-        """Return the value of inner guard i."""
-        return point.inner.guard(i)
-
-    def guard_row_at(self, i: int, point: MappedPoint) -> GuardJacobian:
-        """Return the derivatives of inner guard i."""
-        return point.inner.guard_row(i)
-
-    def free_input_at(self, point: MappedPoint) -> Array:
-        """Return the inner derivative by the input without the constraint."""
-        return point.inner.free_input
-
-    def outputs_at(self, point: MappedPoint) -> Mapping[str, Array]:
-        """Return the inner outputs."""
-        return point.inner.outputs
-
-    def select_at(self, point: MappedPoint) -> ModeKey:
-        """Return the key of the mode that the inner one selects."""
-        return point.inner.selected_mode
-
-    def pace_at(self, point: MappedPoint) -> Pace:
-        """Return the inner limits of steps."""
-        return point.inner.pace
 
 
 Change.mode_class = MappedMode
@@ -371,6 +381,31 @@ class WithoutGuards(SameMotion):
         return np.asarray(values)[..., self.kept]
 
 
+class PointWithoutGuards(MappedPoint):
+    """A point of a mode without some of the inner mode's guards."""
+
+    mode: ModeWithoutGuards
+
+    @PointProperty
+    def guards(self) -> Array:
+        """The guards (n,) that stay."""
+        return self.mode.change.select_guards(self.inner.guards)
+
+    @PointProperty
+    def guard_jacobian(self) -> GuardJacobian:
+        """The derivatives of the guards that stay."""
+        kept = self.mode.change.kept
+        return GuardJacobian(*(rows[kept] for rows in self.inner.guard_jacobian))
+
+    def guard(self, i: int) -> float:
+        """Return the value of guard i of those that stay."""
+        return self.inner.guard(self.mode.change.kept[i])
+
+    def guard_row(self, i: int) -> GuardJacobian:
+        """Return the derivatives of guard i of those that stay."""
+        return self.inner.guard_row(self.mode.change.kept[i])
+
+
 class ModeWithoutGuards(MappedMode):
     """A mode without some of the inner mode's guards.
 
@@ -380,6 +415,7 @@ class ModeWithoutGuards(MappedMode):
     """
 
     change: WithoutGuards
+    point: ClassVar[type[MappedPoint]] = PointWithoutGuards
 
     def __init__(self, inner: ModeModel, change: WithoutGuards) -> None:
         super().__init__(inner, change)
@@ -395,22 +431,6 @@ class ModeWithoutGuards(MappedMode):
         """The compiled steps of the inner mode with the guards that stay."""
         steps = self.inner.compiled_steps
         return None if steps is None else _StepsWithoutGuards(steps, self.change)
-
-    def guards_at(self, point: MappedPoint) -> Array:
-        """Return the values (n,) of the guards that stay."""
-        return self.change.select_guards(point.inner.guards)
-
-    def guard_jacobian_at(self, point: MappedPoint) -> GuardJacobian:
-        """Return the derivatives of the guards that stay."""
-        return GuardJacobian(*(rows[self.change.kept] for rows in point.inner.guard_jacobian))
-
-    def guard_at(self, i: int, point: MappedPoint) -> float:
-        """Return the value of guard i of those that stay."""
-        return point.inner.guard(self.change.kept[i])
-
-    def guard_row_at(self, i: int, point: MappedPoint) -> GuardJacobian:
-        """Return the derivatives of guard i of those that stay."""
-        return point.inner.guard_row(self.change.kept[i])
 
 
 WithoutGuards.mode_class = ModeWithoutGuards
@@ -456,6 +476,39 @@ class _StepsWithoutGuards(MappedSteps):
         return super().batched_jump(self.change.kept[i], reset)
 
 
+class PointWithGuards(MappedPoint):
+    """A point of a mode with given guards in place of the inner mode's."""
+
+    mode: ModeWithGuards
+
+    @PointProperty
+    def guards(self) -> Array:
+        """The values (n,) of the given guards."""
+        return self.mode.given.values(self.t, self.x, self.u)
+
+    @PointProperty
+    def guard_jacobian(self) -> GuardJacobian:
+        """The derivatives of the given guards.
+
+        Raises:
+            SystemDefinitionError: They have none.
+        """
+        jacobian = self.mode.given.jacobian
+        if jacobian is None:
+            raise SystemDefinitionError(f"the guards of mode {self.mode.key!r} have no Jacobian")
+        return jacobian(self.t, self.x, self.u)
+
+    def guard(self, i: int) -> float:
+        """Return the value of given guard i, alone where that costs less."""
+        if self.mode.given.one is None:
+            return Point.guard(self, i)
+        return self.mode.given.value(i, self.t, self.x, self.u)
+
+    def guard_row(self, i: int) -> GuardJacobian:
+        """Return the derivatives of given guard i."""
+        return Point.guard_row(self, i)
+
+
 class ModeWithGuards(MappedMode):
     """A mode with given guards in place of the inner mode's.
 
@@ -463,6 +516,8 @@ class ModeWithGuards(MappedMode):
         inner: The mode with guards of its own.
         guards: The guards.
     """
+
+    point: ClassVar[type[MappedPoint]] = PointWithGuards
 
     def __init__(self, inner: ModeModel, guards: GuardSet) -> None:
         super().__init__(inner, Change())
@@ -473,23 +528,3 @@ class ModeWithGuards(MappedMode):
     def guard_scales(self) -> Array:
         """Sizes (n,) of the guards."""
         return self.given.sizes
-
-    def guards_at(self, point: MappedPoint) -> Array:
-        """Return the values (n,) of the given guards."""
-        return self.given.values(point.t, point.x, point.u)
-
-    def guard_at(self, i: int, point: MappedPoint) -> float:
-        """Return the value of given guard i, alone where that costs less."""
-        if self.given.one is None:
-            return ModeModel.guard_at(self, i, point)
-        return self.given.value(i, point.t, point.x, point.u)
-
-    def guard_jacobian_at(self, point: MappedPoint) -> GuardJacobian:
-        """Return the derivatives of the given guards."""
-        if self.given.jacobian is None:
-            return ModeModel.guard_jacobian_at(self, point)
-        return self.given.jacobian(point.t, point.x, point.u)
-
-    def guard_row_at(self, i: int, point: MappedPoint) -> GuardJacobian:
-        """Return the derivatives of given guard i."""
-        return ModeModel.guard_row_at(self, i, point)

@@ -21,7 +21,7 @@ from hybridctl.hybrid.guards import GuardJacobian as GuardJacobian
 from hybridctl.hybrid.guards import GuardSet as GuardSet
 from hybridctl.hybrid.guards import check_function
 from hybridctl.hybrid.mapped import ModeWithGuards
-from hybridctl.hybrid.model import FREE_PACE, Point
+from hybridctl.hybrid.model import FREE_PACE, Point, PointProperty
 from hybridctl.hybrid.model import Diffusion as Diffusion
 from hybridctl.hybrid.model import FieldJacobian as FieldJacobian
 from hybridctl.hybrid.model import Held as Held
@@ -43,6 +43,63 @@ def _no_values(t: float, x: Array, u: Array) -> Array:
 
 
 NO_GUARDS = GuardSet((), _no_values)
+
+
+class FunctionPoint(Point):
+    """A point of a mode of functions, which has what these return there."""
+
+    mode: Mode
+
+    @PointProperty
+    def field(self) -> Array:
+        """The field, as the function returns it."""
+        return self.mode.field(self.t, self.x, self.u)
+
+    @PointProperty
+    def guards(self) -> Array:
+        """The guards (n,)."""
+        return np.asarray(self.mode.guard_set.values(self.t, self.x, self.u))
+
+    @PointProperty
+    def field_jacobian(self) -> FieldJacobian:
+        """The derivatives of the field."""
+        function = self.mode._jacobian
+        return super().field_jacobian if function is None else function(self.t, self.x, self.u)
+
+    @PointProperty
+    def guard_jacobian(self) -> GuardJacobian:
+        """The derivatives of all guards."""
+        function = self.mode.guard_set.jacobian
+        return super().guard_jacobian if function is None else function(self.t, self.x, self.u)
+
+    @PointProperty
+    def outputs(self) -> Mapping[str, Array]:
+        """Named quantities worth plotting; none without a function for them."""
+        function = self.mode._outputs
+        return {} if function is None else function(self.t, self.x, self.u)
+
+    @PointProperty
+    def selected_mode(self) -> ModeKey:
+        """Key of the mode that flows on; without a function for it, of this one."""
+        function = self.mode._select
+        return self.mode.key if function is None else function(self.t, self.x, self.u)
+
+    @PointProperty
+    def pace(self) -> Pace:
+        """The limits of an integrator's steps; none without a function for them."""
+        function = self.mode._pace
+        return FREE_PACE if function is None else function(self.t, self.x, self.u)
+
+    def guard(self, i: int) -> float:
+        """Return the value of guard i, alone where it is given alone.
+
+        Args:
+            i: Index of the guard.
+
+        Raises:
+            SystemDefinitionError: It is no number.
+        """
+        return self.mode.guard_set.value(i, self.t, self.x, self.u)
 
 
 class Mode(ModeModel):
@@ -70,6 +127,8 @@ class Mode(ModeModel):
         SystemDefinitionError: An argument is of the wrong type.
         InputError: `nu` is no count.
     """
+
+    point = FunctionPoint
 
     def __init__(
         self,
@@ -101,7 +160,7 @@ class Mode(ModeModel):
         self.selects = select is not None
         self.steady_pace = FREE_PACE if pace is None else None
 
-    def with_guards(self, guards: GuardSet) -> Mode:
+    def replace_guards(self, guards: GuardSet) -> Mode:
         """Return a copy of this mode with the guards of the edges that leave it.
 
         Args:
@@ -122,10 +181,6 @@ class Mode(ModeModel):
         """Sizes (n,) of the guards."""
         return self._guards.sizes
 
-    def field_at(self, point: Point) -> Array:
-        """Return the field at a point, as the function returns it."""
-        return self._field(point.t, point.x, point.u)
-
     def field(self, t: float, x: Array, u: Array) -> Array:
         """Return the field, as the function returns it, without a point.
 
@@ -136,46 +191,6 @@ class Mode(ModeModel):
         """
         return self._field(t, x, u)
 
-    def guards_at(self, point: Point) -> Array:
-        """Return the guards at a point."""
-        return np.asarray(self._guards.values(point.t, point.x, point.u))
-
-    def guard_at(self, i: int, point: Point) -> float:
-        """Return the value of one guard at a point, alone where it is given alone.
-
-        Args:
-            i: Index of the guard.
-            point: The point.
-
-        Raises:
-            SystemDefinitionError: It is no number.
-        """
-        return self._guards.value(i, point.t, point.x, point.u)
-
-    def field_jacobian_at(self, point: Point) -> FieldJacobian:
-        """Return the derivatives of the field at a point."""
-        if self._jacobian is None:
-            return super().field_jacobian_at(point)
-        return self._jacobian(point.t, point.x, point.u)
-
-    def guard_jacobian_at(self, point: Point) -> GuardJacobian:
-        """Return the derivatives of the guards at a point."""
-        if self._guards.jacobian is None:
-            return super().guard_jacobian_at(point)
-        return self._guards.jacobian(point.t, point.x, point.u)
-
-    def outputs_at(self, point: Point) -> Mapping[str, Array]:
-        """Return the named quantities at a point, none by default."""
-        return {} if self._outputs is None else self._outputs(point.t, point.x, point.u)
-
-    def select_at(self, point: Point) -> ModeKey:
-        """Return the key of the mode that flows on from a point, by default of this one."""
-        return self.key if self._select is None else self._select(point.t, point.x, point.u)
-
-    def pace_at(self, point: Point) -> Pace:
-        """Return the limits of an integrator's steps from a point on."""
-        return FREE_PACE if self._pace is None else self._pace(point.t, point.x, point.u)
-
 
 def attach_guards(mode: ModeModel, guards: GuardSet) -> ModeModel:
     """Return a mode with the guards of the edges that leave it.
@@ -185,7 +200,7 @@ def attach_guards(mode: ModeModel, guards: GuardSet) -> ModeModel:
         guards: The guards. Where they are the mode's own, the mode is returned as it is.
     """
     if isinstance(mode, Mode):
-        return mode.with_guards(guards)
+        return mode.replace_guards(guards)
     return mode if guards is mode.guard_set else ModeWithGuards(mode, guards)
 
 

@@ -5,12 +5,12 @@ A mode (`ModeModel`) is the model, a `Point` is the data of one evaluation of it
 
 1. `point = mode.calc(t, x, u)` makes a point and computes nothing.
 2. `point.field`, `point.guards`, `point.outputs` and so on are computed when they are first asked
-   for, by the method of the mode that ends in `_at`, and kept in the point.
+   for, and kept in the point. The class of points of a mode says how: `ModeModel.point`.
 3. `mode.calc_diff(point)` returns the derivatives, which start from what the point has.
 
-Models keep nothing of a point, so that threads may share them. What a mode can do is told by the
-methods that it implements: `ModeModel` needs `field_at` and `guards_at`, and has a default for each
-of the others. A mode that is made of another one implements what differs (see `mapped`).
+Models keep nothing of a point, so that threads may share them. What a mode can do is told by what
+its points implement: they need `field` and `guards`, and `Point` has a default for the rest. A mode
+that is made of another one implements what differs (see `mapped`).
 
 - The guards belong to the mode, the edges behind them to the graph (`Outgoing`): one mode serves
   systems whose guards lead elsewhere.
@@ -31,6 +31,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from inspect import getattr_static
 from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -106,7 +107,7 @@ class CompiledStep(NamedTuple):
         states: States (8, nx); the last one is the end of the step.
         inputs: Inputs (8, nu).
         guards: Guards (8, n).
-        bounds: Lower bounds (n,) of the guards on the step, see `step.guard_bounds`.
+        bounds: Lower bounds (n,) of the guards on the step, see `step.compute_guard_bounds`.
     """
 
     error: float
@@ -329,7 +330,8 @@ class PointProperty(Generic[T]):
 class Point:
     """One evaluation of a mode, whose parts are computed when they are first asked for.
 
-    A point is read, never changed. It pickles as its arguments.
+    A point is read, never changed. It pickles as its arguments. Each kind of modes has its own
+    class of points, which implements `field` and `guards`, and overrides what else it can compute.
 
     Args:
         mode: The mode.
@@ -349,70 +351,79 @@ class Point:
     @PointProperty
     def field(self) -> Array:
         """The vector field f, (ndx,)."""
-        return self.mode.field_at(self)
+        raise NotImplementedError(f"{type(self).__name__} does not implement field")
 
     @PointProperty
     def guards(self) -> Array:
         """The guards (n,), each in its own unit."""
-        return self.mode.guards_at(self)
+        raise NotImplementedError(f"{type(self).__name__} does not implement guards")
 
     @PointProperty
     def field_jacobian(self) -> FieldJacobian:
-        """The derivatives of the field."""
-        return self.mode.field_jacobian_at(self)
+        """The derivatives of the field.
+
+        Raises:
+            SystemDefinitionError: The field has none.
+        """
+        raise SystemDefinitionError(f"the vector field of mode {self.mode.key!r} has no Jacobian")
 
     @PointProperty
     def guard_jacobian(self) -> GuardJacobian:
-        """The derivatives of all guards."""
-        return self.mode.guard_jacobian_at(self)
+        """The derivatives of all guards.
+
+        Raises:
+            SystemDefinitionError: The guards have none.
+        """
+        raise SystemDefinitionError(f"the guards of mode {self.mode.key!r} have no Jacobian")
 
     @PointProperty
     def free_input(self) -> Array:
-        """The derivative D_u f (ndx, nu) that the field would have without its constraint."""
-        return self.mode.free_input_at(self)
+        """D_u f (ndx, nu) without the mode's constraint; by default D_u f itself."""
+        return self.field_jacobian.input
 
     @PointProperty
     def outputs(self) -> Mapping[str, Array]:
-        """Named quantities worth plotting, such as contact forces."""
-        return self.mode.outputs_at(self)
+        """Named quantities worth plotting, in arrays that nobody changes later; by default none."""
+        return {}
 
     @PointProperty
     def selected_mode(self) -> ModeKey:
-        """Key of the mode that flows on from here just after a jump, consistent with its forces."""
-        return self.mode.select_at(self)
+        """Key of the mode that flows on from here just after a jump; by default of this one."""
+        return self.mode.key
 
     @PointProperty
     def pace(self) -> Pace:
-        """The limits of an integrator's steps from here on."""
-        return self.mode.pace_at(self)
+        """The limits of an integrator's steps from here on; by default the mode's `steady_pace`."""
+        assert self.mode.steady_pace is not None
+        return self.mode.steady_pace
 
     def guard(self, i: int) -> float:
-        """Return the value of guard i, in its unit, without the others where that costs less."""
-        return self.mode.guard_at(i, self)
+        """Return the value of guard i, in its unit; overridden where one alone costs less."""
+        return float(self.guards[i])
 
     def guard_row(self, i: int) -> GuardJacobian:
         """Return the derivatives of guard i: by time a number, by state (ndx,), by input (nu,)."""
-        return self.mode.guard_row_at(i, self)
+        d = self.guard_jacobian
+        return GuardJacobian(d.time[i], d.state[i], d.input[i])
 
 
 FREE_PACE = Pace()
 """Of a mode that does not limit steps."""
 
 
-_TOLD_BY_METHODS = {
-    "differentiable": "field_jacobian_at",
-    "guards_differentiable": "guard_jacobian_at",
-    "selects": "select_at",
+_TOLD_BY_PROPERTIES = {
+    "differentiable": "field_jacobian",
+    "guards_differentiable": "guard_jacobian",
+    "selects": "selected_mode",
 }
-"""Attributes of a mode that tell whether its class implements a method."""
+"""Attributes of a mode that tell whether the class of its points implements a property."""
 
 
 class ModeModel(ABC):
     """A state space, the vector field on it, the guards that end its flow, and its constraint.
 
-    A subclass implements `field_at` and `guards_at`, sets `key`, `space`, `nu` and `guard_names`,
-    and overrides what else it can do. Methods that end in `_at` compute what a point of this mode
-    keeps: callers ask the point.
+    A subclass sets `key`, `space`, `nu`, `guard_names` and `point`, the class of its points, which
+    computes what there is at one.
 
     Attributes:
         key: Key of the mode, unique in its system.
@@ -422,12 +433,12 @@ class ModeModel(ABC):
         held: The constraint that every state of the mode obeys; None for none.
         project: Takes a state near the constraint to one on it; None where there is none.
         steady_pace: The limits of steps, if they are the same at all points. None if each point has
-            its own, see `pace_at`.
-        differentiable: Whether the field has derivatives, which is whether `field_jacobian_at` is
-            implemented. A mode of which that depends on its arguments sets it.
-        guards_differentiable: The same of the guards and `guard_jacobian_at`.
-        selects: Whether another mode may flow on from a state of this one: whether `select_at` is
-            implemented.
+            its own, see `Point.pace`.
+        differentiable: Whether the field has derivatives, which is whether points implement
+            `field_jacobian`. A mode of which that depends on its arguments sets it.
+        guards_differentiable: The same of the guards and `guard_jacobian`.
+        selects: Whether another mode may flow on from a state of this one: whether points implement
+            `selected_mode`.
         point: The class of its points.
     """
 
@@ -445,9 +456,10 @@ class ModeModel(ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        for flag, method in _TOLD_BY_METHODS.items():
+        _adopt_point_methods(cls)
+        for flag, name in _TOLD_BY_PROPERTIES.items():
             if flag not in vars(cls):
-                setattr(cls, flag, getattr(cls, method) is not getattr(ModeModel, method))
+                setattr(cls, flag, getattr_static(cls.point, name) is not vars(Point)[name])
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.key!r})"
@@ -536,67 +548,55 @@ class ModeModel(ABC):
             self.guards,
             self._evaluate_guard_jacobian if self.guards_differentiable else None,
             self.guard_scales,
-            None if type(self).guard_at is ModeModel.guard_at else self._evaluate_guard,
+            None if self.point.guard is Point.guard else self._evaluate_guard,
         )
 
     def _evaluate_guard(self, i: int, t: float, x: Array, u: Array) -> float:
-        return self.guard_at(i, self.calc(t, x, u))
+        return self.calc(t, x, u).guard(i)
 
     def _evaluate_guard_jacobian(self, t: float, x: Array, u: Array) -> GuardJacobian:
         return self.calc(t, x, u).guard_jacobian
 
-    # What points keep. `point` is one that this mode has made: of its class `point`.
-
-    @abstractmethod
-    def field_at(self, point: Any) -> Array:
-        """Return the field f (ndx,) at a point."""
-
-    @abstractmethod
-    def guards_at(self, point: Any) -> Array:
-        """Return the guards (n,) at a point."""
-
-    def field_jacobian_at(self, point: Any) -> FieldJacobian:
-        """Return the derivatives of the field at a point.
-
-        Raises:
-            SystemDefinitionError: The field has none.
-        """
-        raise SystemDefinitionError(f"the vector field of mode {self.key!r} has no Jacobian")
-
-    def guard_jacobian_at(self, point: Any) -> GuardJacobian:
-        """Return the derivatives of all guards at a point.
-
-        Raises:
-            SystemDefinitionError: The guards have none.
-        """
-        raise SystemDefinitionError(f"the guards of mode {self.key!r} have no Jacobian")
-
-    def guard_at(self, i: int, point: Any) -> float:
-        """Return the value of guard i at a point."""
-        return float(point.guards[i])
-
     def guard_row_at(self, i: int, point: Any) -> GuardJacobian:
-        """Return the derivatives of guard i at a point."""
-        d = point.guard_jacobian
-        return GuardJacobian(d.time[i], d.state[i], d.input[i])
+        """Return `Point.guard_row`, for modes whose own `guard_row_at` falls back to it."""
+        return Point.guard_row(point, i)
 
-    def free_input_at(self, point: Any) -> Array:
-        """Return D_u f (ndx, nu) at a point without the mode's constraint: here D_u f itself."""
-        by_input: Array = point.field_jacobian.input
-        return by_input
 
-    def outputs_at(self, point: Any) -> Mapping[str, Array]:
-        """Return named quantities at a point in arrays that nobody changes later: here none."""
-        return {}
+_POINT_METHODS = {
+    "field": "field_at",
+    "guards": "guards_at",
+    "field_jacobian": "field_jacobian_at",
+    "guard_jacobian": "guard_jacobian_at",
+    "free_input": "free_input_at",
+    "outputs": "outputs_at",
+    "selected_mode": "select_at",
+    "pace": "pace_at",
+}
+"""Methods of a mode that compute properties of its points, where it still has such methods."""
 
-    def select_at(self, point: Any) -> ModeKey:
-        """Return the key of the mode that flows on from a point after a jump: here this mode."""
-        return self.key
 
-    def pace_at(self, point: Any) -> Pace:
-        """Return the limits of steps from a point on: here `steady_pace`."""
-        assert self.steady_pace is not None
-        return self.steady_pace
+def _adopt_point_methods(mode_class: type[ModeModel]) -> None:
+    """Set the class of points to one whose properties call the `_at` methods of a mode class.
+
+    A bridge for contact modes, which have these methods. Other modes are left alone.
+
+    Args:
+        mode_class: The class of the modes, of which `point` is changed.
+    """
+
+    def forward(method: str) -> PointProperty[Any]:
+        return PointProperty(lambda point: getattr(point.mode, method)(point))
+
+    properties: dict[str, Any] = {
+        name: forward(method)
+        for name, method in _POINT_METHODS.items()
+        if hasattr(mode_class, method)
+    }
+    if not properties:
+        return
+    if mode_class.guard_row_at is not ModeModel.guard_row_at:
+        properties["guard_row"] = lambda point, i: point.mode.guard_row_at(i, point)
+    mode_class.point = type(mode_class.point.__name__, (mode_class.point,), properties)
 
 
 def compute_jump_terms(
@@ -771,13 +771,3 @@ class ResetModel(ABC):
             u: Input (nu,) before it.
         """
         return self.calc(t, x, u)
-
-    def jacobian(self, t: float, x: Array, u: Array) -> ResetJacobian:
-        """Return the derivatives at (t, x-, u-), for who wants them at one point.
-
-        Args:
-            t: Time of the event, s.
-            x: State (nx,) before it.
-            u: Input (nu,) before it.
-        """
-        return self.calc_diff(JumpPoint(t, x, u))

@@ -9,7 +9,7 @@ import numpy as np
 from hybridctl.base.checks import Array
 from hybridctl.base.spaces import compute_tangent_map
 from hybridctl.hybrid.model import Held, ModeModel
-from hybridctl.hybrid.step import failure
+from hybridctl.hybrid.step import make_failure
 from hybridctl.hybrid.tolerances import (
     MAX_ERROR_RATIO,
     MAX_PROJECTION_RATIO,
@@ -85,7 +85,7 @@ def project_step_end(mode: ModeModel, step: StepEnds, rtol: float, atol: float) 
             f"{held.names[i]} is {residuals[i]:.3g} {held.units[i]}, of which the tolerances of "
             f"the step explain {explained[i]:.3g},"
         )
-        unexplained = failure(what, mode, step.end, x)
+        unexplained = make_failure(what, mode, step.end, x)
         raise unexplained
     # The state can be off by its error, and by its residuals up to their tolerances: these count as
     # coordinates, because well-determined constraints change by order one with them.
@@ -96,7 +96,7 @@ def project_step_end(mode: ModeModel, step: StepEnds, rtol: float, atol: float) 
             f"the flow leaves what its mode holds: back there its state moves by "
             f"{moves.max():.3g}, {ratio:.3g} times as far as it can be off,"
         )
-        too_far = failure(what, mode, step.end, x)
+        too_far = make_failure(what, mode, step.end, x)
         raise too_far
     return projected
 

@@ -71,7 +71,7 @@ class Step(NamedTuple):
         return np.asarray(basis(s) @ TO_SERIES @ self.states)
 
 
-def guard_bounds(values: Array) -> Array:
+def compute_guard_bounds(values: Array) -> Array:
     """Return the bounds b (n,) of guards on a step; a guard that is not finite has none above zero.
 
     Args:
@@ -86,8 +86,9 @@ def guard_bounds(values: Array) -> Array:
 class DrivenMode:
     """A mode under an input law, as integrators see it: rates of coordinates, inputs and guards.
 
-    An integrator calls `checked_rate` at the start, then `rate` at each stage, and `sample_step`
-    for a step that it accepts. Event location then calls `guard` for times within that step.
+    An integrator calls `compute_checked_rate` at the start, then `rate` at each stage, and
+    `sample_step` for a step that it accepts. Event location then calls `evaluate_guard` for times
+    within that step.
 
     Args:
         mode: The mode.
@@ -100,7 +101,7 @@ class DrivenMode:
     Attributes:
         rate: The rate (nx,) of the coordinates as a function of (t, x), unchecked.
         point: The point at which the rate was evaluated last, where the field is evaluated at
-            points; else the one that was given, or that `checked_rate` has made.
+            points; else the one that was given, or that `compute_checked_rate` has made.
         by_points: Whether the field is evaluated at points. A mode that overrides
             `ModeModel.field` has a function for it that makes none.
         held_inputs: The held input at all nodes, (8, nu); None under another law.
@@ -126,7 +127,7 @@ class DrivenMode:
         elif isinstance(mode.space, VectorSpace):
             source = law.function if isinstance(law, DifferentiableLaw) else law
             self._simple_law = source if isinstance(source, LinearFeedback) else None
-        # The points of `guard` on the step that it was asked for last, by their times.
+        # The points of `evaluate_guard` on the step that it was asked for last, by their times.
         self._guard_step: Step | None = None
         self._guard_points: dict[float, Point] = {}
 
@@ -138,7 +139,7 @@ class DrivenMode:
         """
         return None if self.mode.compiled_steps is None else self._simple_law
 
-    def checked_rate(self, t: float, coordinates: Array) -> Array:
+    def compute_checked_rate(self, t: float, coordinates: Array) -> Array:
         """Return the rate (nx,) of the coordinates after checks, and update `point`.
 
         It is for the start of a flow, and for finding out why a stage has failed.
@@ -164,7 +165,7 @@ class DrivenMode:
             raise self._wrong_field(velocity.shape, t)
         for what, value in (("input", u), ("vector field", velocity)):
             if not np.isfinite(value).all():
-                not_finite = failure(f"the {what} {value} is not finite", mode, t, x)
+                not_finite = make_failure(f"the {what} {value} is not finite", mode, t, x)
                 raise not_finite
         return np.asarray(mode.space.rate(x, velocity))
 
@@ -192,7 +193,7 @@ class DrivenMode:
     def _field_at_points(self, t: float, x: Array, u: Array) -> Array:
         """Return the field (ndx,), and keep its point in `point`."""
         self.point = point = self.mode.calc(t, x, u)
-        return self.mode.field_at(point)
+        return point.field
 
     def _wrong_field(self, given: object, t: float) -> SystemDefinitionError:
         key, ndx = self.mode.key, self.mode.space.ndx
@@ -200,7 +201,7 @@ class DrivenMode:
             f"the field of mode {key!r} must return shape ({ndx},), got {given} at t = {t:.9g} s"
         )
 
-    def known_point(self, t: float, x: Array) -> Point | None:
+    def find_known_point(self, t: float, x: Array) -> Point | None:
         """Return the point at which the rate was evaluated last, None if it was elsewhere.
 
         Args:
@@ -212,7 +213,7 @@ class DrivenMode:
             return None
         return point if np.array_equal(point.x, x) else None
 
-    def known_guards(self, t: float, coordinates: Array) -> Array | None:
+    def find_known_guards(self, t: float, coordinates: Array) -> Array | None:
         """Return the guards (n,) where the rate was evaluated last.
 
         Args:
@@ -224,10 +225,10 @@ class DrivenMode:
         """
         if not self.watched:
             return None
-        point = self.known_point(t, self.mode.space.normalize(coordinates))
+        point = self.find_known_point(t, self.mode.space.normalize(coordinates))
         return None if point is None else point.guards
 
-    def guard(self, step: Step, i: int, t: float) -> float:
+    def evaluate_guard(self, step: Step, i: int, t: float) -> float:
         """Return the value of guard i at time t on the polynomial of a step.
 
         Points are kept until another step is asked for, as several guards may be asked for at one.
@@ -250,7 +251,7 @@ class DrivenMode:
         if point is None:
             x = mode.space.normalize(step.state(t))
             point = self._guard_points[t] = mode.calc(t, x, self.law(t, x))
-        return mode.guard_at(i, point)
+        return point.guard(i)
 
     def sample_step(
         self,
@@ -278,7 +279,7 @@ class DrivenMode:
         inputs = self._sample_inputs(start, end, states)
         if not (np.isfinite(states).all() and np.isfinite(inputs).all()):
             what = "the state or the input is not finite"
-            not_finite = failure(what, self.mode, end, states[-1])
+            not_finite = make_failure(what, self.mode, end, states[-1])
             raise not_finite
         step = Step(start, end, states, inputs)
         if not self.watched:
@@ -290,12 +291,12 @@ class DrivenMode:
             few = self._sample_guards(step, _CUBIC_NODES, known)
             guards = _FROM_CUBIC @ few
             guards[list(_CUBIC_NODES)] = few
-            bounds = guard_bounds(guards)
+            bounds = compute_guard_bounds(guards)
             zero = ~few.any(axis=0)
-            if ((bounds > 0.0) | (guard_bounds(-guards) > 0.0) | zero).all():
+            if ((bounds > 0.0) | (compute_guard_bounds(-guards) > 0.0) | zero).all():
                 return Step(start, end, states, inputs, guards, bounds)
         guards = self._sample_guards(step, range(len(states)), known)
-        return Step(start, end, states, inputs, guards, guard_bounds(guards))
+        return Step(start, end, states, inputs, guards, compute_guard_bounds(guards))
 
     def cut_step(self, step: Step, t: float) -> Step:
         """Return the polynomial of a step up to time t, with inputs sampled there and no guards.
@@ -355,7 +356,7 @@ def is_real_array(value: object, *shape: int) -> bool:
     return type(value) is np.ndarray and value.shape == shape and value.dtype.kind in "iuf"
 
 
-def failure(
+def make_failure(
     what: str,
     mode: ModeModel,
     t: float,

@@ -67,6 +67,7 @@ from hybridctl.hybrid.model import (
     ModeKey,
     ModeModel,
     Point,
+    PointProperty,
     StepRequest,
     StepTransition,
 )
@@ -310,6 +311,54 @@ class RollingFoot(NamedTuple):
     radius: float
 
 
+class StrapdownPoint(Point):
+    """A point of the mode of a base with some feet in contact."""
+
+    mode: Strapdown
+
+    @PointProperty
+    def field(self) -> Array:
+        """The velocity (ndx,) of the state."""
+        x, u, mode = self.x, self.u, self.mode
+        back = matrix(x[:4]).T
+        result = np.zeros(mode.space.ndx)
+        result[ANGLE] = u[RATE] - x[10:13]
+        result[POSITION] = back @ x[7:10]
+        result[VELOCITY] = back @ mode.gravity + u[FORCE] - x[13:16]
+        for foot in mode.rolling:
+            _, delta = mode.space.foot(foot.number)
+            turning = u[RATE] - x[10:13] + u[foot.turning]
+            result[delta] = foot.radius * skew(turning).dot(back[:, 2])
+        return result
+
+    @PointProperty
+    def guards(self) -> Array:
+        """The values of no guards, (0,)."""
+        return np.zeros(0)
+
+    @PointProperty
+    def guard_jacobian(self) -> GuardJacobian:
+        """The derivatives of no guards."""
+        ndx, nu = self.mode.space.ndx, self.mode.nu
+        return GuardJacobian(np.zeros(0), np.zeros((0, ndx)), np.zeros((0, nu)))
+
+    @PointProperty
+    def field_jacobian(self) -> FieldJacobian:
+        """The derivatives of the field by state and input.
+
+        The deviations obey z' = (D f + T(f)) z = A z.
+        """
+        mode, space = self.mode, self.mode.space
+        by_input = np.zeros((space.ndx, mode.nu))
+        by_input[ANGLE, RATE], by_input[VELOCITY, FORCE] = np.eye(3), np.eye(3)
+        upwards = skew(matrix(self.x[:4])[2])
+        for foot in mode.rolling:
+            _, delta = space.foot(foot.number)
+            by_input[delta, RATE] = by_input[delta, foot.turning] = -foot.radius * upwards
+        generator = mode.compute_generator(self.x, self.u)
+        return FieldJacobian(generator - space.transport(self.field), by_input)
+
+
 class Strapdown(ModeModel, CompiledSteps):
     """The mode of a base with some feet in contact.
 
@@ -324,6 +373,7 @@ class Strapdown(ModeModel, CompiledSteps):
     """
 
     space: BaseSpace
+    point = StrapdownPoint
 
     def __init__(
         self,
@@ -346,45 +396,13 @@ class Strapdown(ModeModel, CompiledSteps):
         """The mode itself, whose transition has a closed form."""
         return self
 
-    def field_at(self, point: Point) -> Array:
-        """Return the velocity (ndx,) of the state."""
-        x, u = point.x, point.u
-        back = matrix(x[:4]).T
-        result = np.zeros(self.space.ndx)
-        result[ANGLE] = u[RATE] - x[10:13]
-        result[POSITION] = back @ x[7:10]
-        result[VELOCITY] = back @ self.gravity + u[FORCE] - x[13:16]
-        for foot in self.rolling:
-            _, delta = self.space.foot(foot.number)
-            turning = u[RATE] - x[10:13] + u[foot.turning]
-            result[delta] = foot.radius * skew(turning).dot(back[:, 2])
-        return result
+    def compute_generator(self, x: Array, u: Array) -> Array:
+        """Return the generator A (ndx, ndx), see this module.
 
-    def guards_at(self, point: Point) -> Array:
-        """Return the values of no guards, (0,)."""
-        return np.zeros(0)
-
-    def guard_jacobian_at(self, point: Point) -> GuardJacobian:
-        """Return the derivatives of no guards."""
-        return GuardJacobian(np.zeros(0), np.zeros((0, self.space.ndx)), np.zeros((0, self.nu)))
-
-    def field_jacobian_at(self, point: Point) -> FieldJacobian:
-        """Return the derivatives of the field by state and input.
-
-        The deviations obey z' = (D f + T(f)) z = A z.
+        Args:
+            x: State (nx,).
+            u: Input (nu,).
         """
-        space = self.space
-        by_input = np.zeros((space.ndx, self.nu))
-        by_input[ANGLE, RATE], by_input[VELOCITY, FORCE] = np.eye(3), np.eye(3)
-        upwards = skew(matrix(point.x[:4])[2])
-        for foot in self.rolling:
-            _, delta = space.foot(foot.number)
-            by_input[delta, RATE] = by_input[delta, foot.turning] = -foot.radius * upwards
-        generator = self._generator(point.x, point.u)
-        return FieldJacobian(generator - space.transport(point.field), by_input)
-
-    def _generator(self, x: Array, u: Array) -> Array:
-        """Return the generator A (ndx, ndx), see this module."""
         result = np.zeros((self.space.ndx, self.space.ndx))
         result[:9, _CORE] = _make_core_generator(u[SENSED] - x[BIASES])
         for k in range(self.space.points):

@@ -94,14 +94,39 @@ class _ContactParameterPoint(ParameterPoint):
 
     @PointProperty
     def derivatives(self) -> AccelerationDerivatives:
-        """Return derivatives by parameters; zero for gaps, rates and sliding velocities."""
-        return self.model.derivatives_at(self.at)
+        """Derivatives of acceleration and forces; zero for gaps, rates and sliding velocities."""
+        at, columns, point = self.at, self.model.columns, self.at.contact
+        dynamics, phase, count = at.mode.dynamics, at.mode.phase, len(at.mode.modes)
+        forces, friction = np.zeros((count, columns.count)), np.zeros((count, 2, columns.count))
+        if point.solution is None:
+            torque = columns.torque(at.q, at.v, point.acceleration)
+            a_p = np.asarray(-np.linalg.solve(dynamics.robot.mass_matrix(at.q), torque))
+        else:
+            a_p, m_p, own = _differentiate_solution(columns, at.q, at.v, point.solution)
+            rows = point.solution.mix @ m_p + own
+            forces[list(phase.closed)], friction[list(phase.closed)] = phase.spread(rows)
+        still = np.zeros((len(dynamics.all.owner), columns.count))
+        slip, gaps = np.zeros_like(friction), np.zeros_like(forces)
+        return AccelerationDerivatives(point, a_p, forces, friction, slip, gaps, still)
+
+    @PointProperty
+    def field(self) -> Array:
+        """The derivative D_p of the field (2 nv, np)."""
+        a_p = self.derivatives.acceleration_z
+        return np.vstack([np.zeros_like(a_p), a_p])
+
+    @PointProperty
+    def guards(self) -> Array:
+        """The derivative D_p of the guards (n, np)."""
+        guards = self.at.mode.contact_guards
+        return guards.by_parameters(self.derivatives, self.model.columns.static_friction)
 
 
 class _ContactParameters(SystemParameters):
     """Derivatives of a contact system by the np parameters of some columns."""
 
     system: ContactSystem
+    point = _ContactParameterPoint
 
     def __init__(
         self, system: ContactSystem, columns: _ParameterColumns, names: Sequence[str]
@@ -118,19 +143,9 @@ class _ContactParameters(SystemParameters):
         if not isinstance(at, ContactPoint):
             at = self.system.mode(at.mode.key).calc(at.t, at.x, at.u)
         assert isinstance(at, ContactPoint)
-        return _ContactParameterPoint(self, at)
+        return self.point(self, at)
 
-    def field_at(self, point: _ContactParameterPoint) -> Array:
-        """Return the derivative D_p of the field (2 nv, np)."""
-        a_p = point.derivatives.acceleration_z
-        return np.vstack([np.zeros_like(a_p), a_p])
-
-    def guards_at(self, point: _ContactParameterPoint) -> Array:
-        """Return the derivative D_p of the guards (n, np)."""
-        guards = point.at.mode.contact_guards
-        return guards.by_parameters(point.derivatives, self.columns.static_friction)
-
-    def reset_at(self, key: ModeKey, fired: tuple[str, ...], at: JumpPoint) -> Array:
+    def differentiate_reset(self, key: ModeKey, fired: tuple[str, ...], at: JumpPoint) -> Array:
         """Return the derivative D_p of the reset (2 nv, np)."""
         n, nv = self.system.robot.nq, self.system.robot.nv
         report = at.report
@@ -144,22 +159,6 @@ class _ContactParameters(SystemParameters):
                 dynamics, self.columns, at.x[:n], at.x[n:], report
             )
         return result
-
-    def derivatives_at(self, at: ContactPoint) -> AccelerationDerivatives:
-        """Return the derivatives of acceleration and forces at a point."""
-        dynamics, columns, point = at.mode.dynamics, self.columns, at.contact
-        phase, count = at.mode.phase, len(at.mode.modes)
-        forces, friction = np.zeros((count, columns.count)), np.zeros((count, 2, columns.count))
-        if point.solution is None:
-            torque = columns.torque(at.q, at.v, point.acceleration)
-            a_p = np.asarray(-np.linalg.solve(dynamics.robot.mass_matrix(at.q), torque))
-        else:
-            a_p, m_p, own = _differentiate_solution(columns, at.q, at.v, point.solution)
-            rows = point.solution.mix @ m_p + own
-            forces[list(phase.closed)], friction[list(phase.closed)] = phase.spread(rows)
-        still = np.zeros((len(dynamics.all.owner), columns.count))
-        slip, gaps = np.zeros_like(friction), np.zeros_like(forces)
-        return AccelerationDerivatives(point, a_p, forces, friction, slip, gaps, still)
 
 
 class _ParameterColumns:

@@ -29,7 +29,7 @@ from hybridctl.base.errors import InputError
 from hybridctl.hybrid.guards import GuardJacobian
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw, LimitedLaw
 from hybridctl.hybrid.mapped import Change, MappedMode, MappedPoint
-from hybridctl.hybrid.model import FieldJacobian, JumpPoint, ModeModel, ResetBorder
+from hybridctl.hybrid.model import FieldJacobian, JumpPoint, ModeModel, PointProperty, ResetBorder
 from hybridctl.hybrid.policy import History, Policy, ask_next_change
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
@@ -101,12 +101,12 @@ class _UnitWrench:
         self._supporting = robot.supporting(joint)
         self._force, self._moment = wrench.force / wrench.size, wrench.moment / wrench.size
 
-    def force(self, q: Array) -> Array:
+    def compute_force(self, q: Array) -> Array:
         """Return the generalized forces J_p' w (nv,) at a configuration."""
         jacobian, _, spatial = self._evaluate(q)
         return np.asarray(jacobian.T @ spatial)
 
-    def derivative(self, q: Array) -> Array:
+    def differentiate_force(self, q: Array) -> Array:
         """Return the derivative D_q (J_p' w), (nv, nv), at a configuration.
 
         Pinocchio's derivatives keep a wrench fixed in its body, with which it turns by J x* w. This
@@ -134,31 +134,41 @@ class _UnitWrench:
         return jacobian, place, np.concatenate((self._force, moment))
 
 
+class PushedPoint(MappedPoint):
+    """A point of a pushed mode: derivatives are by the state and by motors and sizes."""
+
+    mode: PushedMode
+
+    @PointProperty
+    def field_jacobian(self) -> FieldJacobian:
+        """The derivatives of the field."""
+        inner = self.inner.field_jacobian
+        return FieldJacobian(*self.mode.change.convert_slopes(*inner, self.x, self.u))
+
+    @PointProperty
+    def free_input(self) -> Array:
+        """The derivatives (2 nv, nu + k) of the field where contacts give way."""
+        return self.mode.change.convert_inputs(self.inner.free_input, self.x)
+
+    @PointProperty
+    def guard_jacobian(self) -> GuardJacobian:
+        """The derivatives of all guards."""
+        return self.mode.change.convert_jacobian(self.inner.guard_jacobian, self.x, self.u)
+
+    def guard_row(self, i: int) -> GuardJacobian:
+        """Return the derivatives of guard i."""
+        return self.mode.change.convert_jacobian(self.inner.guard_row(i), self.x, self.u)
+
+
 class PushedMode(MappedMode):
     """A mode with sizes of wrenches as inputs, in place of all generalized forces."""
 
     change: WrenchInputs
+    point = PushedPoint
 
     def __init__(self, inner: ModeModel, change: WrenchInputs) -> None:
         super().__init__(inner, change)
         self.nu = change.nu
-
-    def field_jacobian_at(self, point: MappedPoint) -> FieldJacobian:
-        """Return the derivatives of the field by the state and by motors and sizes."""
-        inner = point.inner.field_jacobian
-        return FieldJacobian(*self.change.chain(*inner, point.x, point.u))
-
-    def free_input_at(self, point: MappedPoint) -> Array:
-        """Return the derivatives (2 nv, nu + k) of the field where contacts give way."""
-        return self.change.convert_inputs(point.inner.free_input, point.x)
-
-    def guard_jacobian_at(self, point: MappedPoint) -> GuardJacobian:
-        """Return the derivatives of all guards by the state and by motors and sizes."""
-        return self.change.convert(point.inner.guard_jacobian, point.x, point.u)
-
-    def guard_row_at(self, i: int, point: MappedPoint) -> GuardJacobian:
-        """Return the derivatives of guard i by the state and by motors and sizes."""
-        return self.change.convert(point.inner.guard_row(i), point.x, point.u)
 
 
 class WrenchInputs(Change):
@@ -184,7 +194,7 @@ class WrenchInputs(Change):
         q, pushed = x[: self._nq], np.zeros(self._nv)
         for one, size in zip(self._unit_wrenches, u[self._nu :].tolist(), strict=True):
             if size:
-                pushed += size * one.force(q)
+                pushed += size * one.compute_force(q)
         return np.concatenate((u[: self._nu], pushed))
 
     def to_inner(self, t: float, x: Array, u: Array) -> tuple[float, Array, Array]:
@@ -198,7 +208,7 @@ class WrenchInputs(Change):
             inner: Derivatives by the inner input.
             at: The jump.
         """
-        return self.convert(inner, at.x, at.u)
+        return self.convert_jacobian(inner, at.x, at.u)
 
     def map_border(self, inner: ResetBorder, at: JumpPoint) -> ResetBorder:
         """Return both derivatives of a reset at a border, and that of the distance from it.
@@ -208,9 +218,9 @@ class WrenchInputs(Change):
             at: The jump.
         """
         mapped = super().map_border(inner, at)
-        return mapped._replace(distance=self.convert(inner.distance, at.x, at.u))
+        return mapped._replace(distance=self.convert_jacobian(inner.distance, at.x, at.u))
 
-    def convert(self, inner: GuardJacobian, x: Array, u: Array) -> GuardJacobian:
+    def convert_jacobian(self, inner: GuardJacobian, x: Array, u: Array) -> GuardJacobian:
         """Return derivatives by the state and by motors and sizes, of those by the inner input.
 
         Args:
@@ -218,9 +228,11 @@ class WrenchInputs(Change):
             x: State (q, v).
             u: Motors and sizes (nu + k,).
         """
-        return GuardJacobian(inner.time, *self.chain(inner.state, inner.input, x, u))
+        return GuardJacobian(inner.time, *self.convert_slopes(inner.state, inner.input, x, u))
 
-    def chain(self, state: Array, by_inner: Array, x: Array, u: Array) -> tuple[Array, Array]:
+    def convert_slopes(
+        self, state: Array, by_inner: Array, x: Array, u: Array
+    ) -> tuple[Array, Array]:
         """Return derivatives (..., 2 nv) by the state and (..., nu + k) by motors and sizes.
 
         Args:
@@ -232,13 +244,13 @@ class WrenchInputs(Change):
         q, forces, state = x[: self._nq], by_inner[..., self._nu :], np.array(state)
         for one, size in zip(self._unit_wrenches, u[self._nu :].tolist(), strict=True):
             if size:
-                state[..., : self._nv] += size * forces @ one.derivative(q)
+                state[..., : self._nv] += size * forces @ one.differentiate_force(q)
         return state, self.convert_inputs(by_inner, x)
 
     def convert_inputs(self, by_inner: Array, x: Array) -> Array:
         """Return derivatives (..., nu + k) by motors and sizes, by those of the inner input."""
         forces = by_inner[..., self._nu :]
-        columns = [forces @ one.force(x[: self._nq]) for one in self._unit_wrenches]
+        columns = [forces @ one.compute_force(x[: self._nq]) for one in self._unit_wrenches]
         return np.concatenate((by_inner[..., : self._nu], np.stack(columns, axis=-1)), axis=-1)
 
 
@@ -270,11 +282,11 @@ class PolicyWithWrenches:
         if isinstance(law, DifferentiableLaw):
             none = np.zeros(len(sizes))
             return DifferentiableLaw(
-                _with_sizes(law.function, sizes),
+                _append_sizes(law.function, sizes),
                 partial(_append_zero_rows, law.jacobian, len(sizes)),
                 partial(_append_values, law.rate, none),
             )
-        return _with_sizes(law, sizes)
+        return _append_sizes(law, sizes)
 
     def next_change(self, history: History) -> float:
         """Return the time of the next change of the law, or at which a wrench begins or ends, s.
@@ -352,7 +364,7 @@ class _LimitedLawWithSizes(LimitedLaw):
         return np.concatenate((self._law.demand(t, x), self._sizes))
 
 
-def _with_sizes(law: InputLaw, sizes: Array) -> InputLaw:
+def _append_sizes(law: InputLaw, sizes: Array) -> InputLaw:
     """Return a law with the sizes (k,) of wrenches after its input."""
     if isinstance(law, LimitedLaw):
         return _LimitedLawWithSizes(law, sizes)

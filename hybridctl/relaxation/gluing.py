@@ -28,7 +28,7 @@ from hybridctl.base.checks import Array, check_member
 from hybridctl.base.errors import SystemDefinitionError
 from hybridctl.base.spaces import VectorSpace
 from hybridctl.hybrid.guards import GuardSet
-from hybridctl.hybrid.mode import ModeKey, ModeModel, ResetJacobian, ResetModel
+from hybridctl.hybrid.mode import JumpPoint, ModeKey, ModeModel, ResetJacobian, ResetModel
 from hybridctl.hybrid.system import HybridSystem
 
 _PROJECTION_STEPS = 20  # of Newton's iteration; it converges in two or three on smooth guards
@@ -267,7 +267,7 @@ class CurvedGluing:
         what = f"the reset of guard {self.guard.name!r} of mode {self.guard.mode.key!r}"
         if not self.reset.differentiable:
             raise SystemDefinitionError(f"{what} has no Jacobian")
-        d = self.reset.jacobian(t, x, u)
+        d = self.reset.calc_diff(JumpPoint(t, x, u))
         if np.any(d.input):
             raise SystemDefinitionError(
                 f"{what} depends on the input, behind such a guard no strip is defined"

@@ -19,11 +19,11 @@ or a `MotionOnGuard`; their points compute the fields of both sides once.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -161,6 +161,34 @@ class StripPoint(Point):
     mode: SingleGuardMotion
 
     @PointProperty
+    def exits(self) -> Array:
+        """The values (k,) of the exits, positive while the motion lasts."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement exits")
+
+    @PointProperty
+    def exit_jacobian(self) -> GuardJacobian:
+        """The derivatives of the exits."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement exit_jacobian")
+
+    @PointProperty
+    def guards(self) -> Array:
+        """The values of the exits and of the source's other guards."""
+        return np.append(self.exits, self.source_point.guards[self.mode.other_indices])
+
+    @PointProperty
+    def guard_jacobian(self) -> GuardJacobian:
+        """The derivatives of all guards."""
+        own, d = self.exit_jacobian, self.source_point.guard_jacobian
+        others = self.mode.other_indices
+        state = np.zeros((len(others), self.mode.space.ndx))
+        state[:, : self.mode.strip.nx] = d.state[others]
+        return GuardJacobian(
+            np.append(own.time, d.time[others]),
+            np.vstack([own.state, state]),
+            np.vstack([own.input, d.input[others]]),
+        )
+
+    @PointProperty
     def source_point(self) -> Point:
         """The mode whose guard it is, at x."""
         strip = self.mode.strip
@@ -221,12 +249,56 @@ class GuardPoint(StripPoint):
     @PointProperty
     def rate_form(self) -> tuple[float, Array]:
         """The number b and the vector w (n,): under a field f the guard's rate is b + w . f."""
-        return self.mode.rate_form_at(self)
+        return self.mode.strip.guard.differentiate(self.t, self.x, self.u)
 
     @PointProperty
     def rate_form_jacobian(self) -> tuple[Array, Array]:
-        """Derivatives of w by state (n, n) and input (n, nu)."""
-        return self.mode.rate_form_jacobian_at(self)
+        """The derivatives of w by state (n, n), as differences, and by input (n, nu)."""
+        strip, t, u = self.mode.strip, self.t, self.u
+        by_input = np.zeros((strip.nx, len(u)))
+        if strip.gluing.is_affine:
+            return np.zeros((strip.nx, strip.nx)), by_input
+        calc = self.mode.calc
+        return differentiate_numerically(lambda y: calc(t, y, u).rate_form[1], self.x), by_input
+
+    @PointProperty
+    def field(self) -> Array:
+        """Filippov's field, which stays on the guard."""
+        return self.side_fields.sliding_field
+
+    @PointProperty
+    def field_jacobian(self) -> FieldJacobian:
+        """The derivatives of the field.
+
+        They contain those of the weight, d alpha = (a_1 d a_2 - a_2 d a_1) / (a_1 - a_2)^2.
+        """
+        fields = self.side_fields
+        first, second = fields.guard_rates
+        by_first, by_second = self.guard_rate_gradients
+        own, pulled = self.side_field_jacobians
+        parts = []
+        for k in range(2):  # by state and by input
+            weight_gradient = (first * by_second[k] - second * by_first[k]) / (first - second) ** 2
+            blended = (1.0 - fields.weight) * own[k] + fields.weight * pulled[k]
+            change = fields.target_field - fields.source_field
+            parts.append(blended + np.outer(change, weight_gradient))
+        return FieldJacobian(parts[0], parts[1])
+
+    @PointProperty
+    def exits(self) -> Array:
+        """The values (k,) of the exits: none, unless a subclass has some."""
+        return np.zeros(0)
+
+    @PointProperty
+    def exit_jacobian(self) -> GuardJacobian:
+        """The derivatives of the exits."""
+        n, nu = len(self.x), len(self.u)
+        return GuardJacobian(np.zeros(0), np.zeros((0, n)), np.zeros((0, nu)))
+
+    @PointProperty
+    def outputs(self) -> Mapping[str, Array]:
+        """The weight of the next mode's field."""
+        return {"weight": np.array([self.side_fields.weight])}
 
     @PointProperty
     def side_fields(self) -> SideFields:
@@ -296,6 +368,8 @@ class SingleGuardMotion(GuardMotion):
         exit_names: Names of the k exits.
     """
 
+    point: ClassVar[type[StripPoint]] = StripPoint
+
     def __init__(self, key: ModeKey, strip: Strip, exit_names: Iterable[str]) -> None:
         self.key, self.strip, self.nu = key, strip, strip.source.nu
         self.space = VectorSpace(strip.ny)
@@ -312,45 +386,15 @@ class SingleGuardMotion(GuardMotion):
             x: State (x, z) (n + p,).
             u: Input (nu,).
         """
-        return StripPoint(self, t, x, u)
-
-    def guards_at(self, point: Any) -> Array:
-        """Return the values of the exits and of the source's other guards.
-
-        Args:
-            point: A point of this mode.
-        """
-        return np.append(self.exits_at(point), point.source_point.guards[self.other_indices])
-
-    def guard_jacobian_at(self, point: Any) -> GuardJacobian:
-        """Return the derivatives of all guards.
-
-        Args:
-            point: A point of this mode.
-        """
-        own, d = self.exit_jacobian_at(point), point.source_point.guard_jacobian
-        state = np.zeros((len(self.other_indices), self.space.ndx))
-        state[:, : self.strip.nx] = d.state[self.other_indices]
-        return GuardJacobian(
-            np.append(own.time, d.time[self.other_indices]),
-            np.vstack([own.state, state]),
-            np.vstack([own.input, d.input[self.other_indices]]),
-        )
-
-    @abstractmethod
-    def exits_at(self, point: Any) -> Array:
-        """Return the values (k,) of the exits, positive while the motion lasts."""
-
-    @abstractmethod
-    def exit_jacobian_at(self, point: Any) -> GuardJacobian:
-        """Return the derivatives of the exits."""
+        return self.point(self, t, x, u)
 
 
 class MotionOnGuard(SingleGuardMotion):
     """Motion on a guard, in the coordinates of its mode: the strip has no width.
 
-    Here it slides with Filippov's field. A subclass names its exits, gives their values, and may
-    replace the rate form: where the guard's first derivative is zero, `zeno_rest` uses the second.
+    Here it slides with Filippov's field. A subclass names its exits, and its points have their
+    values and may replace the rate form: where the guard's first derivative is zero, `zeno_rest`
+    uses the second.
 
     Args:
         key: Key of this mode.
@@ -358,6 +402,7 @@ class MotionOnGuard(SingleGuardMotion):
     """
 
     exit_names: ClassVar[tuple[str, ...]] = ()
+    point: ClassVar[type[GuardPoint]] = GuardPoint
 
     def __init__(self, key: ModeKey, strip: Strip) -> None:
         super().__init__(key, strip, self.exit_names)
@@ -372,53 +417,7 @@ class MotionOnGuard(SingleGuardMotion):
             x: State (n,) on the guard.
             u: Input (nu,).
         """
-        return GuardPoint(self, t, x, u)
-
-    def rate_form_at(self, point: GuardPoint) -> tuple[float, Array]:
-        """Return b and w (n,), with which a field f changes the guard by b + w . f."""
-        return self.strip.guard.differentiate(point.t, point.x, point.u)
-
-    def rate_form_jacobian_at(self, point: GuardPoint) -> tuple[Array, Array]:
-        """Return the derivatives of w by state (n, n), as differences, and by input (n, nu)."""
-        n, t, u = self.strip.nx, point.t, point.u
-        by_input = np.zeros((n, len(u)))
-        if self.strip.gluing.is_affine:
-            return np.zeros((n, n)), by_input
-        by_state = differentiate_numerically(lambda y: self.calc(t, y, u).rate_form[1], point.x)
-        return by_state, by_input
-
-    def field_at(self, point: GuardPoint) -> Array:
-        """Return Filippov's field, which stays on the guard."""
-        return point.side_fields.sliding_field
-
-    def field_jacobian_at(self, point: GuardPoint) -> FieldJacobian:
-        """Return the derivatives of the field.
-
-        They contain those of the weight, d alpha = (a_1 d a_2 - a_2 d a_1) / (a_1 - a_2)^2.
-        """
-        fields = point.side_fields
-        first, second = fields.guard_rates
-        by_first, by_second = point.guard_rate_gradients
-        own, pulled = point.side_field_jacobians
-        parts = []
-        for k in range(2):  # by state and by input
-            weight_gradient = (first * by_second[k] - second * by_first[k]) / (first - second) ** 2
-            blended = (1.0 - fields.weight) * own[k] + fields.weight * pulled[k]
-            change = fields.target_field - fields.source_field
-            parts.append(blended + np.outer(change, weight_gradient))
-        return FieldJacobian(parts[0], parts[1])
-
-    def exits_at(self, point: GuardPoint) -> Array:
-        """Return the values (k,) of the exits: none, unless a subclass has some."""
-        return np.zeros(0)
-
-    def exit_jacobian_at(self, point: GuardPoint) -> GuardJacobian:
-        """Return the derivatives of the exits."""
-        return GuardJacobian(np.zeros(0), np.zeros((0, self.strip.nx)), np.zeros((0, self.nu)))
-
-    def outputs_at(self, point: GuardPoint) -> dict[str, Array]:
-        """Return the weight of the next mode's field."""
-        return {"weight": np.array([point.side_fields.weight])}
+        return self.point(self, t, x, u)
 
     def project_state(self, x: Array) -> Array:
         """Return the state (n,) on the guard at t = 0 that is reached from x along its gradient."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import NoReturn, overload
@@ -210,6 +211,89 @@ class _StripEntry(ResetModel):
 class PointInStrip(StripPoint):
     """A point in a strip of some width."""
 
+    mode: MotionInStrip
+
+    @PointProperty
+    def blend(self) -> tuple[float, float]:
+        """The blend phi and its slope; both are zero where the target cannot push back."""
+        strip = self.mode.strip
+        if strip.image_guard is None:
+            return 0.0, 0.0
+        return evaluate_blend(-self.gluing.guard_value / strip.epsilon)
+
+    @PointProperty
+    def field(self) -> Array:
+        """The relaxed field: the rate (n + p,) of y, [Relax] (24)."""
+        phi, _ = self.blend
+        if phi == 0.0:
+            return self.source_rate  # the target's field has no share, and is not evaluated
+        pulled = self.constrained_field if self.mode.is_held else self.pulled_back_field
+        return pulled if phi == 1.0 else (1.0 - phi) * self.source_rate + phi * pulled
+
+    @PointProperty
+    def field_jacobian(self) -> FieldJacobian:
+        """The derivatives of the field; partly differences where the gluing is curved."""
+        mode, strip, own = self.mode, self.mode.strip, self.source_point.field_jacobian
+        n, state, by_input = strip.nx, np.zeros((strip.ny, strip.ny)), np.zeros((strip.ny, mode.nu))
+        state[:n, :n], by_input[:n] = own.state, own.input
+        if strip.image_guard is None:
+            return FieldJacobian(state, by_input)
+        phi, slope = self.blend
+        by_state, by_u = self.differentiate_pulled_back_field(mode.is_held)
+        pulled = self.constrained_field if mode.is_held else self.pulled_back_field
+        gradient = strip.guard.differentiate(self.t, self.x[:n], self.u)[1]
+        total = (1.0 - phi) * state + phi * by_state
+        # phi depends on the depth -g / epsilon.
+        total[:, :n] -= np.outer(pulled - self.source_rate, gradient * (slope / strip.epsilon))
+        return FieldJacobian(total, (1.0 - phi) * by_input + phi * by_u)
+
+    @PointProperty
+    def pace(self) -> Pace:
+        """The time constant, s, with which the depth settles where both fields push."""
+        strip = self.mode.strip
+        if self.mode.is_held or strip.image_guard is None:
+            return Pace()
+        change = self.pulled_back_field - self.source_rate
+        across = float(self.gluing.guard_gradient @ change[: strip.nx])
+        rate = self.blend[1] / strip.epsilon * across
+        return Pace(relaxation=1.0 / rate) if rate > 0.0 else Pace()
+
+    @PointProperty
+    def outputs(self) -> Mapping[str, Array]:
+        """The state (n',) of the mode entered that the point stands for."""
+        return {"entered": self.mode.strip.compute_image(self.gluing, self.x)}
+
+    @PointProperty
+    def exits(self) -> Array:
+        """The depth, and what is left of it and of z, or what holds z.
+
+        `back` is the depth and `through` the rest of the width. `held` is z along its release
+        direction: it falls to zero where the target pushes z back. `released` is minus the rate at
+        which z would leave.
+        """
+        mode, strip = self.mode, self.mode.strip
+        depth = strip.compute_depth(self.t, self.x, self.u)
+        if mode.is_held:
+            return np.array([depth, -self.release_rate])
+        auxiliary = strip.release_direction @ self.x[strip.nx :]
+        return np.array([depth, strip.epsilon - depth, auxiliary])[: len(mode.exit_names)]
+
+    @PointProperty
+    def exit_jacobian(self) -> GuardJacobian:
+        """The derivatives of the exits; those of `released` by time are taken as zero."""
+        mode, strip = self.mode, self.mode.strip
+        n, count = strip.nx, len(mode.exit_names)
+        rate, gradient = strip.guard.differentiate(self.t, self.x[:n], self.u)
+        time, state, by_u = np.zeros(3), np.zeros((3, strip.ny)), np.zeros((count, mode.nu))
+        time[:2], state[0, :n], state[1, :n] = (-rate, rate), -gradient, gradient
+        if mode.is_held:
+            by_state, by_input = self.differentiate_pulled_back_field()
+            direction = -strip.release_direction
+            time[1], state[1], by_u[1] = 0.0, direction @ by_state[n:], direction @ by_input[n:]
+        else:
+            state[2, n:] = strip.release_direction
+        return GuardJacobian(time[:count], state[:count], by_u)
+
     @PointProperty
     def release_rate(self) -> float:
         """Rate at which a free z would move the image off its guard; negative pushes z back."""
@@ -236,6 +320,7 @@ class MotionInStrip(SingleGuardMotion):
     """
 
     steady_pace = None
+    point = PointInStrip
 
     def __init__(self, key: ModeKey, strip: Strip, is_held: bool) -> None:
         free = ("back", "through", "held") if strip.can_hold_auxiliary else ("back", "through")
@@ -250,7 +335,7 @@ class MotionInStrip(SingleGuardMotion):
             x: State (x, z) (n + p,).
             u: Input (nu,).
         """
-        return PointInStrip(self, t, x, u)
+        return self.point(self, t, x, u)
 
     @cached_property
     def guard_scales(self) -> Array:
@@ -258,72 +343,6 @@ class MotionInStrip(SingleGuardMotion):
         strip, fine = self.strip, _SCALE_PER_WIDTH * self.strip.epsilon
         own = [1.0 if name in ("held", "released") else fine for name in self.exit_names]
         return np.append(own, np.minimum(strip.guard.guards.sizes[self.other_indices], fine))
-
-    def field_at(self, point: PointInStrip) -> Array:
-        """Return the relaxed field: the rate (n + p,) of y, [Relax] (24)."""
-        phi, _ = self._evaluate_blend(point)
-        if phi == 0.0:
-            return point.source_rate  # the target's field has no share, and is not evaluated
-        pulled = point.constrained_field if self.is_held else point.pulled_back_field
-        return pulled if phi == 1.0 else (1.0 - phi) * point.source_rate + phi * pulled
-
-    def field_jacobian_at(self, point: PointInStrip) -> FieldJacobian:
-        """Return the derivatives of the field; partly differences where the gluing is curved."""
-        strip, own, n = self.strip, point.source_point.field_jacobian, self.strip.nx
-        state, by_input = np.zeros((strip.ny, strip.ny)), np.zeros((strip.ny, self.nu))
-        state[:n, :n], by_input[:n] = own.state, own.input
-        if strip.image_guard is None:
-            return FieldJacobian(state, by_input)
-        phi, slope = self._evaluate_blend(point)
-        by_state, by_u = point.differentiate_pulled_back_field(self.is_held)
-        pulled = point.constrained_field if self.is_held else point.pulled_back_field
-        gradient = strip.guard.differentiate(point.t, point.x[:n], point.u)[1]
-        total = (1.0 - phi) * state + phi * by_state
-        # phi depends on the depth -g / epsilon.
-        total[:, :n] -= np.outer(pulled - point.source_rate, gradient * (slope / strip.epsilon))
-        return FieldJacobian(total, (1.0 - phi) * by_input + phi * by_u)
-
-    def pace_at(self, point: PointInStrip) -> Pace:
-        """Return the time constant, s, with which the depth settles where both fields push."""
-        if self.is_held or self.strip.image_guard is None:
-            return Pace()
-        slope = self._evaluate_blend(point)[1]
-        change = point.pulled_back_field - point.source_rate
-        across = float(point.gluing.guard_gradient @ change[: self.strip.nx])
-        rate = slope / self.strip.epsilon * across
-        return Pace(relaxation=1.0 / rate) if rate > 0.0 else Pace()
-
-    def outputs_at(self, point: PointInStrip) -> dict[str, Array]:
-        """Return the state (n',) of the mode entered that the point stands for."""
-        return {"entered": self.strip.compute_image(point.gluing, point.x)}
-
-    def exits_at(self, point: PointInStrip) -> Array:
-        """Return the depth, and what is left of it and of z, or what holds z.
-
-        `back` is the depth and `through` the rest of the width. `held` is z along its release
-        direction: it falls to zero where the target pushes z back. `released` is minus the rate at
-        which z would leave.
-        """
-        strip = self.strip
-        depth = strip.compute_depth(point.t, point.x, point.u)
-        if self.is_held:
-            return np.array([depth, -point.release_rate])
-        auxiliary = strip.release_direction @ point.x[strip.nx :]
-        return np.array([depth, strip.epsilon - depth, auxiliary])[: len(self.exit_names)]
-
-    def exit_jacobian_at(self, point: PointInStrip) -> GuardJacobian:
-        """Return the derivatives of the exits; those of `released` by time are taken as zero."""
-        strip, n, count = self.strip, self.strip.nx, len(self.exit_names)
-        rate, gradient = strip.guard.differentiate(point.t, point.x[:n], point.u)
-        time, state, by_u = np.zeros(3), np.zeros((3, strip.ny)), np.zeros((count, self.nu))
-        time[:2], state[0, :n], state[1, :n] = (-rate, rate), -gradient, gradient
-        if self.is_held:
-            by_state, by_input = point.differentiate_pulled_back_field()
-            direction = -strip.release_direction
-            time[1], state[1], by_u[1] = 0.0, direction @ by_state[n:], direction @ by_input[n:]
-        else:
-            state[2, n:] = strip.release_direction
-        return GuardJacobian(time[:count], state[:count], by_u)
 
     def exit_edge(self, name: str) -> Edge:
         """Return the edge behind a guard; behind another guard of the source it raises an error."""
@@ -338,12 +357,6 @@ class MotionInStrip(SingleGuardMotion):
         if name == f"{guard}: released":
             return Edge(Reset.identity(strip.ny), (STRIP, key, guard))
         return Edge(Reset(partial(self._refuse_overlap, name)))
-
-    def _evaluate_blend(self, point: PointInStrip) -> tuple[float, float]:
-        """Return phi and its slope; both are zero where the target cannot push back."""
-        if self.strip.image_guard is None:
-            return 0.0, 0.0
-        return evaluate_blend(-point.gluing.guard_value / self.strip.epsilon)
 
     def _refuse_overlap(self, other: str, t: float, y: Array, u: Array) -> NoReturn:
         strip = self.strip

@@ -123,14 +123,30 @@ class _SlideOrCross(ResetModel):
 
     def calc_diff(self, at: JumpPoint) -> ResetJacobian:
         """Return the derivatives of the one of the two resets that is taken at this state."""
-        t, x, u = at[:3]
-        slides = self._pushes_back(t, x, u)
-        reset = Reset.identity() if slides else self.strip.reset_to_target
-        return reset.jacobian(t, x, u)
+        slides = self._pushes_back(at.t, at.x, at.u)
+        return (Reset.identity() if slides else self.strip.reset_to_target).calc_diff(at)
 
     def _pushes_back(self, t: float, x: Array, u: Array) -> bool:
         """Return whether the next mode's field leads back; the source's has just led here."""
         return evaluate_side_fields(self.strip, t, x, u).guard_rates[1] > 0.0
+
+
+class _SlidingPoint(GuardPoint):
+    """A point of a sliding motion on one guard."""
+
+    @PointProperty
+    def exits(self) -> Array:
+        """The rates -a_1 and a_2, which fall to zero where one of the fields lets go."""
+        first, second = self.side_fields.guard_rates
+        return np.array([-first, second])
+
+    @PointProperty
+    def exit_jacobian(self) -> GuardJacobian:
+        """The derivatives of the exits; those by time are taken as zero."""
+        (first, first_u), (second, second_u) = self.guard_rate_gradients
+        return GuardJacobian(
+            np.zeros(2), np.vstack([-first, second]), np.vstack([-first_u, second_u])
+        )
 
 
 class _SlidingMode(MotionOnGuard):
@@ -146,6 +162,7 @@ class _SlidingMode(MotionOnGuard):
     """
 
     exit_names = Filippov.exit_names
+    point = _SlidingPoint
 
     def __init__(self, key: ModeKey, strip: Strip, system: Filippov) -> None:
         super().__init__(key, strip)
@@ -171,18 +188,6 @@ class _SlidingMode(MotionOnGuard):
     def _check_start(self, what: str, key: ModeKey, x: Array) -> None:
         """Raise `EscapingError` for a start from which both fields lead away, under no input."""
         check_not_escaping(what, self.strip, self.calc(0.0, x, np.zeros(self.nu)).side_fields)
-
-    def exits_at(self, point: GuardPoint) -> Array:
-        """Return -a_1 and a_2, which fall to zero where one of the fields lets go."""
-        first, second = point.side_fields.guard_rates
-        return np.array([-first, second])
-
-    def exit_jacobian_at(self, point: GuardPoint) -> GuardJacobian:
-        """Return the derivatives of the exits; those by time are taken as zero."""
-        (first, first_u), (second, second_u) = point.guard_rate_gradients
-        return GuardJacobian(
-            np.zeros(2), np.vstack([-first, second]), np.vstack([-first_u, second_u])
-        )
 
     def exit_edge(self, name: str) -> Edge:
         """Return the edge behind an exit, or behind another guard of the source."""
@@ -228,6 +233,21 @@ class IntersectionPoint(Point):
     """A point where two guards of one mode meet."""
 
     mode: _IntersectionMode
+
+    @PointProperty
+    def field(self) -> Array:
+        """The field F(a, b); F_00 for a step that is tried off the intersection."""
+        if len(self.fields) < 4:
+            return np.asarray(self.fields[0])
+        a, b = self.nearest_weights
+        shares = np.array([(1 - a) * (1 - b), a * (1 - b), (1 - a) * b, a * b])
+        return np.asarray(shares @ self.fields)
+
+    @PointProperty
+    def guards(self) -> Array:
+        """The values a, 1 - a, b, 1 - b."""
+        a, b = self.nearest_weights
+        return np.array([a, 1.0 - a, b, 1.0 - b])
 
     @PointProperty
     def fields(self) -> Array:
@@ -325,6 +345,8 @@ class _IntersectionMode(GuardMotion):
         second: Strip of the second guard, of the same mode.
     """
 
+    point = IntersectionPoint
+
     def __init__(self, system: Filippov, first: Strip, second: Strip) -> None:
         self.system, self.strips = system, (first, second)
         self.space, self.nu = first.source.space, first.source.nu
@@ -343,7 +365,7 @@ class _IntersectionMode(GuardMotion):
             x: State (n,) on both guards.
             u: Input (nu,).
         """
-        return IntersectionPoint(self, t, x, u)
+        return self.point(self, t, x, u)
 
     def find_partner(self, crossed: Strip, t: float, x: Array, u: Array) -> Strip | None:
         """Return the other guard of the intersection, as the mode behind a guard has it.
@@ -368,19 +390,6 @@ class _IntersectionMode(GuardMotion):
             return None
         strip = self.system.get_strip(crossed.target.key, guards.names[found[0]])
         return strip if strip.has_two_sides else None
-
-    def field_at(self, point: IntersectionPoint) -> Array:
-        """Return F(a, b); F_00 for a step that is tried off the intersection."""
-        if len(point.fields) < 4:
-            return np.asarray(point.fields[0])
-        a, b = point.nearest_weights
-        shares = np.array([(1 - a) * (1 - b), a * (1 - b), (1 - a) * b, a * b])
-        return np.asarray(shares @ point.fields)
-
-    def guards_at(self, point: IntersectionPoint) -> Array:
-        """Return the values a, 1 - a, b, 1 - b."""
-        a, b = point.nearest_weights
-        return np.array([a, 1.0 - a, b, 1.0 - b])
 
     def exit_edge(self, name: str) -> Edge | None:
         """Return the edge along the other guard: in this mode, or in that behind a passed guard."""

@@ -15,6 +15,7 @@ reset, which has no inverse, the field is :math:`D_x R f_1`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -33,6 +34,7 @@ from hybridctl.hybrid.mode import (
     Outgoing,
     Reset,
 )
+from hybridctl.hybrid.model import PointProperty
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.zeno import ZenoPolicy
 from hybridctl.relaxation.guard_motion import GuardMotionSystem, GuardPoint, MotionOnGuard
@@ -123,6 +125,82 @@ class PastZeno(GuardMotionSystem):
         return Edge(Reset(resting.begin_rest))
 
 
+class _RestingPoint(GuardPoint):
+    """A point of a rest on a guard, where fields change dg/dt, not g.
+
+    The rate form is therefore that of dg/dt. Derivatives by time are taken as zero.
+    """
+
+    mode: _RestingMode
+
+    @PointProperty
+    def field(self) -> Array:
+        """The field that stays at rest."""
+        if self.mode.is_plastic:
+            return np.asarray(self.gluing.reset_jacobian @ self.source_point.field)
+        return super().field
+
+    @PointProperty
+    def field_jacobian(self) -> FieldJacobian:
+        """The derivatives of the field; second ones that it contains as differences."""
+        if not self.mode.is_plastic:
+            return super().field_jacobian
+        gluing, t, u = self.mode.strip.gluing, self.t, self.u
+        field, d = self.source_point.field, self.source_point.field_jacobian
+        reset = self.gluing.reset_jacobian
+        by_reset = differentiate_numerically(
+            lambda y: gluing.evaluate(t, y, u).reset_jacobian @ field, self.x
+        )
+        return FieldJacobian(reset @ d.state + by_reset, reset @ d.input)
+
+    @PointProperty
+    def rate_form(self) -> tuple[float, Array]:
+        """Zero, and the gradient (n,) of dg/dt."""
+        t, x, u = self.t, self.x, self.u
+        strip, source = self.mode.strip, self.source_point
+        guard = strip.guard
+        by_field = np.asarray(guard.differentiate(t, x, u)[1] @ source.field_jacobian.state)
+        if strip.gluing.is_affine:
+            return 0.0, by_field
+        by_guard = differentiate_numerically(lambda y: guard.differentiate(t, y, u)[1], x)
+        return 0.0, by_field + source.field @ by_guard
+
+    @PointProperty
+    def rate_form_jacobian(self) -> tuple[Array, Array]:
+        """The derivatives by state and input of the gradient of dg/dt, as differences."""
+        t, x, u, calc = self.t, self.x, self.u, self.mode.calc
+        by_state = differentiate_numerically(lambda y: calc(t, y, u).rate_form[1], x)
+        return by_state, differentiate_numerically(lambda v: calc(t, x, v).rate_form[1], u)
+
+    @PointProperty
+    def guard_rate(self) -> float:
+        """The rate dg/dt under the field of the source."""
+        rate, gradient = self.mode.strip.guard.differentiate(self.t, self.x, self.u)
+        return rate + float(gradient @ self.source_point.field)
+
+    @PointProperty
+    def guard_acceleration(self) -> float:
+        """The second derivative a_1 of the guard under the field of the source."""
+        return float(self.rate_form[1] @ self.source_point.field)
+
+    @PointProperty
+    def outputs(self) -> Mapping[str, Array]:
+        """The guard acceleration -a_1 that the guard must cancel, as a force does."""
+        return {"force": np.array([-self.guard_acceleration])}
+
+    @PointProperty
+    def exits(self) -> Array:
+        """The acceleration -a_1, which falls to zero where the field of the source lets go."""
+        return np.array([-self.guard_acceleration])
+
+    @PointProperty
+    def exit_jacobian(self) -> GuardJacobian:
+        """The derivatives of the exit; that by time is taken as zero."""
+        d = self.source_point.field_jacobian
+        by_x, by_u = self.differentiate_guard_rate(self.source_point.field, (d.state, d.input))
+        return GuardJacobian(np.zeros(1), -by_x[None], -by_u[None])
+
+
 class _RestingMode(MotionOnGuard):
     """Rest on a guard, which ends at the exit `released`, or where another guard fires.
 
@@ -132,12 +210,17 @@ class _RestingMode(MotionOnGuard):
     """
 
     exit_names = PastZeno.exit_names
+    point = _RestingPoint
 
     def __init__(self, key: ModeKey, strip: Strip) -> None:
         super().__init__(key, strip)
         names = (strip.guard.name, f"rate of {strip.guard.name}")
         tolerances = np.full(2, _CONSTRAINT_TOLERANCE)
         self.held = Held(names, self._compute_residuals, tolerances, ("", "1/s"))
+
+    def calc(self, t: float, x: Array, u: Array) -> _RestingPoint:
+        """Return the rest at a point, for a state (n,) on the guard and an input (nu,)."""
+        return self.point(self, t, x, u)
 
     @property
     def is_plastic(self) -> bool:
@@ -157,7 +240,7 @@ class _RestingMode(MotionOnGuard):
         """
         x = self.project_state(x)
         point = self.calc(t, x, u)
-        first = _compute_guard_acceleration(point)
+        first = point.guard_acceleration
         second = np.inf if self.is_plastic else point.side_fields.guard_rates[1]
         pushes_back = self.strip.has_two_sides and second > 0.0
         if not first < 0.0 or not (self.strip.can_hold_auxiliary or pushes_back):
@@ -167,47 +250,6 @@ class _RestingMode(MotionOnGuard):
                 f"it from both sides: its second derivatives are {first:.6g} and {second:.6g}"
             )
         return Jump(x, self.key)
-
-    def field_at(self, point: GuardPoint) -> Array:
-        """Return the field that stays at rest."""
-        if self.is_plastic:
-            return np.asarray(point.gluing.reset_jacobian @ point.source_point.field)
-        return super().field_at(point)
-
-    def field_jacobian_at(self, point: GuardPoint) -> FieldJacobian:
-        """Return the derivatives of the field; second ones that it contains as differences."""
-        if not self.is_plastic:
-            return super().field_jacobian_at(point)
-        gluing, t, u = self.strip.gluing, point.t, point.u
-        field, d = point.source_point.field, point.source_point.field_jacobian
-        reset = point.gluing.reset_jacobian
-        by_reset = differentiate_numerically(
-            lambda y: gluing.evaluate(t, y, u).reset_jacobian @ field, point.x
-        )
-        return FieldJacobian(reset @ d.state + by_reset, reset @ d.input)
-
-    def rate_form_at(self, point: GuardPoint) -> tuple[float, Array]:
-        """Return zero, and the gradient (n,) of dg/dt: fields change dg/dt, not g, at rest.
-
-        Derivatives by time are taken as zero.
-        """
-        t, x, u = point.t, point.x, point.u
-        guard, source = self.strip.guard, point.source_point
-        by_field = np.asarray(guard.differentiate(t, x, u)[1] @ source.field_jacobian.state)
-        if self.strip.gluing.is_affine:
-            return 0.0, by_field
-        by_guard = differentiate_numerically(lambda y: guard.differentiate(t, y, u)[1], x)
-        return 0.0, by_field + source.field @ by_guard
-
-    def rate_form_jacobian_at(self, point: GuardPoint) -> tuple[Array, Array]:
-        """Return the derivatives by state and input of the gradient of dg/dt, as differences."""
-        t, x, u = point.t, point.x, point.u
-        by_state = differentiate_numerically(lambda y: self.calc(t, y, u).rate_form[1], x)
-        return by_state, differentiate_numerically(lambda v: self.calc(t, x, v).rate_form[1], u)
-
-    def outputs_at(self, point: GuardPoint) -> dict[str, Array]:
-        """Return the guard acceleration -a_1 that the guard must cancel, as a force does."""
-        return {"force": np.array([-_compute_guard_acceleration(point)])}
 
     def project_state(self, x: Array) -> Array:
         """Return the state (n,) on the guard at rest, moved along what the reset changes.
@@ -223,34 +265,14 @@ class _RestingMode(MotionOnGuard):
         rate = float(gradient @ direction)
         if rate == 0.0:
             return point.x  # the reset leaves the guard's rate alone
-        return point.x - direction * (self._compute_guard_rate(point) / rate)
-
-    def exits_at(self, point: GuardPoint) -> Array:
-        """Return -a_1, which falls to zero where the field of the mode lets go."""
-        return np.array([-_compute_guard_acceleration(point)])
-
-    def exit_jacobian_at(self, point: GuardPoint) -> GuardJacobian:
-        """Return the derivatives of the exit; that by time is taken as zero."""
-        d = point.source_point.field_jacobian
-        by_x, by_u = point.differentiate_guard_rate(point.source_point.field, (d.state, d.input))
-        return GuardJacobian(np.zeros(1), -by_x[None], -by_u[None])
+        return point.x - direction * (point.guard_rate / rate)
 
     def exit_edge(self, name: str) -> Edge:
         """Return the edge out of the rest into the mode; another guard then leads on from there."""
         return Edge(Reset.identity(), self.strip.source.key)
 
-    def _compute_guard_rate(self, point: GuardPoint) -> float:
-        """Return the rate dg/dt under the field of the mode."""
-        rate, gradient = self.strip.guard.differentiate(point.t, point.x, point.u)
-        return rate + float(gradient @ point.source_point.field)
-
     def _compute_residuals(self, x: Array) -> Array:
         """Return guard and guard rate (2,) of a state at t = 0, under no input."""
         point = self.calc(0.0, x, np.zeros(self.nu))
         guard = self.strip.guard.evaluate(0.0, x, point.u)
-        return np.array([guard, self._compute_guard_rate(point)])
-
-
-def _compute_guard_acceleration(point: GuardPoint) -> float:
-    """Return the second derivative a_1 of the guard under the field of the mode."""
-    return float(point.rate_form[1] @ point.source_point.field)
+        return np.array([guard, point.guard_rate])

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -58,6 +58,8 @@ ResetFunction = Callable[[ModeKey, tuple[str, ...], float, Array, Array], Array]
 class ParameterPoint:
     """A point of a mode with the derivatives by parameters there, evaluated when first needed.
 
+    Each model has its own class of points, which implements `field` and `guards`.
+
     Args:
         model: The derivatives.
         at: The point.
@@ -68,17 +70,22 @@ class ParameterPoint:
 
     @PointProperty
     def field(self) -> Array:
-        """Return the derivative D_p f (ndx, np) of the field."""
-        return self.model.field_at(self)
+        """The derivative D_p f (ndx, np) of the field."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement field")
 
     @PointProperty
     def guards(self) -> Array:
-        """Return the derivative D_p g (n, np) of the guards."""
-        return self.model.guards_at(self)
+        """The derivative D_p g (n, np) of the guards, in the order of the mode."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement guards")
 
 
 class ParameterModel(ABC):
     """Derivatives of a hybrid system by np named parameters, at points of its modes.
+
+    A subclass sets `point` and implements `differentiate_reset`.
+
+    Attributes:
+        point: The class of its points.
 
     Args:
         names: Names of the parameters.
@@ -89,6 +96,8 @@ class ParameterModel(ABC):
         InputError: There is no name, or two are equal.
     """
 
+    point: ClassVar[type[ParameterPoint]]
+
     def __init__(self, names: Sequence[str], moves_borders: bool = True) -> None:
         self.names, self.moves_borders = tuple(names), moves_borders
         if not self.names or len(set(self.names)) != len(self.names):
@@ -96,18 +105,12 @@ class ParameterModel(ABC):
 
     def calc(self, at: Point) -> ParameterPoint:
         """Return the derivatives at a point of a mode of the system."""
-        return ParameterPoint(self, at)
+        return self.point(self, at)
 
     @abstractmethod
-    def field_at(self, point: Any) -> Array:
-        """Return the derivative D_p f (ndx, np) of the field at a point of `calc`."""
-
-    @abstractmethod
-    def guards_at(self, point: Any) -> Array:
-        """Return the derivative D_p g (n, np) of the guards, in the order of the mode."""
-
-    @abstractmethod
-    def reset_at(self, key: ModeKey, fired: tuple[str, ...], at: JumpPoint) -> Array | None:
+    def differentiate_reset(
+        self, key: ModeKey, fired: tuple[str, ...], at: JumpPoint
+    ) -> Array | None:
         """Return the derivative D_p R of a reset.
 
         Args:
@@ -118,6 +121,22 @@ class ParameterModel(ABC):
         Returns:
             The derivative (ndx+, np). None if the reset does not depend on the parameters.
         """
+
+
+class _GivenDerivatives(ParameterPoint):
+    """Derivatives at a point as functions return them."""
+
+    model: ParameterDerivatives
+
+    @PointProperty
+    def field(self) -> Array:
+        at = self.at
+        return self.model.field(at.mode.key, at.t, at.x, at.u)
+
+    @PointProperty
+    def guards(self) -> Array:
+        at = self.at
+        return self.model.guards(at.mode.key, at.t, at.x, at.u)
 
 
 class ParameterDerivatives(ParameterModel):
@@ -132,6 +151,8 @@ class ParameterDerivatives(ParameterModel):
         moves_borders: See `ParameterModel`.
     """
 
+    point = _GivenDerivatives
+
     def __init__(
         self,
         names: Sequence[str],
@@ -143,17 +164,9 @@ class ParameterDerivatives(ParameterModel):
         super().__init__(names, moves_borders)
         self.field, self.guards, self.reset = field, guards, reset
 
-    def field_at(self, point: ParameterPoint) -> Array:
-        """Return the derivative D_p f (ndx, np) of the field."""
-        at = point.at
-        return self.field(at.mode.key, at.t, at.x, at.u)
-
-    def guards_at(self, point: ParameterPoint) -> Array:
-        """Return the derivative D_p g (n, np) of the guards."""
-        at = point.at
-        return self.guards(at.mode.key, at.t, at.x, at.u)
-
-    def reset_at(self, key: ModeKey, fired: tuple[str, ...], at: JumpPoint) -> Array | None:
+    def differentiate_reset(
+        self, key: ModeKey, fired: tuple[str, ...], at: JumpPoint
+    ) -> Array | None:
         """Return the derivative D_p R of a reset; see `ParameterModel`.
 
         Args:
@@ -219,7 +232,20 @@ class SystemParameters(ParameterModel):
         Returns:
             The derivative (ndx+, np). None if the reset does not depend on the parameters.
         """
-        return self.reset_at(key, fired, JumpPoint(t, x, u))
+        return self.differentiate_reset(key, fired, JumpPoint(t, x, u))
+
+
+class _OffsetDerivatives(ParameterPoint):
+    """Derivatives by offsets of guards: 1 for a guard by its own offset, and else 0."""
+
+    @PointProperty
+    def field(self) -> Array:
+        return np.zeros((self.at.mode.space.ndx, len(self.model.names)))
+
+    @PointProperty
+    def guards(self) -> Array:
+        names = self.at.mode.guard_names
+        return np.array([[float(name == own) for own in self.model.names] for name in names])
 
 
 class GuardOffsets(ParameterModel):
@@ -229,19 +255,12 @@ class GuardOffsets(ParameterModel):
         names: Names of the guards.
     """
 
+    point = _OffsetDerivatives
+
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__(names, moves_borders=False)
 
-    def field_at(self, point: ParameterPoint) -> Array:
-        """Return zeros (ndx, np)."""
-        return np.zeros((point.at.mode.space.ndx, len(self.names)))
-
-    def guards_at(self, point: ParameterPoint) -> Array:
-        """Return the derivative (n, np): 1 for a guard by its own offset."""
-        names = point.at.mode.guard_names
-        return np.array([[float(name == own) for own in self.names] for name in names])
-
-    def reset_at(self, key: ModeKey, fired: tuple[str, ...], at: JumpPoint) -> None:
+    def differentiate_reset(self, key: ModeKey, fired: tuple[str, ...], at: JumpPoint) -> None:
         """Return None: resets do not depend on offsets.
 
         Args:
@@ -290,7 +309,7 @@ class _SystemWithFixedInputs(MappedSystem):
         """
         if u is None:
             u = np.zeros(self.mode(super().consistent_mode(x)).nu)
-        inner = self._fixed.input(check_array("u", u, (None,)))
+        inner = self._fixed.append_values(check_array("u", u, (None,)))
         return super().consistent_mode(x, inner)
 
     def pushed(self, wrench: object) -> HybridSystem:
@@ -323,10 +342,31 @@ class _SystemWithFixedInputs(MappedSystem):
         return fixed
 
 
+class _PointWithFixedInputs(MappedPoint):
+    """A point of a mode whose last inputs are fixed: derivatives are by those that are left."""
+
+    @PointProperty
+    def field_jacobian(self) -> FieldJacobian:
+        d = self.inner.field_jacobian
+        return d._replace(input=d.input[:, : len(self.u)])
+
+    @PointProperty
+    def free_input(self) -> Array:
+        return self.inner.free_input[:, : len(self.u)]
+
+    @PointProperty
+    def guard_jacobian(self) -> GuardJacobian:
+        return _cut_inputs(self.inner.guard_jacobian, len(self.u))
+
+    def guard_row(self, i: int) -> GuardJacobian:
+        return _cut_inputs(self.inner.guard_row(i), len(self.u))
+
+
 class ModeWithFixedInputs(MappedMode):
     """A mode whose last inputs are fixed at values."""
 
     change: FixedInputs
+    point = _PointWithFixedInputs
 
     def __init__(self, inner: ModeModel, change: FixedInputs) -> None:
         super().__init__(inner, change)
@@ -337,23 +377,6 @@ class ModeWithFixedInputs(MappedMode):
         """The compiled steps of the inner mode, in which the inputs are fixed too."""
         steps = self.inner.compiled_steps
         return None if steps is None else _FixedInputSteps(steps, self.change)
-
-    def field_jacobian_at(self, point: MappedPoint) -> FieldJacobian:
-        """Return the derivatives of the field by the state and by the inputs that are left."""
-        d = point.inner.field_jacobian
-        return d._replace(input=d.input[:, : len(point.u)])
-
-    def free_input_at(self, point: MappedPoint) -> Array:
-        """Return what the inputs that are left do if nothing is constrained (ndx, nu)."""
-        return point.inner.free_input[:, : len(point.u)]
-
-    def guard_jacobian_at(self, point: MappedPoint) -> GuardJacobian:
-        """Return the derivatives of all guards by the inputs that are left."""
-        return _cut_inputs(point.inner.guard_jacobian, len(point.u))
-
-    def guard_row_at(self, i: int, point: MappedPoint) -> GuardJacobian:
-        """Return the derivatives of guard i by the inputs that are left."""
-        return _cut_inputs(point.inner.guard_row(i), len(point.u))
 
 
 @dataclass(frozen=True, eq=False)
@@ -367,7 +390,7 @@ class FixedInputs(Change):
     values: Array
     mode_class = ModeWithFixedInputs
 
-    def input(self, u: Array) -> Array:
+    def append_values(self, u: Array) -> Array:
         """Return the inner input (u, values)."""
         return np.concatenate((u, self.values))
 
@@ -379,7 +402,7 @@ class FixedInputs(Change):
             x: State (nx,).
             u: Input that is left (nu,).
         """
-        return t, x, self.input(u)
+        return t, x, self.append_values(u)
 
     def map_reset_jacobian(self, inner: ResetJacobian, at: JumpPoint) -> ResetJacobian:
         """Return the derivatives of a reset by state and inputs that are left."""
@@ -413,7 +436,7 @@ class _FixedInputSteps(MappedSteps):
         """Return the inner step under a constant input; None for other laws."""
         if not isinstance(law, HeldInput):
             return None
-        step = self.inner.step(ahead, HeldInput(self.change.input(law.value)))
+        step = self.inner.step(ahead, HeldInput(self.change.append_values(law.value)))
         return step and step._replace(inputs=step.inputs[:, : -len(self.change.values)])
 
     def transition(
@@ -429,7 +452,7 @@ class _FixedInputSteps(MappedSteps):
         if noise is not None:
             none = np.zeros((len(self.change.values),) * 2)
             noise = noise._replace(through_input=block_diag(noise.through_input, none))
-        return self.inner.transition(ahead, self.change.input(u), noise)
+        return self.inner.transition(ahead, self.change.append_values(u), noise)
 
     def jump_terms(self, i: int, reset: ResetModel, at: JumpPoint, du: Array) -> JumpTerms | None:
         """Return the terms of a jump with derivatives by the inputs that are left.
@@ -459,10 +482,25 @@ class _FixedInputSteps(MappedSteps):
         return isinstance(reset, MappedReset) and reset.change is self.change
 
 
+class _FixedInputPoint(ParameterPoint):
+    """Derivatives by fixed inputs at an inner point, of which they are inputs."""
+
+    model: _FixedInputDerivatives
+
+    @PointProperty
+    def field(self) -> Array:
+        return self.model.take_last(self.at.field_jacobian.input)
+
+    @PointProperty
+    def guards(self) -> Array:
+        return self.model.take_last(self.at.guard_jacobian.input)
+
+
 class _FixedInputDerivatives(SystemParameters):
     """Derivatives of a system by its fixed inputs, evaluated at the inner points."""
 
     system: MappedSystem
+    point = _FixedInputPoint
 
     def __init__(self, system: MappedSystem, fixed: FixedInputs, names: Sequence[str]) -> None:
         super().__init__(system, names)
@@ -473,15 +511,9 @@ class _FixedInputDerivatives(SystemParameters):
         if not (isinstance(at, MappedPoint) and at.mode.change is self.fixed):
             at = self.system.mode(at.mode.key).calc(at.t, at.x, at.u)
         assert isinstance(at, MappedPoint)
-        return ParameterPoint(self, at.inner)
+        return self.point(self, at.inner)
 
-    def field_at(self, point: ParameterPoint) -> Array:
-        return self._take_last(point.at.field_jacobian.input)
-
-    def guards_at(self, point: ParameterPoint) -> Array:
-        return self._take_last(point.at.guard_jacobian.input)
-
-    def reset_at(self, key: ModeKey, fired: tuple[str, ...], at: JumpPoint) -> Array:
+    def differentiate_reset(self, key: ModeKey, fired: tuple[str, ...], at: JumpPoint) -> Array:
         """Return the derivative of a reset; see `ParameterModel`.
 
         Raises:
@@ -490,9 +522,10 @@ class _FixedInputDerivatives(SystemParameters):
         edge = self.system.inner.outgoing(key).edge(fired)
         if edge is None or not edge.reset.differentiable:
             raise SystemDefinitionError(f"the reset of {fired} of mode {key!r} has no Jacobian")
-        return self._take_last(edge.reset.calc_diff(self.fixed.to_inner_jump(at)).input)
+        return self.take_last(edge.reset.calc_diff(self.fixed.to_inner_jump(at)).input)
 
-    def _take_last(self, by_input: Array) -> Array:
+    def take_last(self, by_input: Array) -> Array:
+        """Return the columns (..., k) of the fixed inputs, of derivatives by all inner inputs."""
         return by_input[:, by_input.shape[1] - len(self.fixed.values) :]
 
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -305,14 +304,44 @@ class _AugmentedSpace:
 
 
 class _AugmentedPoint(MappedPoint):
-    """A point in (x, p), with derivatives by p."""
+    """A point in (x, p): the inner derivatives, with those by p appended."""
+
+    mode: _AugmentedMode
 
     @PointProperty
     def by_parameters(self) -> ParameterPoint:
-        """Return the derivatives by parameters at the inner point."""
-        change = self.mode.change
-        assert isinstance(change, _Augmentation)
-        return change.derivatives.calc(self.inner)
+        """The derivatives by parameters at the inner point."""
+        return self.mode.change.derivatives.calc(self.inner)
+
+    @PointProperty
+    def field(self) -> Array:
+        return np.concatenate((self.inner.field, np.zeros(self.mode.change.n)))
+
+    @PointProperty
+    def field_jacobian(self) -> FieldJacobian:
+        d, by_p, c = self.inner.field_jacobian, self.by_parameters.field, self.mode.change
+        d_x = c.append(d.state, c.check_shape("the field", by_p, len(d.state)))
+        p_rows = np.zeros((c.n, d_x.shape[1]))
+        p_input = np.zeros((c.n, d.input.shape[1]))
+        return FieldJacobian(np.vstack((d_x, p_rows)), np.vstack((d.input, p_input)))
+
+    @PointProperty
+    def free_input(self) -> Array:
+        inner = self.inner.free_input
+        return np.vstack((inner, np.zeros((self.mode.change.n, inner.shape[1]))))
+
+    @PointProperty
+    def guard_jacobian(self) -> GuardJacobian:
+        return self._append_parameters(self.inner.guard_jacobian, slice(None))
+
+    def guard_row(self, i: int) -> GuardJacobian:
+        return self._append_parameters(self.inner.guard_row(i), i)
+
+    def _append_parameters(self, inner: GuardJacobian, rows: int | slice) -> GuardJacobian:
+        """Return inner derivatives of some guards with those by the parameters appended."""
+        by_p, c = self.by_parameters.guards, self.mode.change
+        by_p = c.check_shape("the guards", by_p, len(self.mode.guard_names))
+        return inner._replace(state=c.append(inner.state, by_p[rows]))
 
 
 class _AugmentedMode(MappedMode):
@@ -329,44 +358,10 @@ class _AugmentedMode(MappedMode):
         if inner.project is not None:
             self.project = partial(self._project, inner.project)
 
-    def field_at(self, point: MappedPoint) -> Array:
-        return np.concatenate((point.inner.field, np.zeros(self.change.n)))
-
-    def field_jacobian_at(self, point: Any) -> FieldJacobian:
-        d, by_p, c = point.inner.field_jacobian, point.by_parameters.field, self.change
-        d_x = c.append(d.state, c.check_shape("the field", by_p, len(d.state)))
-        p_rows = np.zeros((c.n, d_x.shape[1]))
-        p_input = np.zeros((c.n, d.input.shape[1]))
-        return FieldJacobian(np.vstack((d_x, p_rows)), np.vstack((d.input, p_input)))
-
-    def free_input_at(self, point: MappedPoint) -> Array:
-        inner = point.inner.free_input
-        return np.vstack((inner, np.zeros((self.change.n, inner.shape[1]))))
-
-    def guard_jacobian_at(self, point: Any) -> GuardJacobian:
-        return self._append_parameters(point.inner.guard_jacobian, point, slice(None))
-
-    def guard_row_at(self, i: int, point: Any) -> GuardJacobian:
-        return self._append_parameters(point.inner.guard_row(i), point, i)
-
-    def _append_parameters(
-        self, inner: GuardJacobian, point: Any, rows: int | slice
-    ) -> GuardJacobian:
-        """Return derivatives of some guards with those by the parameters appended.
-
-        Args:
-            inner: Derivatives of the inner guards.
-            point: The point.
-            rows: Which guards these are.
-        """
-        by_p, c = point.by_parameters.guards, self.change
-        by_p = c.check_shape("the guards", by_p, len(self.guard_names))
-        return inner._replace(state=c.append(inner.state, by_p[rows]))
-
     # Methods with partial arguments, not closures, so that modes can be pickled.
 
     def _project(self, project: Callable[[Array], Array], x: Array) -> Array:
-        return self.change.to_outer_state(project(self.change.state(x)), x)
+        return self.change.to_outer_state(project(self.change.remove_parameters(x)), x)
 
     def _augment_held(self, inner: Held) -> Held:
         """Return the constraint of the inner mode in (x, p)."""
@@ -379,15 +374,15 @@ class _AugmentedMode(MappedMode):
         )
 
     def _compute_residuals(self, residuals: Callable[[Array], Array], x: Array) -> Array:
-        return residuals(self.change.state(x))
+        return residuals(self.change.remove_parameters(x))
 
     def _differentiate_residuals(self, jacobian: Callable[[Array], Array], x: Array) -> Array:
-        return self.change.append(jacobian(self.change.state(x)))
+        return self.change.append(jacobian(self.change.remove_parameters(x)))
 
     def _refuse(
         self, refuse: Callable[[str, ModeKey, Array], None], what: str, key: ModeKey, x: Array
     ) -> None:
-        refuse(what, key, self.change.state(x))
+        refuse(what, key, self.change.remove_parameters(x))
 
 
 @dataclass(frozen=True, eq=False)
@@ -409,17 +404,17 @@ class _Augmentation(Change):
     def n(self) -> int:
         return len(self.derivatives.names)
 
-    def state(self, x: Array) -> Array:
+    def remove_parameters(self, x: Array) -> Array:
         return x[: -self.n]
 
     def to_inner(self, t: float, x: Array, u: Array) -> tuple[float, Array, Array]:
-        return t, self.state(x), u
+        return t, self.remove_parameters(x), u
 
     def to_outer_state(self, inner: Array, x: Array) -> Array:
         return np.concatenate((inner, x[-self.n :]))
 
     def map_reset_jacobian(self, inner: ResetJacobian, at: JumpPoint) -> ResetJacobian:
-        by_p = self.derivatives.reset_at(self.key, self.fired, self.to_inner_jump(at))
+        by_p = self.derivatives.differentiate_reset(self.key, self.fired, self.to_inner_jump(at))
         if by_p is None:
             return self._augment_reset(inner)
         return self._augment_reset(inner, self.check_shape("a reset", by_p, len(inner.time)))

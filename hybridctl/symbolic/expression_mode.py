@@ -19,6 +19,7 @@ from hybridctl.hybrid.model import (
     JumpPoint,
     ModeKey,
     Point,
+    PointProperty,
     ResetModel,
 )
 from hybridctl.symbolic.compiled_function import CompiledFunction
@@ -173,6 +174,38 @@ class ExpressionFunction:
         return [a.copy() for a in self._function((t,), x, u)]
 
 
+class ExpressionPoint(Point):
+    """A point of a mode of expressions, with what its compiled functions return there."""
+
+    mode: ExpressionMode
+
+    @PointProperty
+    def field(self) -> Array:
+        """The vector field (nx,)."""
+        return self.mode.field(self.t, self.x, self.u)
+
+    @PointProperty
+    def guards(self) -> Array:
+        """The guards (n,)."""
+        return self.mode.guards(self.t, self.x, self.u)
+
+    @PointProperty
+    def field_jacobian(self) -> FieldJacobian:
+        """The derivatives of the field."""
+        return FieldJacobian(*self.mode._field_jacobian(self.t, self.x, self.u))
+
+    @PointProperty
+    def guard_jacobian(self) -> GuardJacobian:
+        """The derivatives of the guards."""
+        return GuardJacobian(*self.mode._guard_jacobian(self.t, self.x, self.u))
+
+    @PointProperty
+    def outputs(self) -> Mapping[str, Array]:
+        """The outputs by their names."""
+        outputs = self.mode._outputs(self.t, self.x, self.u)
+        return dict(zip(self.mode._output_names, outputs, strict=True))
+
+
 class ExpressionMode(CompiledMode):
     """A mode of expressions in a vector space.
 
@@ -189,6 +222,8 @@ class ExpressionMode(CompiledMode):
     Raises:
         SystemDefinitionError: An expression has the wrong size or undeclared symbols.
     """
+
+    point = ExpressionPoint
 
     def __init__(
         self,
@@ -221,10 +256,6 @@ class ExpressionMode(CompiledMode):
         """Return a function that `CompiledMode.build_function` describes."""
         return build_function(name, self._motion, None)
 
-    def field_at(self, point: Point) -> Array:
-        """Return the vector field (nx,) at a point."""
-        return self.field(point.t, point.x, point.u)
-
     def field(self, t: float, x: Array, u: Array) -> Array:
         """Return the vector field (nx,), without the point that `ModeModel` makes for it.
 
@@ -235,10 +266,6 @@ class ExpressionMode(CompiledMode):
         """
         return self._field(t, x, u)[0]
 
-    def guards_at(self, point: Point) -> Array:
-        """Return the guards (n,) at a point."""
-        return self.guards(point.t, point.x, point.u)
-
     def guards(self, t: float, x: Array, u: Array) -> Array:
         """Return the guards (n,), without the point that `ModeModel` makes for them.
 
@@ -248,19 +275,6 @@ class ExpressionMode(CompiledMode):
             u: Input (nu,).
         """
         return self._guards(t, x, u)[0]
-
-    def field_jacobian_at(self, point: Point) -> FieldJacobian:
-        """Return the derivatives of the field at a point."""
-        return FieldJacobian(*self._field_jacobian(point.t, point.x, point.u))
-
-    def guard_jacobian_at(self, point: Point) -> GuardJacobian:
-        """Return the derivatives of the guards at a point."""
-        return GuardJacobian(*self._guard_jacobian(point.t, point.x, point.u))
-
-    def outputs_at(self, point: Point) -> Mapping[str, Array]:
-        """Return the outputs at a point by their names."""
-        outputs = self._outputs(point.t, point.x, point.u)
-        return dict(zip(self._output_names, outputs, strict=True))
 
     def compile_reset(self, guard: int, reset: ResetModel, expression: Function) -> None:
         """Add the compiled reset of a guard, if guards and reset have a scalar form.

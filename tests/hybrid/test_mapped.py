@@ -238,12 +238,6 @@ MODE: dict[str, tuple[Callable, Callable]] = {
     "guards": called("guards", Wrapped.of_guards),
     "outputs": called("outputs", plain),
 }
-COMPUTED = {
-    "field_at", "guards_at", "field_jacobian_at", "guard_jacobian_at", "guard_at", "guard_row_at",
-    "free_input_at", "outputs_at", "select_at", "pace_at",
-}  # fmt: skip
-"""Methods of modes that points call."""
-NO_ATTRIBUTE = {"point", *COMPUTED}
 POINT: dict[str, tuple[Callable, Callable]] = {
     "field": asked("field", Wrapped.of_rates),
     "guards": asked("guards", Wrapped.of_guards),
@@ -281,7 +275,6 @@ RESET: dict[str, tuple[Callable, Callable]] = {
     "at_once": (lambda s: s.reset.at_once, plain),
     "calc": (jump, Wrapped.of_jump),
     "calc_diff": (lambda s: s.reset.calc_diff(jump_point(s)), Wrapped.of_reset),
-    "jacobian": (lambda s: s.reset.jacobian(*s.at), Wrapped.of_reset),
     "border_at": (
         lambda s: (
             s.after and s.reset.border_at(jump_point(s), s.after, np.where(s.sees, 0.9, 1.0) * s.u)
@@ -324,7 +317,7 @@ def both_sides(k, w):
 @pytest.mark.parametrize(
     ("told", "kind"),
     [
-        (MODE.keys() | NO_ATTRIBUTE, ModeModel),
+        (MODE.keys() | {"point", "guard_row_at"}, ModeModel),
         (POINT.keys() | {"mode"}, Point),
         (STEPS.keys() | OF_RESETS, CompiledSteps),
         (RESET.keys(), ResetModel),
@@ -375,7 +368,7 @@ def check_edge(w, inner, outer, expected, found, what):
     assert found.target == expected.target, what
     inner.reset, outer.reset = expected.reset, found.reset
     for name, (ask, seen) in RESET.items():
-        if expected.reset.differentiable or name not in ("calc_diff", "jacobian"):
+        if expected.reset.differentiable or name != "calc_diff":
             told = ask(inner)
             if name == "border_at" and inner.after is not None:
                 assert told is not None, "the kind says that there is a border"

@@ -5,21 +5,27 @@ import pytest
 from hybrid.samples import GRAVITY, ball
 
 import hybridctl as hc
-from hybridctl.hybrid.mode import ModeModel
+from hybridctl.hybrid.model import ModeModel, Point, PointProperty
 
 BOUNCE = hc.Reset(lambda t, x, u: np.array([x[0], -x[1]]))
+
+
+class FallingPoint(Point):
+    """A point of a ball."""
+
+    @PointProperty
+    def field(self):
+        return np.array([self.x[1], -GRAVITY])
+
+    @PointProperty
+    def guards(self):
+        return self.x[:1] - 1.0
 
 
 class Falling(ModeModel):
     """A ball with a guard of its own, 1 m above the floor."""
 
-    key, space, guard_names = "air", hc.VectorSpace(2), ("shelf",)
-
-    def field_at(self, point):
-        return np.array([point.x[1], -GRAVITY])
-
-    def guards_at(self, point):
-        return point.x[:1] - 1.0
+    key, space, guard_names, point = "air", hc.VectorSpace(2), ("shelf",), FallingPoint
 
 
 def below(name, height):

@@ -6,6 +6,7 @@ from differences import assert_derivative
 from legged.machine import URDF, machine, state
 
 from hybridctl.base.errors import InputError, UnknownNameError
+from hybridctl.hybrid.model import JumpPoint
 from hybridctl.legged.kinematics import Foot, LegKinematics
 from hybridctl.legged.measurements import angles_measurement, ground_measurement
 from hybridctl.legged.system import Touch, lifts, touches
@@ -24,7 +25,7 @@ def test_touchdown_starts_a_foot_with_exact_derivatives():
     x, u = state(base, BEFORE, np.random.default_rng(0))
     way = edge(system, BEFORE, touches(LEFT))
     before, after = base.space(BEFORE), base.space(AFTER)
-    end, found = way.reset(0.0, x, u).state, way.reset.jacobian(0.0, x, u)
+    end, found = way.reset(0.0, x, u).state, way.reset.calc_diff(JumpPoint(0.0, x, u))
     assert way.target == AFTER
     assert_derivative(
         lambda e: after.difference(end, way.reset(0.0, before.integrate(x, e), u).state),
@@ -39,8 +40,8 @@ def test_lift_off_drops_what_touchdown_has_started():
     end = edge(system, BEFORE, touches(LEFT)).reset(0.0, x, u).state
     lift = edge(system, AFTER, lifts(LEFT))
     np.testing.assert_array_equal(lift.reset(0.0, end, u).state, x)
-    both = lift.reset.jacobian(0.0, end, u).state
-    first = edge(system, BEFORE, touches(LEFT)).reset.jacobian(0.0, x, u).state
+    both = lift.reset.calc_diff(JumpPoint(0.0, end, u)).state
+    first = edge(system, BEFORE, touches(LEFT)).reset.calc_diff(JumpPoint(0.0, x, u)).state
     np.testing.assert_allclose(both @ first, np.eye(len(both)), atol=1e-15)
     assert lift.target == BEFORE
 
@@ -49,7 +50,7 @@ def test_the_noise_of_touchdown_is_that_of_the_angles_and_of_the_pose():
     base, system = machine()
     x, u = state(base, BEFORE, np.random.default_rng(2))
     way = edge(system, BEFORE, touches(LEFT))
-    by_input = way.reset.jacobian(0.0, x, u).input
+    by_input = way.reset.calc_diff(JumpPoint(0.0, x, u)).input
     angles = by_input[:, base.angle_columns]
     pose = np.zeros(base.space(AFTER).ndx)
     place = base.places(AFTER)[0]

@@ -9,6 +9,7 @@ import numpy as np
 from scipy.integrate import solve_ivp
 
 import hybridctl as hc
+from hybridctl.hybrid.model import JumpPoint
 
 
 def saltation(system, event):
@@ -17,7 +18,7 @@ def saltation(system, event):
     before, after = system.mode(event.mode_before), system.mode(event.mode_after)
     outgoing = system.outgoing(event.mode_before)
     t, x, u = event.time, event.state_before, event.input_before
-    reset = outgoing.edge(event.guards).reset.jacobian(t, x, u).state
+    reset = outgoing.edge(event.guards).reset.calc_diff(JumpPoint(t, x, u)).state
     row = outgoing.guards.names.index(guard)
     gradient = outgoing.guards.jacobian(t, x, u).state[row]
     f_before = before.field(t, x, u)

@@ -7,7 +7,7 @@ from hybridctl.robots import rrr_door
 
 import hybridctl as hc
 from hybridctl.base.errors import InputError, UnknownNameError
-from hybridctl.hybrid.model import Pace
+from hybridctl.hybrid.model import JumpPoint, Pace
 from hybridctl.mechanics import Contact, Plane, Robot, closed_contacts, contact_system
 from mechanics.models import PAIR, SLOPE
 
@@ -54,7 +54,7 @@ def test_field_guards_and_resets_have_exact_jacobians(name, key):
             lambda z, reset=reset, after=after: space.difference(
                 after, reset(0.0, space.integrate(x, z), u).state
             ),
-            reset.jacobian(0.0, x, u).state,
+            reset.calc_diff(JumpPoint(0.0, x, u)).state,
         )
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import hybridctl as hc
 from hybridctl.base import errors
+from hybridctl.hybrid.model import JumpPoint
 
 LEFT, RIGHT = "left closes", "right closes"
 ONLY_LEFT, ONLY_RIGHT = ("closed", "open"), ("open", "closed")
@@ -431,7 +432,7 @@ def test_impacts_have_the_derivatives_of_differences(p, key, fired):
     x = biped.touchdown(p)[1] + np.array([0.01, 0.0, 0.02, 0.1, 0.0, 0.05])
     if key != AIR:
         x = landing(biped.rigid(p), AIR, (LEFT if key == ONLY_LEFT else RIGHT,), x).state
-    jacobian = reset.jacobian(0.0, x, NO_INPUT)
+    jacobian = reset.calc_diff(JumpPoint(0.0, x, NO_INPUT))
     assert_derivative(lambda d: reset(0.0, x + d, NO_INPUT).state, jacobian.state)
     assert jacobian.time.shape == (6,)
     assert jacobian.input.shape == (6, 0)
@@ -443,7 +444,7 @@ def test_an_impact_of_both_feet_puts_them_on_the_ground(p):
     system = biped.rigid(p)
     reset = system.outgoing(AIR).edge((LEFT, RIGHT)).reset
     x = biped.touchdown(p)[1] + np.array([0.0, 0.0, 0.0, 0.1, 0.0, 0.05])
-    jacobian, h = reset.jacobian(0.0, x, NO_INPUT).state, 1e-4
+    jacobian, h = reset.calc_diff(JumpPoint(0.0, x, NO_INPUT)).state, 1e-4
     before = reset(0.0, x, NO_INPUT).state
 
     def slope(step):

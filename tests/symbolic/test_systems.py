@@ -76,7 +76,7 @@ def test_a_compiled_jump_has_the_terms_of_fields_guards_and_resets(kind):
     assert down.mode.find_compiled_reset(1, reset) is None
     assert after.mode.find_compiled_reset(0, reset) is None
     whole = linearize_guard(system, "down", down, after)
-    parts = linearize_crossing(system, "down", down, after, reset.jacobian(t, x, u))
+    parts = linearize_crossing(system, "down", down, after, reset.calc_diff(JumpPoint(t, x, u)))
     for name, value in vars(parts).items():
         np.testing.assert_allclose(getattr(whole, name), value, rtol=0, atol=40 * ULPS)
     on_side = down.mode.calc(t, np.array([1.0, 1.0, 0.0]), u)
@@ -113,7 +113,13 @@ def test_jacobians_are_the_central_differences(kind):
     np.testing.assert_allclose(exact.input, control, **close)
     resets = [out.edge(fired).reset for fired in (("down",), ("side",), ("down", "side"))]
     pairs = [(out.guards.values, out.guards.jacobian)]
-    pairs += [(lambda t, x, u, r=r: r(t, x, u).state, r.jacobian) for r in resets]
+    pairs += [
+        (
+            lambda t, x, u, r=r: r(t, x, u).state,
+            lambda t, x, u, r=r: r.calc_diff(JumpPoint(t, x, u)),
+        )
+        for r in resets
+    ]
     for f, jacobian in pairs:
         time, state, control = central(f, *POINT)
         exact = jacobian(*POINT)
@@ -139,7 +145,7 @@ def test_values_and_shapes_are_those_of_the_expressions(kind):
     derivative = mode.jacobian(*POINT)
     assert (derivative.state.shape, derivative.input.shape) == ((3, 3), (3, 2))
     assert [a.shape for a in out.guards.jacobian(*POINT)] == [(2,), (2, 3), (2, 2)]
-    jacobian = out.edge(("down",)).reset.jacobian(*POINT)
+    jacobian = out.edge(("down",)).reset.calc_diff(JumpPoint(*POINT))
     assert [a.shape for a in jacobian] == [(2,), (2, 3), (2, 2)]
     outputs = mode.outputs(*POINT)
     np.testing.assert_allclose(outputs["power"], [u[0] * x[2]], rtol=ULPS)
