@@ -51,7 +51,6 @@ from hybridctl.hybrid.laws import InputLaw, make_zero_input
 from hybridctl.hybrid.mode import ModeKey, ModeModel, Outgoing
 from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.system import HybridSystem, MappedSystem, as_policy, map_outgoing
-from hybridctl.mechanics.constrained.phase import contact_modes
 from hybridctl.mechanics.contact_law.law import (
     CLOSED,
     OPEN,
@@ -73,14 +72,10 @@ from hybridctl.mechanics.contacts.joint_contacts import (
 from hybridctl.mechanics.impacts.kick import Kick, apply_kick, find_consistent_modes
 from hybridctl.mechanics.impacts.resets import ContactEdges
 from hybridctl.mechanics.modes.contact_mode import ContactMode
-from hybridctl.mechanics.modes.dynamics import (
-    STABILIZATION,
-    ContactDynamics,
-    OnSeveral,
-    TermsChoice,
-)
+from hybridctl.mechanics.modes.dynamics import STABILIZATION, ContactDynamics, OnSeveral
 from hybridctl.mechanics.modes.generated_mode import GeneratedContactMode
 from hybridctl.mechanics.modes.guards import ContactGuards
+from hybridctl.mechanics.modes.phase import contact_modes
 from hybridctl.mechanics.multibody.limits import describe_excesses
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.multibody.state import RobotStateSpace
@@ -91,6 +86,7 @@ from hybridctl.mechanics.push import (
     add_generalized_forces,
     check_wrenches,
 )
+from hybridctl.mechanics.terms.sources import TermsChoice
 
 _KNOWN: dict[int, Modes] = {
     0: (OPEN, CLOSED),
@@ -191,7 +187,7 @@ class ContactSystem(HybridSystem):
             return super().output_labels(name, shape)
         unit, entries = _OUTPUTS[name]
         if name == "joint_friction":
-            rubbing = [self.contacts[i] for i in self.dynamics.pressed]
+            rubbing = [self.contacts[i] for i in self.dynamics.pressed_contacts]
             return tuple(f"{name}.{c.frame} [{force_unit(c)}]" for c in rubbing)
         if name == "energy":
             return tuple(f"{entry} {name} [{unit}]" for entry in entries)
@@ -199,7 +195,9 @@ class ContactSystem(HybridSystem):
             return tuple(f"{name} {entry}" for entry in entries)
         places = dict.fromkeys(self.robot.joint_names, unit)
         if name != "joint_position":
-            touching = [c for i, c in enumerate(self.contacts) if i not in self.dynamics.pressed]
+            touching = [
+                c for i, c in enumerate(self.contacts) if i not in self.dynamics.pressed_contacts
+            ]
             unit_of = {"gap": gap_unit, "normal_force": force_unit}.get(name, lambda _: unit)
             places = {contact.name: unit_of(contact) for contact in touching}
         ends = [f".{entry}" for entry in entries] or [""]
@@ -216,7 +214,7 @@ class ContactSystem(HybridSystem):
 
     def complete_mode(self, key: ModeKey, find_mode: Callable[[], ModeKey]) -> ModeKey:
         """Return a key that has the modes of dry friction, found where only others are given."""
-        rest = len(self.contacts) - len(self.dynamics.pressed)
+        rest = len(self.contacts) - len(self.dynamics.pressed_contacts)
         if not isinstance(key, tuple) or len(key) != rest or rest == len(self.contacts):
             return key
         return (*key, *contact_modes(find_mode())[rest:])
@@ -293,7 +291,7 @@ class ContactSystem(HybridSystem):
         modes = self._checked(key)
         known = self._made.get(modes)
         if known is None:
-            kind = GeneratedContactMode if self.dynamics.compiles_modes else ContactMode
+            kind = GeneratedContactMode if self.dynamics.has_compiled_modes else ContactMode
             known = self._made.setdefault(modes, kind(self.dynamics, modes, self.space))
         return known
 
@@ -311,10 +309,10 @@ class ContactSystem(HybridSystem):
 
     def _known(self) -> list[Modes]:
         """The modes of each contact."""
-        pressed = self.dynamics.pressed
+        pressed = self.dynamics.pressed_contacts
         return [
             _NEVER_OPEN if i in pressed else _KNOWN[len(tangents)]
-            for i, tangents in enumerate(self.dynamics.all.tangents)
+            for i, tangents in enumerate(self.dynamics.contact_set.tangents)
         ]
 
     def _checked(self, key: ModeKey) -> Modes:
@@ -326,7 +324,7 @@ class ContactSystem(HybridSystem):
         ):
             listed = [f"{c.name} {modes}" for c, modes in zip(self.contacts, known, strict=True)]
             more = f", and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
-            rubbing = self.dynamics.pressed
+            rubbing = self.dynamics.pressed_contacts
             joints = f"; the last {len(rubbing)} are dry friction of joints" if rubbing else ""
             raise UnknownNameError(
                 f"mode {key!r} is unknown, expected a tuple with one of these for each of "
