@@ -188,7 +188,13 @@ class WrenchInputs(Change):
         return np.concatenate((u[: self._nu], pushed))
 
     def to_inner(self, t: float, x: Array, u: Array) -> tuple[float, Array, Array]:
-        """Return time, state, and motors and generalized forces, for those of the pushed mode."""
+        """Return time, state, and motors and generalized forces, for those of the pushed mode.
+
+        Args:
+            t: Time, s.
+            x: State (nx,).
+            u: Motors and sizes of the wrenches (nu + k,).
+        """
         return t, x, self.input(u, x)
 
     def map_reset_jacobian(self, inner: GuardJacobian, at: JumpPoint) -> GuardJacobian:

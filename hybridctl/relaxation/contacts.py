@@ -94,7 +94,7 @@ def relax_contacts(system: ContactSystem, epsilon: float) -> RelaxedContacts:
                 name, guard, other = f"{contact.name} touches", motion.clearance[i], _STRIP
             after = (*key[:i], other, *key[i + 1 :])
             transitions.append(SymbolicTransition(key, name, guard, after))
-    return RelaxedContacts(system, system.seen(hybrid_system(modes, transitions)), width)
+    return RelaxedContacts(system, system.wrap_inputs(hybrid_system(modes, transitions)), width)
 
 
 class RelaxedContacts(DerivedSystem):
