@@ -1,6 +1,6 @@
 """Acceleration and contact forces of a mode at a point: the pass from its rows down.
 
-`solve_directions` solves the constraint equations, with the directions of sliding contacts;
+`solve_phase` solves the constraint equations, with the directions of sliding contacts;
 `complete_forces` makes redundant contacts share forces; `make_acceleration` lists the result for
 all contacts. The second is left out where only an acceleration is asked for that does not depend on
 how forces are shared.
@@ -15,7 +15,7 @@ import numpy as np
 from hybridctl.base.checks import Array
 from hybridctl.mechanics.contact_law.law import STICK
 from hybridctl.mechanics.modes.constraint_equations import ContactRows, Solution
-from hybridctl.mechanics.modes.force_distribution import distribute_forces, solve_phase
+from hybridctl.mechanics.modes.force_distribution import distribute_forces, solve_with_directions
 from hybridctl.mechanics.modes.phase import ContactPhase
 from hybridctl.mechanics.modes.slip_directions import find_slip_directions, turn_starting_contacts
 from hybridctl.mechanics.modes.standstill import PhaseOf, solve_slow_contacts
@@ -47,7 +47,7 @@ class ContactAcceleration:
         return self.solution is not None and self.solution.phase.modes[i] == STICK
 
 
-def solve_directions(phase_of: PhaseOf, phase: ContactPhase, rows: ContactRows) -> Solution:
+def solve_phase(phase_of: PhaseOf, phase: ContactPhase, rows: ContactRows) -> Solution:
     """Return the solution of a phase, with the directions of contacts that slide in a surface.
 
     They slide along their velocities; with near-zero velocity they stop, start to slide, or stick.
@@ -58,15 +58,15 @@ def solve_directions(phase_of: PhaseOf, phase: ContactPhase, rows: ContactRows) 
         rows: Its terms.
     """
     if not phase.spatial:
-        return solve_phase(phase, rows, {})
+        return solve_with_directions(phase, rows, {})
     directions, slow = find_slip_directions(phase, rows)
     if slow:
         return solve_slow_contacts(phase_of, phase, rows, directions, slow)
-    return solve_phase(phase, rows, directions)
+    return solve_with_directions(phase, rows, directions)
 
 
 def complete_forces(solution: Solution) -> Solution:
-    """Return a solution of `solve_directions` whose redundant contacts share forces.
+    """Return a solution of `solve_phase` whose redundant contacts share forces.
 
     Raises `NoContactSolutionError` where no directions are found for contacts that start to slide.
     """

@@ -34,7 +34,7 @@ from hybridctl.mechanics.modes.acceleration import (
     complete_forces,
     make_acceleration,
     make_open_acceleration,
-    solve_directions,
+    solve_phase,
 )
 from hybridctl.mechanics.modes.constraint_equations import (
     ContactRows,
@@ -73,7 +73,7 @@ class ContactDynamics:
     decays with rate s = `stabilization` (in 1/s) and does not grow; on the constraint itself
     this changes nothing. s = 0 switches it off.
 
-    Redundant contacts share loads as `force_distribution` says: by the smallest forces inside the
+    Redundant contacts share loads as in `force_distribution`: by the smallest forces inside the
     friction cones, friction of those that stick in proportion to their normal forces.
 
     Args:
@@ -95,7 +95,7 @@ class ContactDynamics:
         contact_set: Their kinematics. Rows are normals of all contacts, then tangents.
         friction: Kinetic coefficients (c,).
         static_friction: Static coefficients (c,).
-        restitution: Coefficients of restitution (c,); `bounces` says whether any is not zero.
+        restitution: Coefficients of restitution (c,); `bounces` is whether any is not zero.
         pressed_contacts: Contacts that a constant load presses: dry friction of joints.
         terms: Terms of the robot with its contacts.
         expected_modes: Modes that are preferred where the law has several solutions.
@@ -272,7 +272,7 @@ class ContactDynamics:
             v: Velocity (nv,).
             u: Input (nu,).
         """
-        return solve_directions(self.phase, phase, self.make_rows(phase, q, v, u))
+        return solve_phase(self.phase, phase, self.make_rows(phase, q, v, u))
 
     def make_rows(self, phase: ContactPhase, q: Array, v: Array, u: Array) -> ContactRows:
         """Return the terms of the closed contacts of a phase.

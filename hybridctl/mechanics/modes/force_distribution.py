@@ -13,8 +13,8 @@ the mode ends when no forces inside all cones are left. Forces that no mode of c
 are those of the equations alone: they pull, or exceed friction, so that a guard is negative.
 
 Weights move no acceleration unless contacts slide: friction of a sliding contact depends on its
-normal force. So `solve_phase` is enough for the acceleration of contacts that all stick, and
-`distribute_forces` is called where forces are asked for, or where redundant contacts slide.
+normal force. So `solve_with_directions` is enough for the acceleration of contacts that all stick,
+and `distribute_forces` is called where forces are asked for, or where redundant contacts slide.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from hybridctl.mechanics.modes.tolerances import CONSISTENT, LEAST_WEIGHT, ON_CO
 _softplus = partial(np.logaddexp, 0.0)
 
 
-def solve_phase(
+def solve_with_directions(
     phase: ContactPhase,
     rows: ContactRows,
     directions: dict[int, Array],
@@ -86,7 +86,7 @@ def distribute_forces(solution: Solution, friction: Friction) -> Solution:
     The solution is returned as it is if contacts are not redundant, or share forces already.
 
     Args:
-        solution: A solution of `solve_phase`.
+        solution: A solution of `solve_with_directions`.
         friction: Coefficients of the closed contacts, whose static ones bound the cones.
     """
     if solution.inside_cones is not None or not solution.kkt.redundant:

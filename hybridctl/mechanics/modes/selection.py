@@ -118,6 +118,13 @@ def _replace_held_slips(
     """Return the modes in which contacts that are to slide but held at a standstill stick.
 
     Then guards show where their forces leave the cones.
+
+    Args:
+        dynamics: Dynamics of the robot with its contacts.
+        q: Configuration (nq,).
+        v: Velocity (nv,).
+        u: Input (nu,).
+        found: Modes of all contacts.
     """
     if not any(mode in SLIPS for mode in found):
         return found

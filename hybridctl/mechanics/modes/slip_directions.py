@@ -21,7 +21,7 @@ from hybridctl.mechanics.modes.force_distribution import (
     differentiate_multipliers,
     distribute_forces,
     scatter_adjoint,
-    solve_phase,
+    solve_with_directions,
 )
 from hybridctl.mechanics.modes.phase import ContactPhase, Friction
 from hybridctl.mechanics.modes.tolerances import CONSISTENT, STANDSTILL, STOPPED
@@ -101,7 +101,12 @@ class _Turn(NamedTuple):
 
 
 def _differentiate_by_angles(solution: Solution, contacts: tuple[int, ...]) -> _Turn:
-    """Return what changes with the sliding directions of some closed contacts."""
+    """Return what changes with the sliding directions of some contacts.
+
+    Args:
+        solution: A solution.
+        contacts: The n closed contacts, which slide in a surface.
+    """
     phase, jacobian, count = solution.phase, solution.rows.jacobian, len(contacts)
     along, across = np.zeros((len(jacobian), count)), np.zeros((len(jacobian), count))
     friction = {slide.contact: slide.friction for slide in phase.spatial}
@@ -219,7 +224,9 @@ def _turn_directions(solution: Solution, angles: Array, friction: Friction) -> S
         x, y = directions[k]
         c, s = math.cos(angle), math.sin(angle)
         directions[k] = np.array([c * x - s * y, s * x + c * y])
-    turned = solve_phase(solution.phase, solution.rows, directions, solution.starting_contacts)
+    turned = solve_with_directions(
+        solution.phase, solution.rows, directions, solution.starting_contacts
+    )
     return distribute_forces(turned, friction)
 
 

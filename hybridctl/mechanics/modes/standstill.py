@@ -28,12 +28,14 @@ from hybridctl.mechanics.modes.constraint_equations import (
     Solution,
     build_acceleration_problem,
 )
-from hybridctl.mechanics.modes.force_distribution import distribute_forces, solve_phase
+from hybridctl.mechanics.modes.force_distribution import distribute_forces, solve_with_directions
 from hybridctl.mechanics.modes.phase import ContactPhase, Friction
 from hybridctl.mechanics.modes.slip_directions import slip_accelerations, turn_starting_contacts
 
 _MIN_SPEED = 1e-9
-"""Sliding speed, m/s, at and below which a slow contact stands: a tenth of `STOPPED`, rounding."""
+"""Sliding speed, m/s, at and below which a slow contact is at rest.
+
+It is rounding: a tenth of `STOPPED`."""
 _MIN_CERTAIN_SPEED = 9e-9
 """Sliding speed, m/s, at and below which a velocity may be what integration leaves of the start of
 a motion: not quite `STOPPED`."""
@@ -67,7 +69,7 @@ def solve_slow_contacts(
     """
     friction = phase.friction
     moving = {k: s for k, s in directions.items() if k not in slow}
-    stuck = solve_phase(_make_sticking_phase(phase_of, phase, slow), rows, moving)
+    stuck = solve_with_directions(_make_sticking_phase(phase_of, phase, slow), rows, moving)
     stuck = distribute_forces(stuck, _lower_limits(friction, slow))
     holding = _select_holding(stuck, slow, friction)
     starting, certain = _find_starting_directions(phase, stuck, slow, holding, friction)
@@ -206,7 +208,9 @@ def _select_continuing(
     moving = [k for k in contacts if _compute_speed(phase, rows, k) > _MIN_SPEED]
     if not moving or not certain:
         return moving
-    change = rows.jacobian @ solve_phase(phase, rows, directions).acceleration - rows.target
+    change = (
+        rows.jacobian @ solve_with_directions(phase, rows, directions).acceleration - rows.target
+    )
 
     def slows_down(k: int) -> bool:
         velocity, a = rows.rates[phase.tangents[k]], change[phase.tangents[k]]
@@ -237,7 +241,7 @@ def _solve_starting(
         certain: Whether these are directions of accelerations, be it under forces that are
             distributed otherwise.
     """
-    solution = solve_phase(phase, rows, directions | starting, tuple(starting))
+    solution = solve_with_directions(phase, rows, directions | starting, tuple(starting))
     if certain:
         return solution
     if solution.kkt.redundant and starting:
@@ -249,5 +253,5 @@ def _solve_starting(
     # No direction of an acceleration is found: what moves goes on the way it goes.
     moving = {k: directions[k] for k in starting if _compute_speed(phase, rows, k) > _MIN_SPEED}
     if moving:
-        return solve_phase(phase, rows, directions | starting | moving)
+        return solve_with_directions(phase, rows, directions | starting | moving)
     return solution._replace(starting_contacts=())

@@ -1,4 +1,4 @@
-"""Tolerances that several files of modes and impacts share; others stand where they are used.
+"""Tolerances that several files of modes and impacts share; others are where they are used.
 
 Speeds are absolute, in m/s: event times are known to 1e-9 s of motions at m/s. Each is far enough
 above the one before to tell both apart. Those of Coulomb's law itself are in units of its data, see

@@ -87,7 +87,7 @@ def _sum_wrenches(rows: ContactSet, wrench: Array, force: Array) -> dict[int, Ar
 def _differentiate_turning(d: RowDerivatives, force: Array) -> Array:
     r"""Return the part of D_q (J^T f) beyond wrenches that are fixed in the frames of bodies.
 
-    A wrench held fixed in a body turns with it, by J x* w; the true one changes by D_q w. So
+    A wrench that is fixed in a body turns with it, by J x* w; the true one changes by D_q w. So
     each body adds J^T (f D_q w - J x* f w), the one with the surface negatively.
     """
     total = np.zeros((d.jacobian.shape[1], d.jacobian.shape[1]))

@@ -10,13 +10,13 @@ made and kept on disk; solo12 (18 velocities, 4 points) and talos (38, 8 points)
     talos, sphere          -          191 / 1154         77 / 683         15 s
 
 - `FlatTerms` are for points on planes of the world, from as few of Pinocchio's sweeps as can be.
-  Without them one derivative of talos takes seven times as long.
+  Without them the derivatives of talos take six times as long.
 - `ExpressionTerms` are the only ones of which whole modes and steps can be compiled, and the
   fastest for small robots on any ground.
-- `GeneralTerms` have no other merit than that they need no expressions: for large robots on curved
-  ground or on moving bodies, whose expressions take 15 s to make; for surfaces without a method
-  `expression`; and for robots that mimic joints or have one velocity, where expressions are not
-  asked for. They are also the independent computation that tests compare both others with.
+- `GeneralTerms` are slower than both and need no expressions: for large robots on curved ground or
+  on moving bodies, whose expressions take 15 s to make; for surfaces without a method `expression`;
+  and where "pinocchio" is asked for, for robots that mimic joints or have one velocity. They are
+  also the independent computation that tests compare both others with.
 """
 
 from __future__ import annotations
