@@ -49,7 +49,7 @@ class StaticMargins(NamedTuple):
 class StaticPoint(NamedTuple):
     """A posture q (nq,), with inputs (nu,) and contact forces (m,) divided by the weight.
 
-    Forces are along the rows of closed contacts, as in `ContactPhase.held_rows`.
+    Forces are along the rows of closed contacts, as in `ContactPhase.constrained_rows`.
     """
 
     q: Array

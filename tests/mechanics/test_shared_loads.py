@@ -85,7 +85,7 @@ def test_the_field_where_loads_are_shared_is_that_of_the_forces(face, spin):
     assert np.abs(left_over(dynamics, q, v, u, now)).max() <= EXACT
     scale = 100.0 * EXACT  # forces over inertia
     np.testing.assert_allclose(mode.field(0.0, x, u)[6:], now.acceleration, atol=scale)
-    alone = dynamics.solved(dynamics.phase(modes), q, v, u)[0]
+    alone = dynamics.solve_phase(dynamics.phase(modes), q, v, u)
     assert alone.kkt.redundant
     assert alone.forces[: len(points)].min() < 0.0
     apart = np.abs(alone.acceleration - now.acceleration).max()
