@@ -37,7 +37,7 @@ LAYERS = [
 MECHANICS = [
     {"contact_law", "multibody"},
     {"contacts"},
-    {"constrained", "terms"},
+    {"terms"},
     {"modes"},
     {"impacts"},
 ]
@@ -65,7 +65,7 @@ HOME = {
         "mechanics/terms/contact_expressions.py",
         "mechanics/contacts/stairs.py",
         "mechanics/contacts/surfaces.py",
-        "mechanics/terms/generated.py",
+        "mechanics/terms/expression_terms.py",
         "mechanics/modes/generated_mode.py",
         "mechanics/impacts/impact_expressions.py",
         "mechanics/modes/mode_expressions.py",

@@ -25,10 +25,10 @@ from hybridctl.base.checks import Array, check_instance, check_number
 from hybridctl.base.errors import InputError
 from hybridctl.control.tracking_law import parse_limits
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.mechanics.constrained.phase import contact_modes
 from hybridctl.mechanics.contact_law.law import STICK
 from hybridctl.mechanics.impacts.impact_expressions import build_constraints, build_impact_map
 from hybridctl.mechanics.modes.mode_expressions import mode_field
+from hybridctl.mechanics.modes.phase import contact_modes
 from hybridctl.mechanics.system import ContactSystem, closed_contacts
 from hybridctl.symbolic.compiled_function import CompiledFunction, build_transposed_function
 
@@ -156,7 +156,7 @@ class ConeFilter:
 
     def _compute_slack(self, forces: Any, i: int) -> Any:
         """Return the distances of a force or impulse of contact i from the sides of its cone."""
-        tangents = self.system.dynamics.all.tangents[i].tolist()
+        tangents = self.system.dynamics.contact_set.tangents[i].tolist()
         friction = float(self.system.contacts[i].static_friction or 0.0)
         limit = self.share * friction / math.sqrt(max(len(tangents), 1)) * forces[i]
         return ca.vertcat(*(limit + sign * forces[k] for k in tangents for sign in (-1.0, 1.0)))

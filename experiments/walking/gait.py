@@ -11,8 +11,8 @@ from hybridctl.robots import five_link
 from hybridctl.base.checks import Array
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.mechanics.modes.dynamics import TermsChoice
 from hybridctl.mechanics.system import ContactSystem
+from hybridctl.mechanics.terms.sources import TermsChoice
 from hybridctl.planning.optimisation import OptimalTrajectory, optimise
 from hybridctl.planning.plan import Feedforwards, InputCurve
 from hybridctl.planning.task import Condition, Guess, Margins, Phase, Task

@@ -17,8 +17,8 @@ from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import ContinuedPolicy, Policy
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
-from hybridctl.mechanics.constrained.phase import contact_modes
 from hybridctl.mechanics.contact_law.linear_equations import KKT
+from hybridctl.mechanics.modes.phase import contact_modes
 from hybridctl.mechanics.system import ContactSystem, closed_contacts
 
 TOLERANCE = 1e-7
@@ -234,7 +234,7 @@ def push_state(
     """
     q, v = np.split(gait.middle if start is None else start, 2)
     (foot,) = closed_contacts(mode)
-    rows = gait.walker.dynamics.all.jacobian(q)[[foot, 2 + foot]]  # its normal and tangent
+    rows = gait.walker.dynamics.contact_set.jacobian(q)[[foot, 2 + foot]]  # its normal and tangent
     kick = impulse * np.eye(7)[0]
     gained, _ = KKT(gait.walker.robot.mass_matrix(q), rows).solve(kick, np.zeros(2))
     return np.concatenate((q, v + gained))

@@ -34,7 +34,7 @@ from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.contacts.contact import Contact
-from hybridctl.mechanics.modes.guards import closing_guards
+from hybridctl.mechanics.modes.guards import list_closing_guards
 from hybridctl.mechanics.multibody.robot import Robot
 
 SHORTEST_RUN, LONGEST_RUN = 0.02, 60.0
@@ -337,4 +337,4 @@ def surface_noise(contacts: Sequence[Contact], deviation: float) -> dict[str, fl
         contacts: The contacts with these surfaces.
         deviation: Standard deviation of the position, m; 0 for no noise.
     """
-    return dict.fromkeys(closing_guards(contacts), deviation**2) if deviation else {}
+    return dict.fromkeys(list_closing_guards(contacts), deviation**2) if deviation else {}

@@ -156,7 +156,7 @@ def equilibrium(
     if isinstance(system, PushedSystem):
         raise InputError("system must be without wrenches, got a pushed one: give `system.own`")
     check_instance("system", system, ContactSystem)
-    rubbing = len(system.dynamics.pressed)
+    rubbing = len(system.dynamics.pressed_contacts)
     resting = (OPEN,) * (len(system.contacts) - rubbing) + (STICK,) * rubbing
     mode = system.complete_mode(mode, lambda: resting)
     system.mode(mode)  # refuses an unknown mode

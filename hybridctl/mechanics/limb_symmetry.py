@@ -301,9 +301,12 @@ def _check(
             continue
         gaps, image_gaps = system.dynamics.gaps(q), system.dynamics.gaps(image)
         _raise_to(errors, "gaps [m]", np.abs(image_gaps[list(order)] - gaps).max())
-        rows, image_rows = system.dynamics.all.jacobian(q), system.dynamics.all.jacobian(image)
-        for i, tangents in enumerate(system.dynamics.all.tangents):
-            images = system.dynamics.all.tangents[order[i]]
+        rows, image_rows = (
+            system.dynamics.contact_set.jacobian(q),
+            system.dynamics.contact_set.jacobian(image),
+        )
+        for i, tangents in enumerate(system.dynamics.contact_set.tangents):
+            images = system.dynamics.contact_set.tangents[order[i]]
             if not len(tangents) == len(images):
                 raise InputError(_unlike(system, i, order[i], "directions of sliding"))
             if len(tangents):

@@ -30,19 +30,19 @@ import numpy as np
 from hybridctl.base.checks import Array, check_member
 from hybridctl.base.errors import InputError, UnknownNameError
 from hybridctl.hybrid.model import JumpPoint, ModeKey, Point, PointProperty
-from hybridctl.mechanics.constrained.equations import (
-    AccelerationDerivatives,
-    Solution,
-    balanced,
-    linearised,
-)
-from hybridctl.mechanics.constrained.phase import ContactPhase
-from hybridctl.mechanics.constrained.sliding import steered_derivatives
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.impacts.impact import ImpactResult, linearise_impact
 from hybridctl.mechanics.impacts.impact_derivatives import solve_impact_changes
+from hybridctl.mechanics.modes.constraint_equations import Solution
 from hybridctl.mechanics.modes.contact_mode import ContactPoint
+from hybridctl.mechanics.modes.derivatives import AccelerationDerivatives
 from hybridctl.mechanics.modes.dynamics import STABILIZATION, ContactDynamics
+from hybridctl.mechanics.modes.force_distribution import (
+    differentiate_multipliers,
+    scatter_adjoint,
+)
+from hybridctl.mechanics.modes.phase import ContactPhase
+from hybridctl.mechanics.modes.slip_directions import differentiate_starting_contacts
 from hybridctl.mechanics.multibody.bodies import Body
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import ContactSystem, contact_system
@@ -104,8 +104,8 @@ class _ContactParameterPoint(ParameterPoint):
         else:
             a_p, m_p, own = _differentiate_solution(columns, at.q, at.v, point.solution)
             rows = point.solution.mix @ m_p + own
-            forces[list(phase.closed)], friction[list(phase.closed)] = phase.spread(rows)
-        still = np.zeros((len(dynamics.all.owner), columns.count))
+            forces[list(phase.closed)], friction[list(phase.closed)] = phase.split_rows(rows)
+        still = np.zeros((len(dynamics.contact_set.owner), columns.count))
         slip, gaps = np.zeros_like(friction), np.zeros_like(forces)
         return AccelerationDerivatives(point, a_p, forces, friction, slip, gaps, still)
 
@@ -184,7 +184,7 @@ class _ParameterColumns:
         for column, name in enumerate(names):
             self._add(dynamics, column, name)
         normal, tangential, self.friction, self.static_friction = self._contacts.values()
-        self.restitution = np.vstack([normal, tangential[dynamics.all.owner[c:]]])
+        self.restitution = np.vstack([normal, tangential[dynamics.contact_set.owner[c:]]])
 
     def _add(self, dynamics: ContactDynamics, column: int, name: str) -> None:
         """Set the column of a parameter.
@@ -315,18 +315,20 @@ def _differentiate_solution(
     upper = now.rows.jacobian.T @ own - columns.torque(q, v, now.acceleration)
 
     def turned(y: Array) -> Array:
-        _, z = balanced(now, y)
+        _, z = scatter_adjoint(now, y)
         change: Array = -now.kkt.push.T @ columns.momentum(q, z)
         for slide, by_p in zip(phase.sliding, per_normal, strict=True):
             change[slide.contact] += (now.rows.jacobian @ z)[slide.rows] @ by_p
         return change
 
-    even = None if now.even is None else _differentiate_solution(columns, q, v, now.even)[1]
+    even, even_p = now.even_solution, None
+    if even is not None:
+        even_p = _differentiate_solution(columns, q, v, even)[1]
     free = now.kkt.solve_mass(upper)
-    m_p = linearised(now, -now.kkt.constraint @ free, turned, even)
+    m_p = differentiate_multipliers(now, -now.kkt.constraint @ free, turned, even_p)
     a_p = free + now.kkt.push @ m_p
-    if now.steered:
-        return steered_derivatives(now, a_p, m_p, own, np.zeros_like(own))
+    if now.starting_contacts:
+        return differentiate_starting_contacts(now, a_p, m_p, own, np.zeros_like(own))
     return a_p, m_p, own
 
 
@@ -355,7 +357,7 @@ def _differentiate_impact_velocity(
     for slide, change in zip(phase.sliding, per_normal, strict=True):
         own[slide.rows] = change * impulses[slide.contact]
     before = result.terms.rates
-    xi_p = columns.restitution * (dynamics.rebounds(before) * before)[:, None]
+    xi_p = columns.restitution * (dynamics.is_rebounding(before) * before)[:, None]
     xi_p = xi_p[phase.all_rows]  # at fixed v+
     upper = rows.T @ own - columns.momentum(q, result.velocity_after - v)
 

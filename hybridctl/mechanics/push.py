@@ -35,7 +35,7 @@ from hybridctl.hybrid.trajectory import Event
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.multibody.joints import skew
 from hybridctl.mechanics.multibody.robot import Robot
-from hybridctl.mechanics.terms.contact_terms import OtherTerms, Terms, TermValues
+from hybridctl.mechanics.terms.contact_terms import Terms, TermValues, WrappedTerms
 
 _SAME_TIME = 4.0
 """Spacings of floats between two times up to which they are one. A choice: sums of few terms."""
@@ -198,7 +198,13 @@ class WrenchInputs(Change):
         return np.concatenate((u[: self._nu], pushed))
 
     def to_inner(self, t: float, x: Array, u: Array) -> tuple[float, Array, Array]:
-        """Return time, state, and motors and generalized forces, for those of the pushed mode."""
+        """Return time, state, and motors and generalized forces, for those of the pushed mode.
+
+        Args:
+            t: Time, s.
+            x: State (nx,).
+            u: Motors and sizes of the wrenches (nu + k,).
+        """
         return t, x, self.input(u, x)
 
     def map_reset_jacobian(self, inner: GuardJacobian, at: JumpPoint) -> GuardJacobian:
@@ -335,7 +341,7 @@ def add_generalized_forces(dynamics: ContactDynamics) -> ContactDynamics:
     return every
 
 
-class _DrivenTerms(OtherTerms):
+class _DrivenTerms(WrappedTerms):
     """The terms of a robot whose inputs are its nu motors and then all generalized forces."""
 
     def __init__(self, own: Terms, nu: int) -> None:

@@ -12,10 +12,10 @@ from scipy.linalg import null_space
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.mechanics.constrained.equations import friction_weights
-from hybridctl.mechanics.constrained.phase import contact_modes
 from hybridctl.mechanics.contact_law.cone_programme import Cone, ConeProgramme, build_cone_rows
 from hybridctl.mechanics.contacts.joint_contacts import JointFriction, force_unit
+from hybridctl.mechanics.modes.force_distribution import compute_friction_weights
+from hybridctl.mechanics.modes.phase import contact_modes
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import ContactSystem
 
@@ -49,7 +49,7 @@ class StaticMargins(NamedTuple):
 class StaticPoint(NamedTuple):
     """A posture q (nq,), with inputs (nu,) and contact forces (m,) divided by the weight.
 
-    Forces are along the rows of closed contacts, as in `ContactPhase.held_rows`.
+    Forces are along the rows of closed contacts, as in `ContactPhase.constrained_rows`.
     """
 
     q: Array
@@ -108,8 +108,8 @@ class StaticProblem:
         self.nv, self._weight, self._margins = robot.nv, robot.weight, margins
         self._closed = list(self._phase.closed)
         self._open = [i for i in range(len(modes)) if i not in self._phase.closed]
-        self._held = self._phase.held_rows
-        self._pressed = self._phase.pressed.tolist()
+        self._held = self._phase.constrained_rows
+        self._pressed = self._phase.pressed_places.tolist()
         self._joint_friction = [t for j in self._pressed for t in self._phase.cones[j][1]]
         self._has_joint_friction = True
         coefficients = margins.share * self._phase.friction.static
@@ -276,7 +276,7 @@ class StaticProblem:
 
     def _along_all_rows(self, point: StaticPoint) -> Array:
         """Return the contact forces along the rows of all contacts, N."""
-        forces = np.zeros(len(self._system.dynamics.all.owner))
+        forces = np.zeros(len(self._system.dynamics.contact_set.owner))
         forces[self._held] = self._weight * point.forces
         return forces
 
@@ -412,7 +412,7 @@ class StaticProblem:
         """Return rows (., m) that vanish on the contact-force distribution of a run.
 
         Of all forces with the same J^T f, a run has those of least sum f_i^2 / w_i (see
-        `equations.friction_weights`). For these f / w is orthogonal to the null space of J^T. The
+        `compute_friction_weights`). For these f / w is orthogonal to the null space of J^T. The
         weights w are those of the distribution with equal weights at this point.
         """
         count = len(self._held)
@@ -421,7 +421,7 @@ class StaticProblem:
         idle = np.zeros((count, among.shape[1]))
         idle[free] = among
         even = point.forces - idle @ (idle.T @ point.forces)
-        return np.asarray((idle / friction_weights(self._phase, even)[:, None]).T)
+        return np.asarray((idle / compute_friction_weights(self._phase, even)[:, None]).T)
 
     def _clipped(self, q: Array) -> Array:
         """Return a normalized posture, with joints of one degree of freedom within their limits."""
@@ -448,7 +448,7 @@ class StaticProblem:
         if np.isfinite(at_rest.acceleration).all():
             return at_rest.forces, at_rest.friction
         forces = self._along_all_rows(point)
-        return forces[: len(self._modes)], dynamics.tangential(forces)
+        return forces[: len(self._modes)], dynamics.take_tangents(forces)
 
     def keeps_margins(self, point: StaticPoint) -> bool:
         """Return whether normal forces and friction, distributed as in a run, are within margins.

@@ -15,9 +15,9 @@ is that of its velocity) or "slip" where it slides in a surface. Guards ([RS] 2.
 - "<contact> leaves its piece" of one that slides over a surface of several pieces: how far it is
   from the border of its piece, m. It opens there; if the next piece is higher the run ends in a
   `RiserError`, as for an open contact that runs into a riser.
-- "sliding jams", in modes with sliding friction: what friction leaves of the normal response, as a
-  part of what it is without, less 1e-6 (see `jamming`). The run goes on past it by a bridge (see
-  `simulate`), or ends there in a `JammingError`.
+- "sliding jams", in modes with sliding friction: the normal response that friction leaves, relative
+  to that without friction, less 1e-6 (see `jamming`). The run goes on past it by a regularised
+  passage (see `simulate`), or ends there in a `JammingError`.
 
 Contacts of joints follow the others in mode keys. The stop of a joint at a limit, such as "elbow
 upper stop", is open or closed; its gap is in rad or m, its force in N m or N. The dry friction of
@@ -51,7 +51,6 @@ from hybridctl.hybrid.laws import InputLaw, make_zero_input
 from hybridctl.hybrid.mode import ModeKey, ModeModel, Outgoing
 from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.system import HybridSystem, MappedSystem, as_policy, map_outgoing
-from hybridctl.mechanics.constrained.phase import contact_modes
 from hybridctl.mechanics.contact_law.law import (
     CLOSED,
     OPEN,
@@ -73,14 +72,10 @@ from hybridctl.mechanics.contacts.joint_contacts import (
 from hybridctl.mechanics.impacts.kick import Kick, apply_kick, find_consistent_modes
 from hybridctl.mechanics.impacts.resets import ContactEdges
 from hybridctl.mechanics.modes.contact_mode import ContactMode
-from hybridctl.mechanics.modes.dynamics import (
-    STABILIZATION,
-    ContactDynamics,
-    OnSeveral,
-    TermsChoice,
-)
+from hybridctl.mechanics.modes.dynamics import STABILIZATION, ContactDynamics, OnSeveral
 from hybridctl.mechanics.modes.generated_mode import GeneratedContactMode
 from hybridctl.mechanics.modes.guards import ContactGuards
+from hybridctl.mechanics.modes.phase import contact_modes
 from hybridctl.mechanics.multibody.limits import describe_excesses
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.multibody.state import RobotStateSpace
@@ -91,17 +86,19 @@ from hybridctl.mechanics.push import (
     add_generalized_forces,
     check_wrenches,
 )
+from hybridctl.mechanics.terms.sources import TermsChoice
 
-_KNOWN: dict[int, Modes] = {
+_MODES_BY_TANGENTS: dict[int, Modes] = {
     0: (OPEN, CLOSED),
     1: (OPEN, STICK, SLIP_PLUS, SLIP_MINUS),
     2: (OPEN, STICK, SLIP),
 }
+"""Modes of a contact, by its number of tangents."""
 
-_NEVER_OPEN: Modes = (STICK, SLIP_PLUS, SLIP_MINUS)
-"""Modes of the dry friction of a joint."""
+_JOINT_FRICTION_MODES: Modes = (STICK, SLIP_PLUS, SLIP_MINUS)
+"""Modes of the dry friction of a joint, which is never open."""
 
-_LISTED = 12
+_MAX_LISTED_CONTACTS = 12
 """Number of contacts whose modes an error lists; the others are counted."""
 
 _OUTPUTS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -116,13 +113,20 @@ _OUTPUTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "momentum": ("", ("x [N s]", "y [N s]", "z [N s]", "about x [N m s]", "about y [N m s]",
                       "about z [N m s]")),
 }  # fmt: skip
+"""Unit of each output and names of the entries of its last axis."""
 
 
 class ContactSystem(HybridSystem):
     """The hybrid system of a robot with unilateral contacts with friction.
 
-    It has its `robot`, `contacts`, `dynamics` and state `space`. Stops and dry friction of joints
-    are among the `contacts`, after those in space. Threads can share it, and it can be pickled.
+    Threads can share it, and it can be pickled.
+
+    Args:
+        dynamics: Dynamics of the robot with its contacts.
+
+    Attributes:
+        dynamics: The same.
+        space: State space of (q, v).
     """
 
     def __init__(self, dynamics: ContactDynamics) -> None:
@@ -130,8 +134,8 @@ class ContactSystem(HybridSystem):
         robot = dynamics.robot
         flat = robot.nq == robot.nv
         self.space: Space = VectorSpace(2 * robot.nv) if flat else RobotStateSpace(robot)
-        self._made: dict[Modes, ContactMode] = {}
-        super().__init__(self._mode_at, self._ways_from, self._all_guards())
+        self._contact_modes: dict[Modes, ContactMode] = {}
+        super().__init__(self._find_mode, self._make_edges, self._list_guard_names())
 
     @property
     def robot(self) -> Robot:
@@ -171,27 +175,27 @@ class ContactSystem(HybridSystem):
         return f"ContactSystem(contacts {names}; {self.robot!r})"
 
     def _repr_html_(self) -> str:
-        """A table of the contacts."""
+        """Return a table of the contacts."""
         rows = [(c.name, c.frame, c.friction, c.restitution) for c in self.contacts]
         return render_html_table(("contact", "frame", "friction", "restitution"), rows)
 
     def state_labels(self, key: ModeKey) -> tuple[str, ...]:
-        """Names of the coordinates (q, v), after the joints."""
+        """Return names of the coordinates (q, v), after the joints."""
         labels = self.robot.labels
         return (*labels.positions, *labels.velocities)
 
     def input_labels(self, key: ModeKey) -> tuple[str, ...]:
-        """Names of the forces of the motors, after the joints."""
+        """Return names of the forces of the motors, after the joints."""
         forces = np.array(self.robot.labels.forces, dtype=np.str_)
         return tuple(forces[self.robot.actuation.argmax(axis=0)].tolist())
 
     def output_labels(self, name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
-        """Names of the entries of an output, after the contacts and joints."""
+        """Return names of the entries of an output, after the contacts and joints."""
         if name not in _OUTPUTS:
             return super().output_labels(name, shape)
         unit, entries = _OUTPUTS[name]
         if name == "joint_friction":
-            rubbing = [self.contacts[i] for i in self.dynamics.pressed]
+            rubbing = [self.contacts[i] for i in self.dynamics.pressed_contacts]
             return tuple(f"{name}.{c.frame} [{force_unit(c)}]" for c in rubbing)
         if name == "energy":
             return tuple(f"{entry} {name} [{unit}]" for entry in entries)
@@ -199,14 +203,23 @@ class ContactSystem(HybridSystem):
             return tuple(f"{name} {entry}" for entry in entries)
         places = dict.fromkeys(self.robot.joint_names, unit)
         if name != "joint_position":
-            touching = [c for i, c in enumerate(self.contacts) if i not in self.dynamics.pressed]
+            touching = [
+                c for i, c in enumerate(self.contacts) if i not in self.dynamics.pressed_contacts
+            ]
             unit_of = {"gap": gap_unit, "normal_force": force_unit}.get(name, lambda _: unit)
             places = {contact.name: unit_of(contact) for contact in touching}
         ends = [f".{entry}" for entry in entries] or [""]
         return tuple(f"{name}.{c}{end} [{own}]" for c, own in places.items() for end in ends)
 
     def describe_outside(self, guard: str, value: float, x: Array, u: Array) -> str:
-        """Return which contact is inside its surface, for the guard of a gap, and the mode."""
+        """Return which contact is inside its surface, for the guard of a gap, and the mode.
+
+        Args:
+            guard: Name of the guard.
+            value: Its value, m or rad for a gap.
+            x: State (nx,).
+            u: Input (nu,).
+        """
         inside = [c for c in self.contacts if guard == f"{c.name} closes"]
         meaning = ""
         if inside:
@@ -216,7 +229,8 @@ class ContactSystem(HybridSystem):
 
     def complete_mode(self, key: ModeKey, find_mode: Callable[[], ModeKey]) -> ModeKey:
         """Return a key that has the modes of dry friction, found where only others are given."""
-        rest = len(self.contacts) - len(self.dynamics.pressed)
+        rest = len(self.contacts) - len(self.dynamics.pressed_contacts)
+        # A key of another length is complete, or an error that is reported where it is used.
         if not isinstance(key, tuple) or len(key) != rest or rest == len(self.contacts):
             return key
         return (*key, *contact_modes(find_mode())[rest:])
@@ -232,7 +246,7 @@ class ContactSystem(HybridSystem):
         return effort if np.isfinite(effort).any() else None
 
     def consistent_mode(self, x: ArrayLike, u: ArrayLike | None = None) -> Modes:
-        """The mode in which the state x (nx,) flows on under the input u (nu,), zero for None.
+        """Return the mode in which a state flows on under an input.
 
         A contact is taken for closed where its gap is at most 1e-7 m (`kick.TOUCHING_GAP`), and at
         least -1e-5 m, and where it does not leave its surface; whether it stays so, sticks or slips
@@ -240,11 +254,17 @@ class ContactSystem(HybridSystem):
         is open, and lands: `system.mode(key).project(x)` closes the gaps of contacts that are
         placed by hand.
 
-        Raises `GuardViolatedError` for a state inside a surface or just before an impact, and
-        `NoContactSolutionError` or `SeveralContactSolutionsError` where the law has not one answer.
+        Args:
+            x: State (nx,).
+            u: Input (nu,); zero for None.
+
+        Raises:
+            GuardViolatedError: If the state is inside a surface or just before an impact.
+            NoContactSolutionError: If the law has no solution.
+            SeveralContactSolutionsError: If the law has several.
         """
-        state = self._state(x)
-        return find_consistent_modes(self.dynamics, state, self._input(u, state))
+        state = self._check_state(x)
+        return find_consistent_modes(self.dynamics, state, self._check_input(u, state))
 
     def kick(
         self,
@@ -255,82 +275,106 @@ class ContactSystem(HybridSystem):
         *,
         u: ArrayLike | None = None,
     ) -> Kick:
-        """The mode and state just after a blow on a body at the state x (nx,).
+        """Return the mode and state just after a blow on a body.
 
-        impulse (3,): N s, in world axes. at (3,): the point that is hit, m, in the frame `body`.
         Closed contacts push and rub against the blow by the law of an impact without restitution
         (see `hybridctl.mechanics.impacts.kick`); the mode is that in which the state flows on under
-        the input u (nu,), zero for None. A run goes on from there, in the mode that its policy's
-        first input leaves consistent: `simulate(system, None, kick.state, ...)`.
+        the input. A run goes on from there, in the mode that its policy's first input leaves
+        consistent: `simulate(system, None, kick.state, ...)`.
 
-        Raises what `consistent_mode` does, and `UnknownNameError` for a frame that is none.
+        Args:
+            x: State (nx,).
+            body: Name of the frame that is hit.
+            impulse: Impulse (3,) on it, N s, in world axes.
+            at: The point (3,) that is hit, m, in that frame.
+            u: Input (nu,) after the blow; zero for None.
+
+        Raises:
+            GuardViolatedError: If the state is inside a surface or just before an impact.
+            NoContactSolutionError: If the law has no solution.
+            SeveralContactSolutionsError: If the law has several.
+            UnknownNameError: If the robot has no such frame.
         """
         self.robot.body(check_instance("body", body, str))
         blow, place = check_vector("impulse", impulse, 3), check_vector("at", at, 3)
-        state = self._state(x)
-        return apply_kick(self.dynamics, state, body, blow, place, self._input(u, state))
+        state = self._check_state(x)
+        return apply_kick(self.dynamics, state, body, blow, place, self._check_input(u, state))
 
     def pushed(self, wrench: object) -> PushedSystem:
-        """This system while a `Wrench`, or several, push it."""
+        """Return this system while a `Wrench`, or several, push it."""
         return PushedSystem(self, check_wrenches(wrench))
 
-    def seen(self, made: HybridSystem) -> HybridSystem:
-        """A system made of the equations of `dynamics`, with the inputs of this one."""
+    def wrap_inputs(self, made: HybridSystem) -> HybridSystem:
+        """Return a system made of the equations of `dynamics`, with the inputs of this one."""
         return made
 
-    def _state(self, x: ArrayLike) -> Array:
+    def _check_state(self, x: ArrayLike) -> Array:
+        """Return a state (nx,), checked."""
         state = check_vector("x", x, self.space.nx)
         self.space.check("x", state)
         return state
 
-    def _input(self, u: ArrayLike | None, x: Array) -> Array:
+    def _check_input(self, u: ArrayLike | None, x: Array) -> Array:
+        """Return an input (nu,), checked; zero for None."""
         return np.zeros(self.robot.nu) if u is None else check_vector("u", u, self.robot.nu)
 
-    def _mode_at(self, key: ModeKey) -> ModeModel:
-        return self._contact_mode(key)
+    def _find_mode(self, key: ModeKey) -> ModeModel:
+        """Return the mode of a key, as runs have it."""
+        return self._find_contact_mode(key)
 
-    def _contact_mode(self, key: ModeKey) -> ContactMode:
-        modes = self._checked(key)
-        known = self._made.get(modes)
+    def _find_contact_mode(self, key: ModeKey) -> ContactMode:
+        """Return the mode of a key, made once, with the inputs of `dynamics`."""
+        modes = self._check_key(key)
+        known = self._contact_modes.get(modes)
         if known is None:
-            kind = GeneratedContactMode if self.dynamics.compiles_modes else ContactMode
-            known = self._made.setdefault(modes, kind(self.dynamics, modes, self.space))
+            kind = GeneratedContactMode if self.dynamics.has_compiled_modes else ContactMode
+            known = self._contact_modes.setdefault(modes, kind(self.dynamics, modes, self.space))
         return known
 
-    def _ways_from(self, key: ModeKey) -> Outgoing:
-        mode = self._contact_mode(key)
+    def _make_edges(self, key: ModeKey) -> Outgoing:
+        """Return the edges from a mode."""
+        mode = self._find_contact_mode(key)
         edges = ContactEdges(self.dynamics, mode.modes, mode.contact_guards.guards)
         return Outgoing(mode.guard_set, edges.edge, edges.rest, edges.bridge)
 
-    def _all_guards(self) -> Iterator[str]:
-        """The names of all guards; a contact in a mode has the same ones whatever others do."""
-        known = self._known()
+    def _list_guard_names(self) -> Iterator[str]:
+        """Yield the names of all guards; those of a contact depend on its own mode alone."""
+        known = self._list_known_modes()
         for k in range(max(map(len, known))):
             row = tuple(modes[min(k, len(modes) - 1)] for modes in known)
             yield from ContactGuards.of(self.dynamics, row).names
 
-    def _known(self) -> list[Modes]:
-        """The modes of each contact."""
-        pressed = self.dynamics.pressed
+    def _list_known_modes(self) -> list[Modes]:
+        """Return the modes of each contact."""
+        pressed = self.dynamics.pressed_contacts
         return [
-            _NEVER_OPEN if i in pressed else _KNOWN[len(tangents)]
-            for i, tangents in enumerate(self.dynamics.all.tangents)
+            _JOINT_FRICTION_MODES if i in pressed else _MODES_BY_TANGENTS[len(tangents)]
+            for i, tangents in enumerate(self.dynamics.contact_set.tangents)
         ]
 
-    def _checked(self, key: ModeKey) -> Modes:
-        known = self._known()
+    def _check_key(self, key: ModeKey) -> Modes:
+        """Return a key of a mode, checked.
+
+        Args:
+            key: What was given as one.
+
+        Raises:
+            UnknownNameError: If it is none.
+        """
+        known = self._list_known_modes()
         if (
             not isinstance(key, tuple)
             or len(key) != len(known)
             or any(mode not in modes for mode, modes in zip(key, known, strict=True))
         ):
             listed = [f"{c.name} {modes}" for c, modes in zip(self.contacts, known, strict=True)]
-            more = f", and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
-            rubbing = self.dynamics.pressed
+            left_out = len(listed) - _MAX_LISTED_CONTACTS
+            more = f", and {left_out} more" if left_out > 0 else ""
+            rubbing = self.dynamics.pressed_contacts
             joints = f"; the last {len(rubbing)} are dry friction of joints" if rubbing else ""
             raise UnknownNameError(
                 f"mode {key!r} is unknown, expected a tuple with one of these for each of "
-                f"{len(listed)} contacts: {', '.join(listed[:_LISTED])}{more}{joints}"
+                f"{len(listed)} contacts: {', '.join(listed[:_MAX_LISTED_CONTACTS])}{more}{joints}"
             )
         return key
 
@@ -344,6 +388,10 @@ class PushedSystem(ContactSystem):
         simulate(system.pushed(push), mode, x0, t_span, policy)
 
     are the same, and `linearize(run.system, run, policy=policy)` has the feedback and the wrench.
+
+    Args:
+        own: The system without the wrenches.
+        wrenches: The wrenches.
     """
 
     def __init__(self, own: ContactSystem, wrenches: tuple[Wrench, ...]) -> None:
@@ -356,15 +404,15 @@ class PushedSystem(ContactSystem):
         return {**super().__getstate__(), "_pushed": {}}
 
     def pushed(self, wrench: object) -> PushedSystem:
-        """This system while further wrenches push it."""
+        """Return this system while further wrenches push it."""
         return PushedSystem(self.own, (*self.wrenches, *check_wrenches(wrench)))
 
-    def seen(self, made: HybridSystem) -> HybridSystem:
-        """A system made of the driven dynamics, with the inputs of the motors and the wrenches."""
+    def wrap_inputs(self, made: HybridSystem) -> HybridSystem:
+        """Return a system of the driven dynamics, with the inputs of motors and wrenches."""
         return MappedSystem(made, self._change)
 
     def input_labels(self, key: ModeKey) -> tuple[str, ...]:
-        """Names of the forces of the motors, and of the wrenches."""
+        """Return names of the forces of the motors, and of the wrenches."""
         return (*self.own.input_labels(key), *(wrench.label for wrench in self.wrenches))
 
     def greatest_inputs(self, key: ModeKey) -> Array | None:
@@ -373,25 +421,26 @@ class PushedSystem(ContactSystem):
         return None if own is None else np.append(own, np.full(len(self.wrenches), np.inf))
 
     def acting(self, policy: Policy | InputLaw | None) -> Policy:
-        """The policy with the wrenches beside it."""
+        """Return the policy with the wrenches beside it."""
         if isinstance(policy, PolicyWithWrenches):
             return policy
         own = make_zero_input(self.own.robot.nu) if policy is None else policy
         return PolicyWithWrenches(as_policy(own, self.own), self.wrenches)
 
-    def _input(self, u: ArrayLike | None, x: Array) -> Array:
+    def _check_input(self, u: ArrayLike | None, x: Array) -> Array:
+        """Return the input of motors and generalized forces, for one of motors and wrenches."""
         size = self.own.robot.nu + len(self.wrenches)
         return self._push.input(np.zeros(size) if u is None else check_vector("u", u, size), x)
 
-    def _mode_at(self, key: ModeKey) -> ModeModel:
+    def _find_mode(self, key: ModeKey) -> ModeModel:
         known = self._pushed.get(key)
         if known is None:
-            made = self._push.map_mode(self._contact_mode(key))
+            made = self._push.map_mode(self._find_contact_mode(key))
             known = self._pushed.setdefault(key, made)
         return known
 
-    def _ways_from(self, key: ModeKey) -> Outgoing:
-        own, mode = super()._ways_from(key), self._mode_at(key)
+    def _make_edges(self, key: ModeKey) -> Outgoing:
+        own, mode = super()._make_edges(key), self._find_mode(key)
         return map_outgoing(own, mode.guard_set, self._push, self._change)
 
     def _change(self, key: ModeKey) -> WrenchInputs:

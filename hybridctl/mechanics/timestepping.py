@@ -43,7 +43,6 @@ from hybridctl.hybrid.series import FRACTIONS
 from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.system import as_policy
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
-from hybridctl.mechanics.constrained.equations import impact_problem
 from hybridctl.mechanics.contact_law import solve_near
 from hybridctl.mechanics.contact_law.law import CLOSED, OPEN, SLIPS, Modes
 from hybridctl.mechanics.contact_law.linear_equations import KKT
@@ -51,6 +50,7 @@ from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.joint_contacts import AnyContact, JointStops, gap_unit
 from hybridctl.mechanics.impacts.impact import mode_by_velocity
 from hybridctl.mechanics.impacts.resets import PENETRATION, riser_error
+from hybridctl.mechanics.modes.constraint_equations import build_impact_problem
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.modes.guards import ContactGuard, Kind
 from hybridctl.mechanics.multibody.robot import Robot
@@ -165,11 +165,11 @@ class _SteppedRun:
         t, dynamics = times[0], self._dynamics
         slip = dynamics.slip_velocities(x[: dynamics.robot.nq], x[dynamics.robot.nq :]).tolist()
         modes = tuple(
-            mode_by_velocity(0.0, slip[i][:1]) if i in dynamics.pressed else OPEN
+            mode_by_velocity(0.0, slip[i][:1]) if i in dynamics.pressed_contacts else OPEN
             for i in range(len(slip))
         )
         self._begin_arc(modes, t, x)
-        impulses = np.zeros(len(dynamics.all.owner))
+        impulses = np.zeros(len(dynamics.contact_set.owner))
         for t_next in times[1:]:
             while t < t_next:
                 if t == self._next_change:
@@ -326,13 +326,13 @@ def _advance(
             robot.integrate(q, 0.5 * h * free), free, np.zeros(len(near)), touching
         )
     rows = terms.jacobian[phase.all_rows]
-    rebound = (dynamics.restitution_at(terms.rates) * terms.rates)[phase.all_rows]
+    rebound = (dynamics.select_restitution(terms.rates) * terms.rates)[phase.all_rows]
     free_rates, compliance = rows @ free + rebound, None
-    if len(phase.pressed):
-        compliance = dynamics.soft_rows(phase, terms.mass)
+    if len(phase.pressed_places):
+        compliance = dynamics.compute_compliance(phase, terms.mass)
         free_rates -= h * compliance * phase.loads
     system = KKT(terms.mass, rows, compliance=compliance)
-    problem = impact_problem(phase, system, free_rates, free)
+    problem = build_impact_problem(phase, system, free_rates, free)
     try:
         found = solve_near(problem, near[phase.all_rows])
     except NoContactSolutionError as error:
@@ -359,7 +359,7 @@ def _check_risers(dynamics: ContactDynamics, t: float, q: Array, gaps: Array) ->
     Raises:
         RiserError: If one is.
     """
-    inside = (gaps < 0.0) & (gaps < dynamics.all.piece_gaps(q, gaps))
+    inside = (gaps < 0.0) & (gaps < dynamics.contact_set.piece_gaps(q, gaps))
     if inside.any():
         error: RiserError = riser_error(dynamics, t, np.flatnonzero(inside).tolist())
         raise error

@@ -24,9 +24,9 @@ from typing import Any
 
 import casadi as ca
 
-from hybridctl.mechanics.constrained.phase import contact_modes
 from hybridctl.mechanics.contact_law.law import OPEN
 from hybridctl.mechanics.impacts.impact_expressions import build_impact_map
+from hybridctl.mechanics.modes.phase import contact_modes
 from hybridctl.mechanics.system import closed_contacts
 from hybridctl.planning.phase_functions import (
     Limit,

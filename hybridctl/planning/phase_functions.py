@@ -26,10 +26,10 @@ import numpy as np
 
 from hybridctl.base.checks import Array
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.mechanics.constrained.phase import contact_modes
 from hybridctl.mechanics.contact_law.law import CLOSED, OPEN, STICK
 from hybridctl.mechanics.impacts.impact_expressions import build_constraints, build_impact_map
 from hybridctl.mechanics.modes.mode_expressions import ModeField, mode_field
+from hybridctl.mechanics.modes.phase import contact_modes
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import closed_contacts
 from hybridctl.planning.task import Expression, Task
@@ -335,7 +335,7 @@ def build_cone_limits(
     contact, normal = task.system.contacts[i], forces[i]
     kind = "force" if unit == "N" else "impulse"
     rows: list[LimitedValue] = [(normal, Limit(f"normal {kind} of {contact.name!r}", unit, least))]
-    tangents = task.system.dynamics.all.tangents[i].tolist() if mode == STICK else []
+    tangents = task.system.dynamics.contact_set.tangents[i].tolist() if mode == STICK else []
     share = task.margins.friction * float(contact.static_friction or 0.0)
     name = f"friction cone of {contact.name!r} ({kind})"
     if len(tangents) == 1:  # the cone has two edges, which are linear
@@ -447,7 +447,7 @@ def _build_event_limits(
             rows.append((value, Limit(f"guard {name!r}", _get_guard_unit(name), 0.0, 0.0)))
         rows.append(build_guard_fall_limit(task, phase.mode, mode, name, input_rate))
     for i in find_opening_contacts(task, k):
-        for tangent in task.system.dynamics.all.tangents[i].tolist():
+        for tangent in task.system.dynamics.contact_set.tangents[i].tolist():
             if contact_modes(phase.mode)[i] == STICK:
                 name = f"friction of {task.system.contacts[i].name!r} at its release"
                 rows.append((mode.forces[tangent], Limit(name, "N", 0.0, 0.0)))

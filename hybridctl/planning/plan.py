@@ -28,7 +28,7 @@ from hybridctl.hybrid.series import FRACTIONS
 from hybridctl.hybrid.simulate import computed_starts, simulate
 from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
-from hybridctl.mechanics.constrained.phase import contact_modes
+from hybridctl.mechanics.modes.phase import contact_modes
 from hybridctl.mechanics.system import ContactSystem
 from hybridctl.planning.collocation import compute_point_places
 from hybridctl.planning.phase_functions import build_jump
@@ -410,7 +410,7 @@ def build_plan(programme: Transcription, values: Array) -> MotionPlan:
         for find_mode in (task.find_mode_after, task.find_impact_modes)
     )
     modes = frozenset(contact_modes(mode) for mode in known if mode is not None)
-    system = ContactSystem(task.system.dynamics.expecting(modes))
+    system = ContactSystem(task.system.dynamics.expect_modes(modes))
     nodes, curves = _unpack_variables(programme, values)
     arcs = [
         _build_arc(system, task, k, *each) for k, each in enumerate(zip(nodes, curves, strict=True))

@@ -31,12 +31,12 @@ from hybridctl.base.errors import InputError
 from hybridctl.base.settings import Meta, NotNegative, Settings, UnitInterval
 from hybridctl.control.reference import check_durations
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.mechanics.constrained.phase import contact_modes
 from hybridctl.mechanics.contact_law.law import CLOSED, STICK
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.surfaces import Surface
-from hybridctl.mechanics.modes.dynamics import MOST_EXPRESSED
+from hybridctl.mechanics.modes.phase import contact_modes
 from hybridctl.mechanics.system import ContactSystem, closed_contacts
+from hybridctl.mechanics.terms.sources import MAX_EXPRESSED_VELOCITIES
 from hybridctl.sensitivity.symmetry import Symmetry
 
 Expression = Any
@@ -194,7 +194,7 @@ class Task:
     motion keeps the margins of impulses, forces, approach and unload (`event_orders`).
 
     Attributes:
-        system: The contact system. It needs expressions: see `MOST_EXPRESSED`.
+        system: The contact system. It needs expressions: see `MAX_EXPRESSED_VELOCITIES`.
         phases: The phases in order of time.
         start: State (nx,) at the start. None leaves it free.
         symmetry: Symmetry that maps the end, after the reset of the last event, to the start. None
@@ -246,8 +246,8 @@ class Task:
         check_instance("system", self.system, ContactSystem).contacts_in_space("a plan")
         if not self.system.dynamics.has_expressions:
             raise InputError(
-                f"system must have expressions: at most {MOST_EXPRESSED} velocities (it has "
-                f"{self.system.robot.nv}), and surfaces that have an expression"
+                f"system must have expressions: at most {MAX_EXPRESSED_VELOCITIES} velocities (it "
+                f"has {self.system.robot.nv}), and surfaces that have an expression"
             )
         phases = check_sequence("phases", self.phases)
         if not phases:

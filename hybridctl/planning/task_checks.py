@@ -24,7 +24,7 @@ from scipy.linalg import orth
 
 from hybridctl.base.checks import Array, check_vector
 from hybridctl.base.errors import ConstraintViolatedError, GuardViolatedError, InputError
-from hybridctl.mechanics.constrained.phase import contact_modes
+from hybridctl.mechanics.modes.phase import contact_modes
 from hybridctl.mechanics.system import closed_contacts
 from hybridctl.planning.phase_functions import (
     build_constraint_residual,

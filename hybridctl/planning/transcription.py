@@ -30,7 +30,7 @@ import numpy as np
 from scipy.sparse.linalg import spsolve
 
 from hybridctl.base.checks import Array
-from hybridctl.mechanics.constrained.phase import contact_modes
+from hybridctl.mechanics.modes.phase import contact_modes
 from hybridctl.mechanics.system import closed_contacts
 from hybridctl.planning.collocation import (
     ConstraintBlock,

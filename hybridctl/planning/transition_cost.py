@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import casadi as ca
 import numpy as np
 
-from hybridctl.mechanics.constrained.phase import contact_modes
+from hybridctl.mechanics.modes.phase import contact_modes
 from hybridctl.planning.collocation import (
     ConstraintBlock,
     MappedFunction,

@@ -41,7 +41,7 @@ from hybridctl.hybrid.system import DerivedSystem, HybridSystem
 from hybridctl.mechanics.contacts.contact_kinematics import ContactSet
 from hybridctl.mechanics.modes.mode_expressions import cholesky
 from hybridctl.mechanics.system import ContactSystem
-from hybridctl.mechanics.terms.generated import Constants
+from hybridctl.mechanics.terms.expression_terms import RobotConstants
 from hybridctl.symbolic import SymbolicMode, SymbolicTransition, hybrid_system
 
 _OPEN, _STRIP = "open", "strip"
@@ -94,7 +94,7 @@ def relax_contacts(system: ContactSystem, epsilon: float) -> RelaxedContacts:
                 name, guard, other = f"{contact.name} touches", motion.clearance[i], _STRIP
             after = (*key[:i], other, *key[i + 1 :])
             transitions.append(SymbolicTransition(key, name, guard, after))
-    return RelaxedContacts(system, system.seen(hybrid_system(modes, transitions)), width)
+    return RelaxedContacts(system, system.wrap_inputs(hybrid_system(modes, transitions)), width)
 
 
 class RelaxedContacts(DerivedSystem):
@@ -200,10 +200,10 @@ class _RelaxedMotion:
     def __init__(self, system: ContactSystem, width: float) -> None:
         robot, contacts = system.robot, system.contacts_in_space("relaxation")
         members = ContactSet(robot, contacts)
-        c = Constants.of(robot, members)
+        c = RobotConstants.of(robot, members)
         self.x, self.u = ca.SX.sym("x", 2 * c.nq), ca.SX.sym("u", c.actuation.shape[1])
         q, self._v = self.x[: c.nq], self.x[c.nq :]
-        bodies, self._drive, self._jacobian, rows = c.terms(q, self._v, self.u)
+        bodies, self._drive, self._jacobian, rows = c.make_terms(q, self._v, self.u)
         self._divide_by_mass, self._gaps = cholesky(bodies.mass())[0], rows.gaps
         self._tangents, self._contacts = members.tangents, contacts
         self._rates = self._jacobian @ self._v

@@ -24,10 +24,10 @@ from hybridctl.base.checks import check_number
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.surfaces import Plane
 from hybridctl.mechanics.limb_symmetry import limb_symmetry
-from hybridctl.mechanics.modes.dynamics import TermsChoice
 from hybridctl.mechanics.multibody.passive import Rotor
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import ContactSystem, contact_system
+from hybridctl.mechanics.terms.sources import TermsChoice
 from hybridctl.sensitivity.symmetry import Symmetry
 
 JOINTS = ("left_hip", "left_knee", "right_hip", "right_knee")

@@ -64,8 +64,8 @@ def _approaching(
     """Return a system, q and v: the first contact hits, and the others stay closed at rest."""
     while True:
         system, q = _touching(rng, kind)
-        jacobian = system.dynamics.all.jacobian(q)
-        free = null_space(jacobian[system.dynamics.all.owner != 0], rcond=1e-9)
+        jacobian = system.dynamics.contact_set.jacobian(q)
+        free = null_space(jacobian[system.dynamics.contact_set.owner != 0], rcond=1e-9)
         v = free @ rng.normal(size=free.shape[1])
         approach = float(jacobian[0] @ v)
         if abs(approach) > 1e-2:  # m/s; else the closed contacts hold the first one

@@ -167,10 +167,10 @@ def test_a_push_gives_its_impulse_and_leaves_the_foot(gait):
     """The momentum that the hip gets is that of the push and of the ground together."""
     after = walks.push_state(gait, 5.0)
     dynamics, q = gait.walker.dynamics, gait.middle[:7]
-    rates = dynamics.all.jacobian(q)[[0, 2]] @ after[7:]
+    rates = dynamics.contact_set.jacobian(q)[[0, 2]] @ after[7:]
     np.testing.assert_allclose(rates, 0.0, atol=1e-9)
     gained = gait.walker.robot.mass_matrix(q) @ (after - gait.middle)[7:]
-    ground = dynamics.all.jacobian(q)[[0, 2]].T
+    ground = dynamics.contact_set.jacobian(q)[[0, 2]].T
     expected = 5.0 * np.eye(7)[0]
     left = gained - expected - ground @ np.linalg.lstsq(ground, gained - expected, rcond=None)[0]
     np.testing.assert_allclose(left, 0.0, atol=1e-9)
@@ -381,7 +381,7 @@ def test_a_standing_foot_that_stays_as_the_other_lands_ends_a_walk(gait):
     for _ in range(20):
         x[:7] -= np.linalg.pinv(walker.dynamics.gap_jacobian(x[:7])) @ walker.dynamics.gaps(x[:7])
     rates = np.array([0.0, -0.5, 0.0, 1.0])
-    x[7:] = np.linalg.pinv(walker.dynamics.all.jacobian(x[:7])) @ rates
+    x[7:] = np.linalg.pinv(walker.dynamics.contact_set.jacobian(x[:7])) @ rates
     x[:7] -= 0.001 * x[7:]
     x = walker.mode(five_link.LEFT_STANCE).project(x)
     found = walks.walk(gait, lambda t, x: np.zeros(4), x, STEPS, walker)

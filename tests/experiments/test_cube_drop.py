@@ -16,8 +16,8 @@ from hybridctl.base.errors import FileFormatError, InputError
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import load_configuration
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.mechanics.constrained.tolerances import STANDSTILL
 from hybridctl.mechanics.contact_law.law import CERTIFIED
+from hybridctl.mechanics.modes.tolerances import STANDSTILL
 
 GUARD_TOLERANCE = 1e-8  # m, of `simulate`
 RATE = 148.0

@@ -161,7 +161,7 @@ def landing():
     system = block.system(block.BlockParameters(friction=0.2), actuated=True)
     q = np.array([0.0, 0.0, -0.5])
     q[1] = -system.dynamics.gaps(q).min()
-    rows = system.dynamics.all.jacobian(q)[[0, 2]]
+    rows = system.dynamics.contact_set.jacobian(q)[[0, 2]]
     turn = np.linalg.svd(rows)[2][-1]
     stops = np.linalg.solve(system.robot.mass_matrix(q), rows.T @ np.array([0.6, -0.2 * 0.6]))
     x = np.concatenate((q, -6.0 * turn / turn[2] - stops))

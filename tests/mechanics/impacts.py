@@ -46,13 +46,15 @@ def random_motion(rng, dynamics):
 
 def impact_problem(dynamics, q, v) -> CoulombProblem:
     """The impact of all contacts as a problem w = W f + c, from the Jacobians and M."""
-    rows, count = dynamics.all.jacobian(q), len(dynamics.contacts)
+    rows, count = dynamics.contact_set.jacobian(q), len(dynamics.contacts)
     delassus = rows @ np.linalg.inv(dynamics.robot.mass_matrix(q)) @ rows.T
     free = rows @ v
     free[:count] *= 1.0 + dynamics.restitution
     mu = dynamics.friction
     size = float((np.abs(rows) @ np.abs(v)).max())
-    return CoulombProblem(delassus, free, dynamics.all.tangents, mu, mu, (None,) * count, size)
+    return CoulombProblem(
+        delassus, free, dynamics.contact_set.tangents, mu, mu, (None,) * count, size
+    )
 
 
 def violation(problem, forces) -> float:

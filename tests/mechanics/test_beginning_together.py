@@ -11,10 +11,10 @@ from differences import assert_derivative
 import hybridctl as hc
 from hybridctl.base.errors import NoContactSolutionError
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system
-from hybridctl.mechanics.constrained import sliding, standstill
-from hybridctl.mechanics.constrained.sliding import sliding_directions
 from hybridctl.mechanics.contact_law import solve
+from hybridctl.mechanics.modes import slip_directions, standstill
 from hybridctl.mechanics.modes.selection import select_modes
+from hybridctl.mechanics.modes.slip_directions import find_slip_directions
 
 LEGS = ("FL", "FR", "RL", "RR")
 
@@ -99,7 +99,7 @@ def test_an_edge_begins_to_slide_beside_corners_that_hold(creep, turn):
     pull = np.linalg.norm(now.friction, axis=1)
     assert (pull <= 0.7 * now.forces + 1e-9 * now.forces.max()).all()
     phase = dynamics.phase(modes)
-    law = dynamics.problem(phase, dynamics.rows(phase, q, 0.0 * v, u))
+    law = dynamics.build_acceleration_problem(phase, dynamics.make_rows(phase, q, 0.0 * v, u))
     rates = law.delassus @ now.solution.forces + law.free
     np.testing.assert_allclose(rates, solve(law).rates, atol=1e-8 * law.magnitude)
 
@@ -112,7 +112,7 @@ def test_what_is_held_where_it_stands_is_selected_to_stick(monkeypatch, creep):
     dynamics, (q, v, u) = system.dynamics, creeping(system, creep, 8.0, -0.6)
     modes = select_modes(dynamics, q, v, u, ("stick",) * 4 + ("slip",) * 2)
     now = dynamics.acceleration(q, v, u, modes)
-    assert not any(now.holds(i) for i, mode in enumerate(modes) if mode == "slip")
+    assert not any(now.is_holding(i) for i, mode in enumerate(modes) if mode == "slip")
 
 
 @pytest.mark.parametrize("creep", [0.0, 5e-10])
@@ -130,7 +130,9 @@ def test_an_edge_whose_points_may_share_its_load_begins_to_slide_with_the_load_t
     q[2], v[-1] = 0.1, creep / 0.08
     u, modes = np.array([push, -5.0, turn]), ("stick",) * 4 + ("slip",) * 2
     now = dynamics.acceleration(q, v, u, modes)
-    law = dynamics.problem(phase := dynamics.phase(modes), dynamics.rows(phase, q, 0.0 * v, u))
+    law = dynamics.build_acceleration_problem(
+        phase := dynamics.phase(modes), dynamics.make_rows(phase, q, 0.0 * v, u)
+    )
     rows = np.concatenate([[i, *tangents] for i, tangents in enumerate(law.tangents)])
     forces = np.column_stack((now.forces, now.friction)).ravel()
     judge = Law(
@@ -164,8 +166,8 @@ def test_velocities_of_a_sole_tell_directions_once_one_of_its_corners_is_fast(
     v[:2] = turn * centre, -turn * centre
     modes = ("slip",) * 4 + (("slip",) * 2 if shoe else ("open",) * 2)
     phase = dynamics.phase(modes)
-    rows = dynamics.rows(phase, q, v, np.zeros(system.robot.nu))
-    directions, found = sliding_directions(phase, rows)
+    rows = dynamics.make_rows(phase, q, v, np.zeros(system.robot.nu))
+    directions, found = find_slip_directions(phase, rows)
     assert set(found) == slow
     corners = np.array([(x, y) for x in (0.1, -0.1) for y in (0.1, -0.1)])
     for k in set(range(4)) - slow:
@@ -182,7 +184,7 @@ def test_a_corner_begins_to_slide_beside_others_in_the_directions_of_their_veloc
     monkeypatch.setattr(
         standstill, "solve_in_states", lambda law, *a: asked.append(law) or solve_in_states(law, *a)
     )
-    now = dynamics.solve(
+    now = dynamics.solve_phase(
         dynamics.phase(("slip",) * 4 + ("open",) * 2), q, v, np.array([20.0, -5.0, 0.3])
     )
     (law,) = asked
@@ -199,18 +201,18 @@ def test_what_has_hardly_begun_to_slide_goes_on_as_from_a_standstill():
     """
     system, rng, shared_anew = shod(pitches=False), np.random.default_rng(1), 0
     dynamics, q, none = system.dynamics, system.robot.neutral(), np.zeros(system.robot.nv)
-    modes, steered = ("stick",) * 4 + ("slip",) * 2, (4, 5)
+    modes, starting = ("stick",) * 4 + ("slip",) * 2, (4, 5)
     q[2] = 0.1
     for _ in range(120):
         u = rng.uniform((0.0, -10.0, -2.0), (25.0, 10.0, 2.0))
         v = none.copy()
         v[-1], v[-3] = 5e-9 / 0.08, rng.uniform(-2e-9, 2e-9)
         rest, now = (dynamics.acceleration(q, each, u, modes) for each in (none, v))
-        if rest.solution.inside and rest.solution.steered == steered:
+        if rest.solution.inside_cones and rest.solution.starting_contacts == starting:
             scale = np.abs(rest.acceleration).max()
             np.testing.assert_allclose(now.acceleration, rest.acceleration, atol=1e-7 * scale)
-            first = dynamics.solve(dynamics.phase(modes), q, none, u)
-            shared_anew += first.inside is not None
+            first = dynamics.solve_phase(dynamics.phase(modes), q, none, u)
+            shared_anew += first.inside_cones is not None
     assert shared_anew >= 5
 
 
@@ -229,7 +231,7 @@ def test_corners_that_others_hold_do_not_begin_to_slide(push, load, turn):
     asked = ("stick", "stick", "slip", "slip", "slip", "slip")
     now = dynamics.acceleration(q, v, u, asked)
     still = dynamics.acceleration(q, v, u, ("stick",) * 4 + ("slip",) * 2)
-    assert [now.holds(i) for i in range(6)] == [True] * 4 + [False] * 2
+    assert [now.is_holding(i) for i in range(6)] == [True] * 4 + [False] * 2
     scale = np.abs(still.acceleration).max()
     np.testing.assert_allclose(now.acceleration, still.acceleration, atol=1e-9 * scale)
     found, expected = (dynamics.derivatives_at(q, v, u, point) for point in (now, still))
@@ -243,20 +245,20 @@ def test_directions_are_found_from_afar(push, turn):
     system = shod(pitches=False)
     dynamics, q, v = system.dynamics, system.robot.neutral(), np.zeros(system.robot.nv)
     q[2], phase = 0.1, dynamics.phase(("stick",) * 4 + ("slip",) * 2)
-    now = dynamics.solve(phase, q, v, np.array([push, -5.0, turn]))
+    now = dynamics.solve_phase(phase, q, v, np.array([push, -5.0, turn]))
     onwards = 0
     for angles in product(np.arange(8) * np.pi / 4.0, repeat=2):
-        start = sliding._turned(now, np.array(angles), phase.friction)
-        found = sliding.turned_by_loads(start, phase.friction)
-        across, along = (sliding.change_of_steered(found, way) for way in (False, True))
+        start = slip_directions._turn_directions(now, np.array(angles), phase.friction)
+        found = slip_directions.turn_starting_contacts(start, phase.friction)
+        across, along = (slip_directions.slip_accelerations(found, way) for way in (False, True))
         scale = np.abs(found.acceleration).max()
-        assert not found.inside or np.abs(across).max() <= 1e-8 * scale
+        assert not found.inside_cones or np.abs(across).max() <= 1e-8 * scale
         onwards += bool((along >= -1e-8 * scale).all())
     assert onwards >= 40
 
 
 def test_directions_that_are_not_found_are_an_error(monkeypatch):
-    monkeypatch.setattr(sliding, "_TURNED", 0)
+    monkeypatch.setattr(slip_directions, "_MAX_NEWTON_STEPS", 0)
     system = shod(pitches=False)
     q, modes = system.robot.neutral(), ("stick",) * 4 + ("slip",) * 2
     q[2] = 0.1

@@ -41,7 +41,7 @@ def rod(mu=2.0, angle=-0.5, rate=-2.0, speed=-30.0, restitution=0.0, weight=9.81
     system = contact_system(robot, [tip])
     q, v = np.array([0.0, 0.0, angle]), np.array([0.0, 0.0, rate])
     q[1] -= system.dynamics.gaps(q)[0]
-    rows = system.dynamics.all.jacobian(q)[[1, 0]]
+    rows = system.dynamics.contact_set.jacobian(q)[[1, 0]]
     v[:2] = np.linalg.solve(rows[:, :2], np.array([speed, 0.0]) - rows[:, 2] * rate)
     return system, np.concatenate([q, v])
 
@@ -82,7 +82,7 @@ def test_a_rod_that_jams_is_stopped_by_an_impulse_without_collision(jammed):
     """
     system, _, first, last = jammed
     q, v = first.state_before[:3], first.state_before[3:]
-    rows = system.dynamics.all.jacobian(q)
+    rows = system.dynamics.contact_set.jacobian(q)
     response = rows @ np.linalg.solve(system.robot.mass_matrix(q), rows.T)
     normal, friction = np.linalg.solve(response, [0.0, -(rows @ v)[1]])
     assert friction == pytest.approx(2.0 * normal, rel=1e-3)
@@ -96,7 +96,7 @@ def test_a_bridge_loses_what_the_impulse_takes(jammed):
     """The energy of the sliding tip, v_t^2 / (2 G^-1)_tt; gaps are closed after it."""
     system, _, first, last = jammed
     q, v = first.state_before[:3], first.state_before[3:]
-    rows = system.dynamics.all.jacobian(q)
+    rows = system.dynamics.contact_set.jacobian(q)
     response = rows @ np.linalg.solve(system.robot.mass_matrix(q), rows.T)
     slip = rows @ v
     loss = 0.5 * slip @ np.linalg.solve(response, slip)

@@ -56,13 +56,13 @@ def random_modes(dynamics, rng, redundant):
     """Random modes; unless redundant, one contact at most constrains the velocity of a joint."""
     choices = {0: ("open", "closed"), 1: ("open", "stick", "slip+", "slip-")}
     modes, constrained = [], set()
-    for i, tangents in enumerate(dynamics.all.tangents):
+    for i, tangents in enumerate(dynamics.contact_set.tangents):
         known = choices.get(len(tangents), ("open", "stick", "slip"))
-        mode = str(rng.choice(known[i in dynamics.pressed :]))
-        joint = int(dynamics.all.pressed_velocities[i])
+        mode = str(rng.choice(known[i in dynamics.pressed_contacts :]))
+        joint = int(dynamics.contact_set.pressed_velocities[i])
         if mode in ("closed", "stick") and joint >= 0 and not redundant:
             if joint in constrained:
-                mode = "slip-" if i in dynamics.pressed else "open"
+                mode = "slip-" if i in dynamics.pressed_contacts else "open"
             constrained.add(joint)
         modes.append(mode)
     return tuple(modes)
@@ -124,8 +124,8 @@ def test_runs_of_compiled_modes_are_those_of_pinocchio(robot, x0, stops):
     one, two = (
         contact_system(robot, [], joint_stops=stops, terms=terms) for terms in ("auto", "pinocchio")
     )
-    assert one.dynamics.compiles_modes
-    assert not two.dynamics.compiles_modes
+    assert one.dynamics.has_compiled_modes
+    assert not two.dynamics.has_compiled_modes
     run, other = (hc.simulate(system, None, x0, (0.0, 0.8)) for system in (one, two))
     assert len(run.events) == len(other.events) >= 1
     for event, expected in zip(run.events, other.events, strict=True):
@@ -145,5 +145,5 @@ def test_link_with_the_name_of_a_joint():
     joints = joint.format("a", "world", "b", 1) + joint.format("b", "b", "a", 2)
     robot = Robot.from_urdf(f'<robot name="r"><link name="world"/>{links}{joints}</robot>')
     system = contact_system(robot, [], joint_stops={"b": 0.0})
-    points, _ = system.dynamics.all.in_world(np.zeros(2), np.zeros(2), np.zeros((2, 2)))
+    points, _ = system.dynamics.contact_set.in_world(np.zeros(2), np.zeros(2), np.zeros((2, 2)))
     np.testing.assert_allclose(points, [[3.0, 0.0, 0.0]] * 2, atol=1e-14)

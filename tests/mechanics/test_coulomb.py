@@ -58,7 +58,8 @@ def all_loads(problem):
 def all_forces(dynamics, result):
     """Impulses of a result along all rows."""
     rows = [
-        f[: len(t)] for f, t in zip(result.friction_impulses, dynamics.all.tangents, strict=True)
+        f[: len(t)]
+        for f, t in zip(result.friction_impulses, dynamics.contact_set.tangents, strict=True)
     ]
     return np.concatenate((result.impulses, *rows))
 
@@ -93,7 +94,7 @@ def obeys(dynamics, q, v, problem, result):
     robot, forces = dynamics.robot, all_forces(dynamics, result)
     assert violation(problem, forces) <= LAW
     # balance of momentum: rounding of J^T Lambda and M (v+ - v), some tens of terms
-    after, rows = result.velocity_after, dynamics.all.jacobian(q)
+    after, rows = result.velocity_after, dynamics.contact_set.jacobian(q)
     change, mass = after - v, robot.mass_matrix(q)
     terms = np.abs(rows.T) @ np.abs(forces) + np.abs(mass) @ (np.abs(v) + np.abs(after))
     assert np.abs(mass @ change - rows.T @ forces).max() <= 1e-12 * terms.max()
@@ -104,7 +105,9 @@ def obeys(dynamics, q, v, problem, result):
         assert result.energy_loss >= -LAW * before
     # states say what the velocities show
     speed = problem.magnitude
-    for i, (state, tangents) in enumerate(zip(result.states, dynamics.all.tangents, strict=True)):
+    for i, (state, tangents) in enumerate(
+        zip(result.states, dynamics.contact_set.tangents, strict=True)
+    ):
         slip = rows[tangents] @ after
         if state == "open":
             assert abs(result.impulses[i]) <= 1e-14 * max(1.0, result.impulses.max())
@@ -254,7 +257,7 @@ def test_one_contact_in_the_plane_is_its_closed_form(x, z, mu, e, v_n, v_t):
     """Every solution of it too, where strong coupling gives three."""
     dynamics = planar_corner(x, z, mu, e)
     q = dynamics.robot.neutral()
-    rows = dynamics.all.jacobian(q)
+    rows = dynamics.contact_set.jacobian(q)
     (a, b), (_, d) = rows @ rows.T  # M = 1
     expected = closed_forms(a, b, d, (1.0 + e) * v_n, v_t, mu)
     # stay away from where the number of solutions changes

@@ -82,7 +82,7 @@ def test_contacts_that_begin_to_slide(modes, friction, u):
     q, v = robot.integrate(robot.neutral(), np.array([0.0, 0.0, 0.0, 0.1, 0.5, 0.3])), np.zeros(6)
     u = np.array(u)
     d = dynamics.derivatives_at(q, v, u, dynamics.acceleration(q, v, u, key))
-    assert d.point.solution.steered
+    assert d.point.solution.starting_contacts
     assert (np.linalg.norm(d.slip_z[0, :, 6:12], axis=1) > 0.0).all()
 
     def result(q, u):
@@ -131,7 +131,7 @@ def test_gap_jacobian_and_drift(name):
     # Along q(t) = q exp(v t) the body velocity is constant, so the gap rate changes by the drift.
     assert_derivative(
         lambda s: dynamics.gap_rates(robot.integrate(q, s[0] * v), v),
-        dynamics.kept_values(q, v).drift[: len(dynamics.contacts), None],
+        dynamics.copy_terms(q, v).drift[: len(dynamics.contacts), None],
     )
 
 

@@ -11,7 +11,7 @@ from hybridctl.mechanics.contact_law.linear_equations import LeastNormEquations
 from hybridctl.mechanics.contacts.contact_kinematics import ContactSet
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.terms.flat_terms import FlatTerms
-from hybridctl.mechanics.terms.multibody_terms import PinocchioTerms
+from hybridctl.mechanics.terms.general_terms import GeneralTerms
 from mechanics.random_robots import random_robot
 
 AGREE = 1e-10  # of the largest entry or one, as for the generated terms, and for their reasons
@@ -44,7 +44,7 @@ def test_all_terms_are_those_of_any_contacts(seed):
     ground = rows.on_ground()
     assert ground is not None
     flat = pickle.loads(pickle.dumps(FlatTerms(robot, ground, rows.owner)))
-    general = PinocchioTerms(robot, rows)
+    general = GeneralTerms(robot, rows)
     q = robot.integrate(robot.neutral(), rng.normal(size=robot.nv))
     v, a = rng.normal(size=(2, robot.nv))
     u, forces = rng.normal(size=robot.nu), rng.normal(size=len(rows.owner))
@@ -71,7 +71,7 @@ def test_the_gradient_of_impulses_is_the_sum_of_their_derivatives(seed):
     z, moved = rng.normal(size=(2, 3, robot.nv))
     forces, along = rng.normal(size=(2, 3, len(rows.owner)))
     z[1] = along[1] = 0.0
-    flat, general = FlatTerms(robot, rows.on_ground(), rows.owner), PinocchioTerms(robot, rows)
+    flat, general = FlatTerms(robot, rows.on_ground(), rows.owner), GeneralTerms(robot, rows)
     each = [general.impulse_derivatives(q, *one) for one in zip(z, forces, strict=True)]
     parts = [y @ d.momentum - w @ d.rates for y, d, w in zip(moved, each, along, strict=True)]
     size = AGREE * max(1.0, float(np.abs(parts).max()))
@@ -118,7 +118,7 @@ def test_loads_that_bodies_share_turn_as_rows_do():
         robot, contacts, rng = feet(seed)
         rows, closed = ContactSet(robot, contacts), (0, 1, 3) if seed % 2 else (0, 1, 2, 3)
         chosen = [*closed, *(row for i in closed for row in rows.tangents[i])]
-        flat, general = FlatTerms(robot, rows.on_ground(), rows.owner), PinocchioTerms(robot, rows)
+        flat, general = FlatTerms(robot, rows.on_ground(), rows.owner), GeneralTerms(robot, rows)
         q = robot.integrate(robot.neutral(), rng.normal(size=robot.nv))
         y = np.zeros(len(rows.owner))
         y[chosen] = rng.normal(size=len(chosen))
@@ -154,5 +154,5 @@ def test_other_contacts_are_not_on_the_ground(seed):
     for other in others:
         assert ContactSet(robot, [contacts[0], other]).on_ground() is None
         terms = ContactDynamics(robot, [contacts[0], other], terms="pinocchio").terms
-        assert isinstance(terms, PinocchioTerms)
+        assert isinstance(terms, GeneralTerms)
     assert isinstance(ContactDynamics(robot, contacts, terms="pinocchio").terms, FlatTerms)

@@ -14,8 +14,8 @@ from hybridctl.base.errors import InputError
 from hybridctl.mechanics import Contact, Robot
 from hybridctl.mechanics.contacts.contact_kinematics import ContactSet
 from hybridctl.mechanics.contacts.surfaces import Plane
-from hybridctl.mechanics.terms.generated import GeneratedTerms
-from hybridctl.mechanics.terms.multibody_terms import PinocchioTerms
+from hybridctl.mechanics.terms.expression_terms import ExpressionTerms
+from hybridctl.mechanics.terms.general_terms import GeneralTerms
 from hybridctl.symbolic import compiled_function
 from mechanics.models import ROUGH
 from mechanics.random_robots import random_robot
@@ -49,8 +49,8 @@ class Point:
         self.v, self.a = rng.normal(size=(2, robot.nv))
         self.u = rng.normal(size=robot.nu)
         self.forces = rng.normal(size=len(self.contacts.owner))
-        self.terms = GeneratedTerms(robot, self.contacts)
-        self.other = PinocchioTerms(robot, self.contacts)
+        self.terms = ExpressionTerms(robot, self.contacts)
+        self.other = GeneralTerms(robot, self.contacts)
 
 
 def point_of(seed: int) -> Point:
@@ -95,7 +95,7 @@ def test_random_robots_have_the_terms_that_pinocchio_gives(seed):
 @pytest.mark.parametrize("name", ROUGH)
 def test_models_have_the_terms_that_pinocchio_gives(name):
     dynamics = ROUGH[name][0]()
-    p = Point(dynamics.robot, dynamics.all, 3)
+    p = Point(dynamics.robot, dynamics.contact_set, 3)
     check_values(p)
     check_derivatives(p)
     check_impulse_derivatives(p)
@@ -123,7 +123,7 @@ def test_derivatives_are_those_of_the_values(seed):
 
 def test_without_contacts_there_are_no_rows():
     robot, _ = random_robot(np.random.default_rng(0))
-    terms = GeneratedTerms(robot, ContactSet(robot, []))
+    terms = ExpressionTerms(robot, ContactSet(robot, []))
     q, v, u, none = robot.neutral(), np.ones(robot.nv), np.ones(robot.nu), np.zeros(0)
     now = terms.values(q, v, u)
     assert_agree(now.drive, robot.actuation @ u - robot.bias(q, v), "drive")
@@ -159,7 +159,7 @@ def test_threads_do_not_disturb_each_other():
         np.testing.assert_array_equal(drives, _drives(p, velocities))
 
 
-def _mass(terms: GeneratedTerms, *at) -> np.ndarray:
+def _mass(terms: ExpressionTerms, *at) -> np.ndarray:
     return terms.values(*at).mass.copy()
 
 
@@ -197,10 +197,10 @@ def _made(p: Point, monkeypatch) -> list[str]:
     names = []
     build = compiled_function.build_transposed_function
     monkeypatch.setattr(
-        "hybridctl.mechanics.terms.generated.build_transposed_function",
+        "hybridctl.mechanics.terms.expression_terms.build_transposed_function",
         lambda name, *rest: (names.append(name), build(name, *rest))[1],
     )
-    mass = _mass(GeneratedTerms(p.robot, p.contacts), p.q, p.v, p.u)
+    mass = _mass(ExpressionTerms(p.robot, p.contacts), p.q, p.v, p.u)
     assert_agree(mass, p.robot.mass_matrix(p.q), "mass")
     return names
 

@@ -189,7 +189,7 @@ def test_selection_agrees_with_the_accelerations_it_promises():
         s = dynamics.stabilization
         separation = (
             dynamics.gap_jacobian(q) @ result.acceleration
-            + dynamics.kept_values(q, v).drift[: len(dynamics.contacts)]
+            + dynamics.copy_terms(q, v).drift[: len(dynamics.contacts)]
             + s * (2.0 * dynamics.gap_rates(q, v) + s * dynamics.gaps(q))
         )
         scale = max(1.0, np.abs(separation).max(), result.forces.max())

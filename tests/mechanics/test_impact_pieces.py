@@ -44,7 +44,7 @@ def point_mass(axes, ground, mass=0.7):
 
 def rates_to_velocity(dynamics, q, rates):
     """The smallest velocity with these normal and tangential rates."""
-    return np.linalg.lstsq(dynamics.all.jacobian(q), np.asarray(rates), rcond=None)[0]
+    return np.linalg.lstsq(dynamics.contact_set.jacobian(q), np.asarray(rates), rcond=None)[0]
 
 
 def everything(result):
@@ -193,7 +193,7 @@ def test_a_ball_that_friction_only_just_stops_by_hand():
 
 def before(dynamics, q, forces, after):
     """The velocity that an impact with these impulses turns into rates `after`, along all rows."""
-    rows, count = dynamics.all.jacobian(q), len(dynamics.contacts)
+    rows, count = dynamics.contact_set.jacobian(q), len(dynamics.contacts)
     rates = after - rows @ np.linalg.solve(dynamics.robot.mass_matrix(q), rows.T @ forces)
     rates[:count] /= 1.0 + dynamics.restitution
     return np.linalg.lstsq(rows, rates, rcond=None)[0]

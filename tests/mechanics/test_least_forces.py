@@ -9,7 +9,6 @@ import pytest
 from scipy.optimize import linprog, minimize
 
 from hybridctl.base.errors import NoContactSolutionError
-from hybridctl.mechanics.constrained.equations import friction_weights
 from hybridctl.mechanics.contact_law import CoulombProblem, redundancy
 from hybridctl.mechanics.contact_law.cone_programme import Cone
 from hybridctl.mechanics.contact_law.linear_equations import LeastNormEquations
@@ -22,6 +21,7 @@ from hybridctl.mechanics.contact_law.redundancy import (
     distribute_in_cones,
     find_least_in_cones,
 )
+from hybridctl.mechanics.modes.force_distribution import compute_friction_weights
 
 MASS = np.diag([1.0, 1.0, 1.0, 0.4, 0.5, 0.6])
 # Wrenches are of order one and the equations are solved by singular values: some hundred roundings
@@ -525,7 +525,7 @@ def sole(seed):
         forces[4 + 2 * j : 6 + 2 * j] = FRICTION * share * forces[j] * along
     phase = SimpleNamespace(closed=range(4), tied=np.repeat(np.arange(4), 2))
     even = LeastNormEquations(wrench).solve(wrench @ forces)
-    return forces, LeastNormEquations(wrench, friction_weights(phase, even))
+    return forces, LeastNormEquations(wrench, compute_friction_weights(phase, even))
 
 
 @pytest.mark.parametrize("seed", [*range(150), 1841, 1899, 1976, 2316, 2971, 3027])

@@ -28,8 +28,8 @@ from hybridctl.mechanics import (
 )
 from hybridctl.mechanics.contacts.contact_kinematics import ContactSet
 from hybridctl.mechanics.multibody.mimic import Mimic
-from hybridctl.mechanics.terms.generated import GeneratedTerms
-from hybridctl.mechanics.terms.multibody_terms import PinocchioTerms
+from hybridctl.mechanics.terms.expression_terms import ExpressionTerms
+from hybridctl.mechanics.terms.general_terms import GeneralTerms
 from mechanics.models import TWINS
 from mechanics.random_robots import random_robot, with_mimics
 
@@ -159,7 +159,7 @@ def test_expressions_and_derivatives_are_those_of_the_terms(seed):
     q = robot.integrate(robot.neutral(), rng.normal(size=robot.nv))
     v, a = rng.normal(size=(2, robot.nv))
     u, forces = rng.normal(size=robot.nu), rng.normal(size=len(rows.owner))
-    terms, other = PinocchioTerms(robot, rows), GeneratedTerms(robot, rows)
+    terms, other = GeneralTerms(robot, rows), ExpressionTerms(robot, rows)
     for name, arguments in (
         ("values", (q, v, u)),
         ("derivatives", (q, v, a, forces)),
@@ -189,7 +189,7 @@ def test_expressions_have_a_continuous_joint_behind_one_that_mimics():
     rows, rng = ContactSet(robot, [floor]), np.random.default_rng(0)
     q = robot.integrate(robot.neutral(), rng.normal(size=robot.nv))
     v, u = rng.normal(size=robot.nv), rng.normal(size=robot.nu)
-    one, two = (kind(robot, rows).values(q, v, u) for kind in (PinocchioTerms, GeneratedTerms))
+    one, two = (kind(robot, rows).values(q, v, u) for kind in (GeneralTerms, ExpressionTerms))
     for what in one._fields:
         assert_close(getattr(two, what), getattr(one, what), what)
     scaled = q * [1.0, 1.1, 1.1]  # of a unit circle only the direction counts

@@ -21,9 +21,9 @@ from hybridctl.base.errors import (
     SeveralContactSolutionsError,
 )
 from hybridctl.mechanics import Contact, ContactDynamics, Plane, Robot, contact_system
-from hybridctl.mechanics.constrained.tolerances import JAMMED
 from hybridctl.mechanics.impacts.resets import NEAR_JAM
 from hybridctl.mechanics.modes.selection import select_modes
+from hybridctl.mechanics.modes.tolerances import JAMMED
 
 G, X, Z = 9.81, 1.0, 1.0
 NONE = np.zeros(0)
@@ -36,7 +36,7 @@ def sliding(mu, omega, x=X, speed=0.5):
     point = Contact("point", "body", ground, offset=(x, 0.0, -Z), friction=mu)
     dynamics = ContactDynamics(robot, [point])
     q = np.array([0.0, Z, 0.0])
-    rows = dynamics.all.jacobian(q)
+    rows = dynamics.contact_set.jacobian(q)
     v = np.array([0.0, 0.0, omega])
     v[:2] = np.linalg.solve(rows[[1, 0], :2], np.array([speed, 0.0]) - rows[[1, 0], 2] * omega)
     return dynamics, q, v
@@ -44,7 +44,7 @@ def sliding(mu, omega, x=X, speed=0.5):
 
 def presses(dynamics, q, mu):
     """W_nn - mu W_nt for sliding in +x."""
-    w_n, w_t = dynamics.all.jacobian(q)
+    w_n, w_t = dynamics.contact_set.jacobian(q)
     return w_n @ w_n - mu * (w_n @ w_t)
 
 
@@ -101,7 +101,7 @@ def rod(mu, angle, rate, speed, tips=("tip",)):
     system = contact_system(robot, [Contact(tip, "rod", ground, **each) for tip in tips])
     q, v = np.array([0.0, 0.0, angle]), np.array([0.0, 0.0, rate])
     q[1] -= system.dynamics.gaps(q)[0]
-    rows = system.dynamics.all.jacobian(q)[[len(tips), 0]]
+    rows = system.dynamics.contact_set.jacobian(q)[[len(tips), 0]]
     v[:2] = np.linalg.solve(rows[:, :2], np.array([speed, 0.0]) - rows[:, 2] * rate)
     return system, np.concatenate([q, v])
 

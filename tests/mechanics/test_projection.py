@@ -38,7 +38,7 @@ def test_contacts_are_closed_at_least_energy(closed, mode):
     x = cube_state(rng, 1e-2)
     projected = cube.system().mode(key).project(x)
     q, v = projected[:7], projected[7:]
-    rows = dynamics.all.jacobian(q)[phase.all_rows[phase.constrained]]
+    rows = dynamics.contact_set.jacobian(q)[phase.all_rows[phase.constrained]]
     assert np.abs(dynamics.gaps(q)[list(phase.closed)]).max() <= 1e-11
     assert np.abs(rows @ v).max() <= 1e-12
     free = null_space(rows, rcond=1e-9)
@@ -92,4 +92,4 @@ def test_contacts_that_cannot_all_be_closed():
     dynamics = ContactDynamics(cube.robot(), contacts)
     q = np.array([0.0, 0.0, 0.2, 0.0, 0.0, 0.0, 1.0])
     with pytest.raises(NoContactSolutionError, match="cannot be put"):
-        dynamics.projected(dynamics.phase(("closed", "closed")), q, np.zeros(6))
+        dynamics.project_state(dynamics.phase(("closed", "closed")), q, np.zeros(6))

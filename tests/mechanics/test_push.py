@@ -10,7 +10,7 @@ import hybridctl as hc
 from hybridctl.base.errors import InputError, UnknownNameError
 from hybridctl.hybrid.laws import DifferentiableLaw
 from hybridctl.mechanics import Contact, Plane, Robot, Wrench, contact_system
-from hybridctl.mechanics.terms.contact_terms import OtherTerms, Terms
+from hybridctl.mechanics.terms.contact_terms import Terms, WrappedTerms
 from mechanics.models import PAIR
 
 TABLE = Plane((0, 0, 0), (0, 0, 1))
@@ -231,7 +231,7 @@ def test_a_push_keeps_all_that_terms_know():
     """Also how loads turn, which terms of points on planes know and others do not."""
     made = cube.system(actuated=True)
     system = contact_system(made.robot, made.contacts, terms="pinocchio")
-    assert public(OtherTerms) == public(Terms)
+    assert public(WrappedTerms) == public(Terms)
     pushed = system.pushed(Wrench("cube", (1, 0, 0), 0.0, 0.1))
     q, z, closed = np.r_[0.0, 0.0, 0.1, 0.0, 0.0, 0.0, 1.0], np.arange(6.0), (0, 2, 4, 6)
     found = pushed.dynamics.terms.load_turns(q, z, closed, 6)

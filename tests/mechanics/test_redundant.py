@@ -56,7 +56,7 @@ def standing(dynamics, height=HALF, yaw=0.0):
 
 def rows_of(dynamics, normal, friction):
     """Values of all rows (r,) from those of contacts."""
-    tangents = dynamics.all.tangents
+    tangents = dynamics.contact_set.tangents
     return np.concatenate([normal, *(f[: len(t)] for f, t in zip(friction, tangents, strict=True))])
 
 
@@ -132,7 +132,11 @@ def test_a_straight_slide_has_the_velocity_of_any_three_corners_that_slide_alone
 
 def smallest(dynamics, q, momentum):
     """The impulses of least norm inside the cones that give this momentum, by optimisation."""
-    rows, tangents, k = dynamics.all.jacobian(q), dynamics.all.tangents, len(dynamics.contacts)
+    rows, tangents, k = (
+        dynamics.contact_set.jacobian(q),
+        dynamics.contact_set.tangents,
+        len(dynamics.contacts),
+    )
     lengths = np.abs(rows).max(axis=0)
     used = lengths > 1e-9
     unit = momentum[2] / k
@@ -169,7 +173,7 @@ def test_impulses_have_the_least_norm(mu, points, seed):
     v = np.array([0.0, 0.0, -1.0, 0.0, 0.0, 0.0]) + 0.1 * rng.normal(size=6)
     result = hit(dynamics, q, v)
     assert result.impulses.min() > 1e-3
-    rows = dynamics.all.jacobian(q)
+    rows = dynamics.contact_set.jacobian(q)
     momentum = dynamics.robot.mass_matrix(q) @ (result.velocity_after - v)
     least = np.linalg.pinv(rows.T, rcond=1e-10) @ momentum
     found = impulses_of(dynamics, result)
@@ -185,9 +189,9 @@ def test_impulses_of_sliding_corners_have_the_least_norm():
     v = np.array([1.0, 0.5, -1.0, 0.1, -0.05, 0.0])
     result = hit(dynamics, q, v)
     assert result.states == ("slip",) * 6
-    rows, k = dynamics.all.jacobian(q), 6
+    rows, k = dynamics.contact_set.jacobian(q), 6
     mix = np.zeros((len(rows), k))
-    for i, tangents in enumerate(dynamics.all.tangents):
+    for i, tangents in enumerate(dynamics.contact_set.tangents):
         slip = rows[tangents] @ result.velocity_after
         mix[i, i], mix[tangents, i] = 1.0, -0.1 * slip / np.linalg.norm(slip)
     momentum = dynamics.robot.mass_matrix(q) @ (result.velocity_after - v)
@@ -220,8 +224,8 @@ def test_a_family_is_reported_where_sliding_leaves_more_than_one_velocity(name):
 
 def pushes(dynamics, q, result):
     """Momenta of unit normal impulses with friction, one per contact that slides (nv, k)."""
-    rows, columns = dynamics.all.jacobian(q), []
-    for i, tangents in enumerate(dynamics.all.tangents):
+    rows, columns = dynamics.contact_set.jacobian(q), []
+    for i, tangents in enumerate(dynamics.contact_set.tangents):
         slip = rows[tangents] @ result.velocity_after
         s = slip / np.linalg.norm(slip)
         columns.append(rows[i] - dynamics.friction[i] * s @ rows[tangents])

@@ -12,8 +12,8 @@ import hybridctl as hc
 from hybridctl.base.errors import InputError
 from hybridctl.mechanics import Contact, Plane, Robot, Sphere, contact_system
 from hybridctl.mechanics.contacts.contact_kinematics import ContactSet
-from hybridctl.mechanics.terms.generated import GeneratedTerms
-from hybridctl.mechanics.terms.multibody_terms import PinocchioTerms
+from hybridctl.mechanics.terms.expression_terms import ExpressionTerms
+from hybridctl.mechanics.terms.general_terms import GeneralTerms
 from mechanics.random_robots import random_robot
 
 MASS, RADIUS, G = 0.7, 0.11, 9.81
@@ -104,7 +104,7 @@ def round_point(seed):
 def test_random_robots_have_the_same_terms_both_ways(seed):
     robot, members, q, (v, a), rng = round_point(seed)
     u, forces = rng.normal(size=robot.nu), rng.normal(size=len(members.owner))
-    ways = GeneratedTerms(robot, members), PinocchioTerms(robot, members)
+    ways = ExpressionTerms(robot, members), GeneralTerms(robot, members)
     for what, arguments in (
         ("values", (q, v, u)),
         ("derivatives", (q, v, a, forces)),

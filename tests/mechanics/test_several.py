@@ -30,7 +30,7 @@ def test_the_solution_of_greatest_dissipation_is_taken_if_asked_for():
         chooses = ContactDynamics(dynamics.robot, dynamics.contacts, on_several="dissipation")
         result = impact(chooses, q, v, (0, 1, 2))
         assert result.uniqueness == "disproven"
-        mass, rows = dynamics.robot.mass_matrix(q), dynamics.all.jacobian(q)
+        mass, rows = dynamics.robot.mass_matrix(q), dynamics.contact_set.jacobian(q)
         ends = [v + np.linalg.solve(mass, rows.T @ s.forces) for s in error.solutions]
         energies = [0.5 * end @ mass @ end for end in ends]
         assert len(energies) > 1

@@ -11,7 +11,7 @@ from hybridctl.robots.bodies import free_body
 
 from hybridctl.base.errors import SimulationError
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system
-from hybridctl.mechanics.constrained.equations import friction_weights
+from hybridctl.mechanics.modes.force_distribution import compute_friction_weights
 from hybridctl.mechanics.parameters import parameter_derivatives
 from mechanics.models import PAIR
 from mechanics.test_parameter_derivatives import NAMES, NONE, SOME, changed_system, pair
@@ -35,7 +35,7 @@ def incline(angle, azimuth):
 def left_over(dynamics, q, v, u, now):
     """M a + h - S u - J' f."""
     robot = dynamics.robot
-    force = dynamics.all.jacobian(q).T @ rows_of(dynamics, now.forces, now.friction)
+    force = dynamics.contact_set.jacobian(q).T @ rows_of(dynamics, now.forces, now.friction)
     drive = robot.actuation @ u - robot.bias(q, v)
     return robot.mass_matrix(q) @ now.acceleration - drive - force
 
@@ -85,7 +85,7 @@ def test_the_field_where_loads_are_shared_is_that_of_the_forces(face, spin):
     assert np.abs(left_over(dynamics, q, v, u, now)).max() <= EXACT
     scale = 100.0 * EXACT  # forces over inertia
     np.testing.assert_allclose(mode.field(0.0, x, u)[6:], now.acceleration, atol=scale)
-    alone = dynamics.solved(dynamics.phase(modes), q, v, u)[0]
+    alone = dynamics.solve_phase(dynamics.phase(modes), q, v, u)
     assert alone.kkt.redundant
     assert alone.forces[: len(points)].min() < 0.0
     apart = np.abs(alone.acceleration - now.acceleration).max()
@@ -154,14 +154,14 @@ def test_sticking_forces_have_the_least_norm_with_friction_weighted_by_the_norma
     now = dynamics.acceleration(q, v, u, modes)
     assert np.abs(left_over(dynamics, q, v, u, now)).max() <= EXACT * 10
     closed = [i for i, mode in enumerate(modes) if mode != "open"]
-    tangents = [dynamics.all.tangents[i] for i in closed]
+    tangents = [dynamics.contact_set.tangents[i] for i in closed]
     rows = np.array([*closed, *np.concatenate(tangents)])
     weights = np.array([*np.ones(len(closed)), *np.repeat(now.forces[closed], 2)])
     assert weights.min() > 0.0
     root = np.sqrt(weights)
     needed = dynamics.robot.mass_matrix(q) @ now.acceleration
     needed += dynamics.robot.bias(q, v) - dynamics.robot.actuation @ u
-    push = dynamics.all.jacobian(q)[rows].T
+    push = dynamics.contact_set.jacobian(q)[rows].T
     least = root * (np.linalg.pinv(push * root, rcond=1e-10) @ needed)
     found = rows_of(dynamics, now.forces, now.friction)[rows]
     np.testing.assert_allclose(found, least, atol=10.0 * EXACT)
@@ -214,7 +214,7 @@ def test_derivatives_where_points_pull_and_contradict_each_other(modes, points, 
     v = v + 0.5 * rng.normal(size=7)
     assert dynamics.acceleration(q, v, u, modes).forces.min() < 0.0
     phase = dynamics.phase(modes)
-    assert np.abs(dynamics.solve(phase, q, v, u).residual).max() > 0.01
+    assert np.abs(dynamics.solve_phase(phase, q, v, u).residual).max() > 0.01
     assert_exact(dynamics, q, v, u, modes)
 
 
@@ -223,7 +223,7 @@ def test_a_weight_is_the_normal_force_and_hardly_anything_where_a_point_pulls():
     phase = walker().phase(STICK)
     even = np.zeros(18)
     even[:6] = 3.0, 1e-4, 2.0, -1.0, 0.0, 1.0
-    weights = friction_weights(phase, even)
+    weights = compute_friction_weights(phase, even)
     least = 1e-6 * np.linalg.norm(even[:6])
     expected = [3.0, 1e-4, 2.0, least, least * (1.0 + np.log1p(np.exp(-1.0))), 1.0]
     np.testing.assert_allclose(weights[6:], np.repeat(expected, 2), rtol=1e-9)

@@ -123,7 +123,7 @@ def tipped(speed):
     system = contact_system(robot, [point])
     q, v = robot.neutral(), np.zeros(6)
     q[2], v[4] = 1.0, 2.0
-    rows = system.dynamics.all.jacobian(q)
+    rows = system.dynamics.contact_set.jacobian(q)
     v[[2, 0, 1]] = np.linalg.solve(rows[:, [2, 0, 1]], np.array([0.0, speed, 0.3]) - rows @ v)
     return system, np.concatenate([q, v])
 

@@ -161,7 +161,7 @@ def test_all_terms_have_the_gaps_and_rows_of_the_tread_below():
     stairs = Stairs([0.05], [0.0, -DROP])
     feet = [Contact(f"{x}", "box", stairs, offset=(x, 0.0, 0.0), friction=0.5) for x in (0.0, 0.1)]
     q, v = robot.neutral(), np.arange(6.0)
-    found = [ContactDynamics(robot, feet, terms=terms).kept_values(q, v) for terms in TERMS]
+    found = [ContactDynamics(robot, feet, terms=terms).copy_terms(q, v) for terms in TERMS]
     for values in found:
         np.testing.assert_allclose(values.gaps, [0.0, DROP], atol=1e-15)
     np.testing.assert_allclose(found[0].jacobian, found[1].jacobian, atol=1e-12)

@@ -113,12 +113,12 @@ def test_no_energy_is_gained_at_equal_coefficients_and_the_loss_has_its_closed_f
         dynamics = ContactDynamics(given.robot, contacts, terms="pinocchio")
         q, v = random_motion(rng, dynamics)
         result = impact(dynamics, q, v, tuple(range(len(contacts))))
-        rows = dynamics.all.jacobian(q)
+        rows = dynamics.contact_set.jacobian(q)
         delassus = rows @ np.linalg.solve(dynamics.robot.mass_matrix(q), rows.T)
         forces = np.zeros(len(rows))
         forces[: len(contacts)] = result.impulses
         rubbed = 0.0
-        for i, tangents in enumerate(dynamics.all.tangents):
+        for i, tangents in enumerate(dynamics.contact_set.tangents):
             forces[tangents] = result.friction_impulses[i, : len(tangents)]
             speed = np.linalg.norm(result.law_rates[tangents])
             pressed = contacts[i].friction * result.impulses[i]

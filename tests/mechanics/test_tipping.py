@@ -74,8 +74,8 @@ def test_loads_inside_their_cones_by_rounding_are_at_the_border(beyond, is_held)
     mode = cart().mode(("stick",) * 5)
     q = mode.dynamics.robot.neutral()
     point = mode.dynamics.acceleration(q, np.zeros(7), np.zeros(1), mode.key)
-    assert point.solution.inside
-    assert point.solution.least is None
+    assert point.solution.inside_cones
+    assert point.solution.cone_forces is None
     largest, friction = point.forces.max(), np.zeros((5, 2))
     friction[0, 0] = 2.0 * point.forces[0] + beyond * largest
     values = mode.contact_guards.values(replace(point, friction=friction), None)

@@ -12,7 +12,7 @@ from hybridctl.robots import ball
 
 import hybridctl as hc
 from hybridctl.mechanics import ContactDynamics, contact_system
-from hybridctl.mechanics.constrained.tolerances import STOPPED
+from hybridctl.mechanics.modes.tolerances import STOPPED
 from mechanics.flows import differences, saltation, transition
 from mechanics.hopper import hopper
 
@@ -165,9 +165,9 @@ def _tangent(dynamics, mode, x0):
         return np.eye(n)
     nv = n // 2
     held = dynamics.phase(mode)
-    rows = dynamics.all.jacobian(x0[:nv])
+    rows = dynamics.contact_set.jacobian(x0[:nv])
     normal, constrained = rows[:1], rows[held.constrained]
-    d = dynamics.all.derivatives(x0[:nv], x0[nv:], np.zeros(nv))
+    d = dynamics.contact_set.derivatives(x0[:nv], x0[nv:], np.zeros(nv))
     constraint = np.vstack(
         [
             np.hstack([normal, np.zeros_like(normal)]),

@@ -75,7 +75,7 @@ def test_forces_in_the_world_are_those_of_the_equations():
     rng = np.random.default_rng(4)
     q = dynamics.robot.integrate(dynamics.robot.neutral(), rng.normal(size=6))
     normal, friction = rng.normal(size=8), rng.normal(size=(8, 2))
-    rows = dynamics.all
+    rows = dynamics.contact_set
     values = np.concatenate((normal, np.zeros(len(rows.owner) - 8)))
     for i, tangents in enumerate(rows.tangents):
         values[tangents] = friction[i]

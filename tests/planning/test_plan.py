@@ -186,11 +186,11 @@ def test_what_rebounds_cannot_stay():
 def test_of_several_velocities_the_planned_one_is_taken():
     """Each solution that the error names is found where its states are those that are expected."""
     for _, (dynamics, q, v, error) in zip(range(3), several_velocities(), strict=False):
-        mass, rows = dynamics.robot.mass_matrix(q), dynamics.all.jacobian(q)
+        mass, rows = dynamics.robot.mass_matrix(q), dynamics.contact_set.jacobian(q)
         for solution in error.solutions:
             modes = tuple(solution.modes)
             after = v + np.linalg.solve(mass, rows.T @ solution.forces)
-            found = impact(dynamics.expecting(frozenset({modes})), q, v, (0, 1, 2))
+            found = impact(dynamics.expect_modes(frozenset({modes})), q, v, (0, 1, 2))
             np.testing.assert_allclose(found.velocity_after, after, atol=1e-9)
 
 

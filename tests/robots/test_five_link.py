@@ -179,7 +179,7 @@ def _landing(walker, q, along):
     for _ in range(20):
         q = q - np.linalg.pinv(walker.dynamics.gap_jacobian(q)) @ walker.dynamics.gaps(q)
     rates = 0.5 * np.array([0.0, -1.0, 0.0, along])
-    v = np.linalg.pinv(walker.dynamics.all.jacobian(q)) @ rates
+    v = np.linalg.pinv(walker.dynamics.contact_set.jacobian(q)) @ rates
     x = walker.mode(five_link.LEFT_STANCE).project(np.concatenate((q - 0.001 * v, v)))
     assert walker.dynamics.gaps(x[:7])[1] == pytest.approx(5e-4, rel=0.01)
     return x

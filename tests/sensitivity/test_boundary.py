@@ -126,7 +126,7 @@ def test_a_corner_of_a_block_that_the_impact_only_just_stops():
     system, dynamics = block.system(p), ContactDynamics(block.robot(p), block.contacts(p))
     q = np.array([0.0, 0.0, -0.9])  # on the left corner
     q[1] = -dynamics.gaps(q).min()
-    rows = dynamics.all.jacobian(q)[[0, 2]]
+    rows = dynamics.contact_set.jacobian(q)[[0, 2]]
     mass = dynamics.robot.mass_matrix(q)
     turn = np.linalg.svd(rows)[2][-1]
     v = -0.5 * turn - np.linalg.solve(mass, rows.T @ np.array([0.6, -0.5 * 0.6]))
@@ -141,7 +141,7 @@ def test_a_corner_that_turns_fast_and_is_not_held_slips_back_at_once():
     system, dynamics = block.system(p), ContactDynamics(block.robot(p), block.contacts(p))
     q = np.array([0.0, 0.0, -0.5])
     q[1] = -dynamics.gaps(q).min()
-    rows, mass = dynamics.all.jacobian(q)[[0, 2]], dynamics.robot.mass_matrix(q)
+    rows, mass = dynamics.contact_set.jacobian(q)[[0, 2]], dynamics.robot.mass_matrix(q)
     turn = np.linalg.svd(rows)[2][-1]
     v = -6.0 * turn / turn[2] - np.linalg.solve(mass, rows.T @ np.array([0.6, -0.2 * 0.6]))
     x0 = backwards(system, ("open", "open"), np.concatenate([q, v]), 0.05)
@@ -154,7 +154,10 @@ def test_two_corners_that_stop_together():
     p = block.BlockParameters(friction=0.3)
     system, dynamics = block.system(p), ContactDynamics(block.robot(p), block.contacts(p))
     q = np.array([0.0, 0.5 * p.height, 0.0])
-    rows, left = dynamics.all.jacobian(q), 11.0 / 19.0  # leaves the left corner its zero speed
+    rows, left = (
+        dynamics.contact_set.jacobian(q),
+        11.0 / 19.0,
+    )  # leaves the left corner its zero speed
     forces = 0.2 * np.array([left, 1.0, p.friction * left, p.friction])
     v = -np.linalg.solve(dynamics.robot.mass_matrix(q), rows.T @ forces)
     x0 = backwards(system, ("slip-", "open"), np.concatenate([q, v]), 0.03)

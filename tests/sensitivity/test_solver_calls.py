@@ -31,7 +31,7 @@ def solve_counts(monkeypatch):
 
         monkeypatch.setattr(home, name, counted)
 
-    count(dynamics, "settled")
+    count(dynamics, "solve_phase")
     count(dynamics.ContactDynamics, "derivatives_at")
     count(resets, "solve_impact")
     count(Robot, "free_acceleration")
@@ -60,7 +60,7 @@ def test_two_guards_that_are_one_impact(solve_counts):
     solve_counts.clear()
     jump = hc.jump_derivative(run.source, run.events[0], simultaneous="at once")
     jump.pieces()
-    assert solve_counts == {"free_acceleration": 1, "settled": 1}
+    assert solve_counts == {"free_acceleration": 1, "solve_phase": 1}
 
 
 def test_two_guards_that_are_two_impacts(solve_counts):
@@ -77,7 +77,7 @@ def test_two_guards_that_are_two_impacts(solve_counts):
     assert solve_counts == {
         "free_acceleration": 1,
         "solve_impact": orders,
-        "settled": points,
+        "solve_phase": points,
         "derivatives_at": 2,
     }
 
@@ -87,7 +87,7 @@ def test_two_guards_of_which_either_does_what_the_other_would(solve_counts):
     run = landing()
     solve_counts.clear()
     hc.jump_derivative(run.source, run.events[1])
-    assert solve_counts == {"settled": 3, "derivatives_at": 1}
+    assert solve_counts == {"solve_phase": 3, "derivatives_at": 1}
 
 
 def test_derivatives_by_parameters_go_on_from_those_by_the_state(solve_counts):
@@ -99,11 +99,11 @@ def test_derivatives_by_parameters_go_on_from_those_by_the_state(solve_counts):
         point = wide.mode(arc.mode).calc(arc.start, *arc.state_and_input(arc.start))
         solve_counts.clear()
         wide.mode(arc.mode).calc_diff(point)
-        acceleration = "free_acceleration" if arc.mode == ("open", "open") else "settled"
+        acceleration = "free_acceleration" if arc.mode == ("open", "open") else "solve_phase"
         assert solve_counts == {acceleration: 1, "derivatives_at": 1}
     solve_counts.clear()
     hc.jump_derivative(wide, moved.events[0], simultaneous="at once").pieces()
-    assert solve_counts == {"free_acceleration": 1, "settled": 1}
+    assert solve_counts == {"free_acceleration": 1, "solve_phase": 1}
 
 
 def test_derivatives_by_held_inputs_are_those_of_the_system():

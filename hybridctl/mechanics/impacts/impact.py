@@ -39,13 +39,13 @@ import numpy as np
 
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError, SeveralContactSolutionsError
-from hybridctl.mechanics.constrained.equations import impact_problem
-from hybridctl.mechanics.constrained.phase import ContactPhase, default_slip
-from hybridctl.mechanics.constrained.tolerances import STANDSTILL
 from hybridctl.mechanics.contact_law import CoulombProblem, CoulombSolution, Uniqueness, solve
 from hybridctl.mechanics.contact_law.law import CLOSED, OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.contact_law.linear_equations import KKT
+from hybridctl.mechanics.modes.constraint_equations import build_impact_problem
 from hybridctl.mechanics.modes.dynamics import ContactDynamics, OnSeveral
+from hybridctl.mechanics.modes.phase import ContactPhase, select_slip_mode
+from hybridctl.mechanics.modes.tolerances import STANDSTILL
 from hybridctl.mechanics.terms.contact_terms import TermValues
 
 SEPARATION_SPEED = 1e-9
@@ -124,7 +124,7 @@ def impact(
         NoContactSolutionError: If no velocity obeys the law; the error has the data.
         SeveralContactSolutionsError: If several do, and `on_several` does not choose.
     """
-    return solve_impact(dynamics, v, at, dynamics.kept_values(q, v), plastic=plastic)
+    return solve_impact(dynamics, v, at, dynamics.copy_terms(q, v), plastic=plastic)
 
 
 def solve_impact(
@@ -155,20 +155,20 @@ def solve_impact(
         SeveralContactSolutionsError: If several do, and `on_several` does not choose.
     """
     count = len(dynamics.contacts)
-    at = tuple(i for i in at if i not in dynamics.pressed)
+    at = tuple(i for i in at if i not in dynamics.pressed_contacts)
     phase = dynamics.phase(_touching_states(dynamics, at))
     mass, rows, closed = terms.mass, terms.jacobian[phase.all_rows], phase.places
-    restitution = dynamics.restitution_at(terms.rates)
+    restitution = dynamics.select_restitution(terms.rates)
     if plastic:
-        restitution[[plastic is True or i in plastic for i in dynamics.all.owner]] = 0.0
+        restitution[[plastic is True or i in plastic for i in dynamics.contact_set.owner]] = 0.0
     rebound = -(restitution * terms.rates)[phase.all_rows]
     system = KKT(mass, rows)
-    problem = impact_problem(phase, system, terms.rates[phase.all_rows] - rebound, v)
-    expected = {tuple(modes[i] for i in closed) for modes in dynamics.expected}
+    problem = build_impact_problem(phase, system, terms.rates[phase.all_rows] - rebound, v)
+    expected = {tuple(modes[i] for i in closed) for modes in dynamics.expected_modes}
     solution = _choose_solution(on_several or dynamics.on_several, problem, rows @ v, expected)
     after = v + system.push @ solution.forces
     impulses, friction_impulses = np.zeros(count), np.zeros((count, 2))
-    impulses[closed], friction_impulses[closed] = phase.spread(solution.forces)
+    impulses[closed], friction_impulses[closed] = phase.split_rows(solution.forces)
     states: list[str] = [OPEN] * count
     modes = states.copy()
     rates, bounces = (rows @ after).tolist(), rebound.tolist()
@@ -179,8 +179,9 @@ def solve_impact(
         # rounding. The law leaves the other rates free: J v+ decides.
         slip = [(bounces if state == STICK else rates)[r] for r in phase.tangents[j].tolist()]
         modes[i] = mode_by_velocity(rates[j] if state == OPEN else bounces[j], slip)
-    for i in dynamics.pressed:  # they stay closed, and slip as the impulses of others make them
-        slip = (terms.jacobian[dynamics.all.tangents[i]] @ after).tolist()
+    for i in dynamics.pressed_contacts:
+        # They stay closed, and slip as the impulses of others make them.
+        slip = (terms.jacobian[dynamics.contact_set.tangents[i]] @ after).tolist()
         modes[i] = mode_by_velocity(0.0, slip)
     result = ImpactResult(
         after,
@@ -277,19 +278,19 @@ def solve_accumulated_impacts(
     mass, rows = terms.mass, terms.jacobian
     states: list[str] = [OPEN] * len(dynamics.contacts)
     for i in at:
-        if i not in dynamics.pressed:
+        if i not in dynamics.pressed_contacts:
             states[i] = STICK if first.modes[i] == STICK else CLOSED
     phase = dynamics.phase(tuple(states))
     constrained = rows[phase.all_rows[phase.constrained]]
     after, further = KKT(mass, constrained).solve(
         mass @ first.velocity_after, np.zeros(len(constrained))
     )
-    normal, tangential = phase.spread(phase.along_rows(further))
+    normal, tangential = phase.split_rows(phase.scatter_multipliers(further))
     impulses, friction = first.impulses.copy(), first.friction_impulses.copy()
     impulses[phase.places] += normal
     friction[phase.places] += tangential
     modes = [
-        mode_by_velocity(0.0, (rows[dynamics.all.tangents[i]] @ after).tolist())
+        mode_by_velocity(0.0, (rows[dynamics.contact_set.tangents[i]] @ after).tolist())
         if i in at
         else OPEN
         for i in range(len(impulses))
@@ -321,7 +322,7 @@ def mode_by_velocity(separation: float, slip: list[float]) -> str:
         return OPEN
     if len(slip) == 0:
         return CLOSED
-    return STICK if hypot(*slip) <= STANDSTILL else default_slip(len(slip), slip)
+    return STICK if hypot(*slip) <= STANDSTILL else select_slip_mode(len(slip), slip)
 
 
 class LinearisedImpact(NamedTuple):
@@ -361,8 +362,8 @@ def linearise_impact(phase: ContactPhase, result: ImpactResult) -> LinearisedImp
     mass, rows = result.terms.mass, result.terms.jacobian[phase.all_rows]
     rates, impulses = result.law_rates[phase.all_rows], result.impulses_along_rows(phase)
     directions = _sliding_directions(phase, rates, impulses)
-    mix = phase.mix(directions)
-    turning = phase.turning(directions, rates, impulses)
+    mix = phase.compute_mix(directions)
+    turning = phase.compute_turning(directions, rates, impulses)
     select = np.eye(len(rows))[phase.constrained]
     for slide in phase.spatial:
         # At xi_t = 0, K would be infinite. In the limit the velocity across s is held at zero: one

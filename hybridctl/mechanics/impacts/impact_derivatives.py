@@ -16,8 +16,6 @@ import numpy as np
 
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError
-from hybridctl.mechanics.constrained.phase import ContactPhase, default_slip
-from hybridctl.mechanics.constrained.tolerances import NO_DIRECTION, STANDSTILL
 from hybridctl.mechanics.contact_law.law import (
     CLOSED,
     OPEN,
@@ -34,6 +32,8 @@ from hybridctl.mechanics.impacts.impact import (
     linearise_impact,
 )
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
+from hybridctl.mechanics.modes.phase import ContactPhase, select_slip_mode
+from hybridctl.mechanics.modes.tolerances import NO_DIRECTION, STANDSTILL
 
 ExplicitChanges: TypeAlias = Callable[[Array, Array], tuple[Array, Array]]
 """Function of z (nv,) and forces (r,), see `_find_open_change`; returns (nv, n) and (k, n)."""
@@ -75,18 +75,18 @@ def differentiate_impact(
     impulses_z, friction_z = np.zeros((count, 2 * nv)), np.zeros((count, 2, 2 * nv))
     phase = dynamics.phase(states)
     if phase.closed:
-        closed, size = list(phase.closed), len(dynamics.all.owner)
+        closed, size = list(phase.closed), len(dynamics.contact_set.owner)
         mass, rows = result.terms.mass, result.terms.jacobian[phase.all_rows]
         impulses, e = result.impulses_along_rows(phase), result.restitution[phase.all_rows, None]
         equations = linearise_impact(phase, result)
         change = result.velocity_after - v
-        d = dynamics.terms.impulse_derivatives(q, change, phase.scattered(impulses, size))
+        d = dynamics.terms.impulse_derivatives(q, change, phase.scatter_rows(impulses, size))
         change_q, momentum_q = d.rates[phase.all_rows], d.momentum.copy()
         before_q = dynamics.terms.impulse_derivatives(q, v, np.zeros(size)).rates[phase.all_rows]
         xi_z = np.hstack([change_q + before_q + e * before_q, e * rows])  # at fixed v+
 
         def explicit(z: Array, forces: Array) -> tuple[Array, Array]:
-            d = dynamics.terms.impulse_derivatives(q, z, phase.scattered(forces, size))
+            d = dynamics.terms.impulse_derivatives(q, z, phase.scatter_rows(forces, size))
             by_q = d.rates[phase.all_rows]
             momentum = d.momentum + rows.T @ equations.turning @ by_q
             tilted = equations.mix.T @ by_q
@@ -100,7 +100,7 @@ def differentiate_impact(
             phase, result, equations, upper, xi_z, explicit
         )
         rows_z = equations.mix @ m_z - equations.turning @ xi_z
-        impulses_z[closed], friction_z[closed] = phase.spread(rows_z)
+        impulses_z[closed], friction_z[closed] = phase.split_rows(rows_z)
     return ImpactDerivatives(states, velocity_z, impulses_z, friction_z)
 
 
@@ -207,7 +207,7 @@ def _differentiate_turning(
         at, k, mu = slide.rows, slide.contact, slide.friction
         speed = float(np.linalg.norm(rates[at]))
         if speed <= NO_DIRECTION:
-            continue  # K is zero there, see `ContactPhase.turning`
+            continue  # K is zero there, see `ContactPhase.compute_turning`
         s, load = equations.directions[k], mu * result.impulses[phase.closed[k]] / speed
         across = np.eye(2) - np.outer(s, s)
         turn = across @ xi[at] / speed
@@ -284,13 +284,13 @@ def _neighbouring_states(dynamics: ContactDynamics, result: ImpactResult, i: int
     """
     if not dynamics.contacts[i].rough:
         return (OPEN, CLOSED)
-    tangents = dynamics.all.tangents[i]
+    tangents = dynamics.contact_set.tangents[i]
     slip = result.law_rates[tangents]
     friction = result.friction_impulses[i, : len(tangents)]
     if np.linalg.norm(slip) > STANDSTILL:
-        return (OPEN, default_slip(len(slip), slip))
+        return (OPEN, select_slip_mode(len(slip), slip))
     if _has_impulse(result, i):
-        return (STICK, default_slip(len(slip), -friction))
+        return (STICK, select_slip_mode(len(slip), -friction))
     if len(slip) == 1:
         return (OPEN, STICK, SLIP_PLUS, SLIP_MINUS)
     raise InputError(
@@ -325,7 +325,7 @@ def _piece_conditions(
     slack, cones = [], []
     for i in result.border:
         state, mu = derivatives.states[i], dynamics.friction[i]
-        tangents = dynamics.all.tangents[i]
+        tangents = dynamics.contact_set.tangents[i]
         has_impulse = _has_impulse(result, i)
         if state == OPEN:
             slack.append(rates_z[i])

@@ -26,7 +26,7 @@ from hybridctl.mechanics.modes.mode_expressions import (
 from hybridctl.mechanics.multibody.expressions import Bodies, Expression
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.terms.contact_expressions import ContactPoints
-from hybridctl.mechanics.terms.generated import Constants
+from hybridctl.mechanics.terms.expression_terms import RobotConstants
 
 
 class ImpactMap(NamedTuple):
@@ -56,17 +56,17 @@ def build_impact_map(robot: Robot, contacts: Sequence[Contact], modes: Modes) ->
         modes: Mode of each contact.
     """
     members = ContactSet(robot, contacts)
-    c = Constants.of(robot, members)
+    c = RobotConstants.of(robot, members)
     x = ca.SX.sym("x", c.nq + c.nv)
     q, v = x[: c.nq], x[c.nq :]
     bodies = Bodies(c.tree, q)
     jacobian = ContactPoints(bodies, c.places).jacobian()
     part = PhaseExpressions.of(members, contacts, modes)
-    mix = part.mix(jacobian @ v)
+    mix = part.make_mix(jacobian @ v)
     by_mass, _ = cholesky(bodies.mass())
     push = by_mass(jacobian.T @ mix)
     held = jacobian[part.rows, :]
-    divide = gauss if part.slides.any() else cholesky
+    divide = gauss if part.is_sliding.any() else cholesky
     owners = [contacts[i] for i in members.owner[part.rows]]
     rebound = [1.0 + contact.restitution for contact in owners[: len(part.closed)]]
     rebound += [1.0 + contact.tangential_restitution for contact in owners[len(part.closed) :]]
@@ -90,7 +90,7 @@ def build_constraints(
         Gaps (k, 1) of closed contacts, then rates (m, 1) of constrained rows.
     """
     members = ContactSet(robot, contacts)
-    c = Constants.of(robot, members)
+    c = RobotConstants.of(robot, members)
     points = ContactPoints(Bodies(c.tree, x[: c.nq]), c.places)
     part = PhaseExpressions.of(members, contacts, modes)
     rates = points.jacobian() @ x[c.nq :]

@@ -65,16 +65,18 @@ def apply_kick(
         SeveralContactSolutionsError: If several do, and `on_several` does not choose.
     """
     q, v = x[: dynamics.robot.nq], x[dynamics.robot.nq :]
-    terms = dynamics.kept_values(q, v)
+    terms = dynamics.copy_terms(q, v)
     proposed = enumerate(_propose_modes(dynamics, terms))
-    touching = tuple(i for i, mode in proposed if mode != OPEN and i not in dynamics.pressed)
+    touching = tuple(
+        i for i, mode in proposed if mode != OPEN and i not in dynamics.pressed_contacts
+    )
     push = dynamics.robot.point_jacobian(q, body, at).T @ impulse
     free = v + np.linalg.solve(terms.mass, push)
     struck = terms._replace(rates=terms.jacobian @ free)
     if not touching:
         slipping = [
-            mode_by_velocity(0.0, struck.rates[dynamics.all.tangents[i]].tolist())
-            if i in dynamics.pressed
+            mode_by_velocity(0.0, struck.rates[dynamics.contact_set.tangents[i]].tolist())
+            if i in dynamics.pressed_contacts
             else OPEN
             for i in range(len(dynamics.contacts))
         ]
@@ -99,7 +101,7 @@ def find_consistent_modes(dynamics: ContactDynamics, x: Array, u: Array) -> Mode
         SeveralContactSolutionsError: If several do, and `on_several` does not choose.
     """
     q, v = x[: dynamics.robot.nq], x[dynamics.robot.nq :]
-    return select_modes(dynamics, q, v, u, _propose_modes(dynamics, dynamics.kept_values(q, v)))
+    return select_modes(dynamics, q, v, u, _propose_modes(dynamics, dynamics.copy_terms(q, v)))
 
 
 def _propose_modes(dynamics: ContactDynamics, terms: TermValues) -> Modes:
@@ -133,6 +135,6 @@ def _propose_modes(dynamics: ContactDynamics, terms: TermValues) -> Modes:
                 "it is open"
             )
         else:
-            slip = terms.rates[dynamics.all.tangents[i]].tolist()
+            slip = terms.rates[dynamics.contact_set.tangents[i]].tolist()
             modes.append(mode_by_velocity(rate if rate > OFF_MODE else 0.0, slip))
     return tuple(modes)

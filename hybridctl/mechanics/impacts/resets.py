@@ -25,7 +25,6 @@ from hybridctl.hybrid.model import (
     ResetJacobian,
     ResetModel,
 )
-from hybridctl.mechanics.constrained.phase import contact_modes
 from hybridctl.mechanics.contact_law.law import CLOSED, OPEN, STICK, Modes
 from hybridctl.mechanics.impacts.impact import (
     SEPARATION_SPEED,
@@ -40,8 +39,9 @@ from hybridctl.mechanics.impacts.stick_slip_boundary import (
 )
 from hybridctl.mechanics.impacts.stick_slip_resets import Breakaway, SlidingStop
 from hybridctl.mechanics.modes.dynamics import ON_SURFACE, ContactDynamics
-from hybridctl.mechanics.modes.guards import ContactGuard, closing_guards
-from hybridctl.mechanics.modes.jamming import response_ratio
+from hybridctl.mechanics.modes.guards import ContactGuard, list_closing_guards
+from hybridctl.mechanics.modes.jamming import compute_response_ratio
+from hybridctl.mechanics.modes.phase import contact_modes
 from hybridctl.mechanics.terms.contact_terms import TermValues
 
 TOUCHING = 2e-8
@@ -119,7 +119,7 @@ class ContactEdges:
         Returns:
             The edge, None if no guard closes a contact.
         """
-        names = closing_guards(self.dynamics.contacts)
+        names = list_closing_guards(self.dynamics.contacts)
         hit = [i for i, name in enumerate(names) if name in fired]
         if not hit:
             return None
@@ -139,7 +139,7 @@ class ContactEdges:
         """
         dynamics, n = self.dynamics, self.dynamics.robot.nq
         q, v = x[:n], x[n:]
-        terms, count = dynamics.kept_values(q, v), len(dynamics.contacts)
+        terms, count = dynamics.copy_terms(q, v), len(dynamics.contacts)
         bounces = (dynamics.restitution > 0.0) & (terms.gaps <= PENETRATION)
         if any(bounces[i] for i, mode in enumerate(self.modes) if mode == OPEN):
             return None
@@ -148,7 +148,9 @@ class ContactEdges:
         length = min(
             [_MAX_PASSAGE, *(_closing_time(PASSAGE_DEPTH + gap, rate, a) for gap, rate, a in each)]
         )
-        flying = tuple(mode if i in dynamics.pressed else OPEN for i, mode in enumerate(self.modes))
+        flying = tuple(
+            mode if i in dynamics.pressed_contacts else OPEN for i, mode in enumerate(self.modes)
+        )
         closed = frozenset(dynamics.phase(self.modes).solid_contacts)
         return Bridge(
             flying, max(length, _MIN_PASSAGE), Edge(_PassageEnd(dynamics, closed, flying))
@@ -197,7 +199,7 @@ class _ImpactReset(ResetModel):
             RiserError: If a contact runs into a riser of its surface.
         """
         q, v = self._split_state(x)
-        risers = self.hit.intersection(self.dynamics.all.at_risers(q))
+        risers = self.hit.intersection(self.dynamics.contact_set.at_risers(q))
         if risers:
             error: RiserError = riser_error(self.dynamics, t, sorted(risers))
             raise error
@@ -206,11 +208,11 @@ class _ImpactReset(ResetModel):
         gaps = result.terms.gaps
         if any(gaps[i] > ON_SURFACE for i in self._newly_closed(result)):
             phase = self.dynamics.phase(result.modes)
-            after = np.concatenate(self.dynamics.projected(phase, q, result.velocity_after))
+            after = np.concatenate(self.dynamics.project_state(phase, q, result.velocity_after))
         hit = self.hit - self._separating(result.terms)
         guards = None
         if hit != self.hit:
-            names = closing_guards(self.dynamics.contacts)
+            names = list_closing_guards(self.dynamics.contacts)
             guards = tuple(names[i] for i in sorted(hit))
         return Jump(after, result.modes, result.impulses, result, guards)
 
@@ -223,11 +225,11 @@ class _ImpactReset(ResetModel):
             u: Input (nu,).
         """
         q, v = self._split_state(x)
-        terms = self.dynamics.kept_values(q, v)
+        terms = self.dynamics.copy_terms(q, v)
         at = tuple(sorted({*self.hit, *self._touching(terms)}))
         result = solve_accumulated_impacts(self.dynamics, v, at, terms)
         phase = self.dynamics.phase(result.modes)
-        after = np.concatenate(self.dynamics.projected(phase, q, result.velocity_after))
+        after = np.concatenate(self.dynamics.project_state(phase, q, result.velocity_after))
         return Jump(after, result.modes, result.impulses, result)
 
     def calc_diff(self, at: JumpPoint) -> ResetJacobian:
@@ -264,7 +266,7 @@ class _ImpactReset(ResetModel):
         if not closed:
             return np.eye(2 * len(result.velocity_after))
         after, phase = result.velocity_after, self.dynamics.phase(result.modes)
-        return self.dynamics.projected_derivatives(phase, q, after, closed)
+        return self.dynamics.differentiate_projection(phase, q, after, closed)
 
     def _newly_closed(self, result: ImpactResult) -> list[int]:
         """Return the contacts that the impact closes, whose gaps have to be closed.
@@ -280,7 +282,7 @@ class _ImpactReset(ResetModel):
         return self._solve(*self._split_state(at.x)) if at.report is None else at.report
 
     def _solve(self, q: Array, v: Array) -> ImpactResult:
-        terms = self.dynamics.kept_values(q, v)
+        terms = self.dynamics.copy_terms(q, v)
         at = self._touching(terms)
         reached = at if not self._closed else self._reached(at)
         result = solve_impact(self.dynamics, v, reached, terms)
@@ -304,7 +306,7 @@ class _ImpactReset(ResetModel):
         Returns:
             The contacts of `at` that are connected with one that was not closed before, in order.
         """
-        moves = self.dynamics.all.moved_trees
+        moves = self.dynamics.contact_set.moved_trees
         found = {i for i in at if i not in self._closed}
         while True:
             trees = moves[list(found)].any(axis=0)
@@ -379,16 +381,16 @@ class _PassageEnd(_ImpactReset):
             u: Input (nu,).
         """
         dynamics, (q, v) = self.dynamics, self._split_state(x)
-        terms = dynamics.kept_values(q, v)
+        terms = dynamics.copy_terms(q, v)
         near = np.flatnonzero(terms.gaps <= TOUCHING).tolist()
-        at = tuple(i for i in near if i not in dynamics.pressed)
+        at = tuple(i for i in near if i not in dynamics.pressed_contacts)
         if not at:
             return Jump(x, self.modes, np.zeros(len(self.modes)))
         touching = tuple(CLOSED if i in at else OPEN for i in range(len(self.modes)))
-        q, _ = dynamics.projected(dynamics.phase(touching), q, v)
-        terms = dynamics.kept_values(q, v)
+        q, _ = dynamics.project_state(dynamics.phase(touching), q, v)
+        terms = dynamics.copy_terms(q, v)
         result = solve_impact(dynamics, v, at, terms, plastic=self.hit, on_several="dissipation")
-        names = closing_guards(dynamics.contacts)
+        names = list_closing_guards(dynamics.contacts)
         after = np.concatenate((q, result.velocity_after))
         guards = tuple(names[i] for i in at)
         return Jump(after, result.modes, result.impulses, result, guards)
@@ -443,7 +445,7 @@ class _Departure(_Release):
             RiserError: If the next piece is higher.
         """
         q = x[: self.dynamics.robot.nq]
-        beyond = self.dynamics.all.gaps_beyond(q)
+        beyond = self.dynamics.contact_set.gaps_beyond(q)
         risers = [i for i in self.leaving if beyond[i] < 0.0]
         if risers:
             error: RiserError = riser_error(self.dynamics, t, risers)
@@ -485,10 +487,10 @@ class _Jam(_Release):
             JammingError: If the sliding contacts jam.
         """
         n, phase = self.dynamics.robot.nq, self.dynamics.phase(self.modes)
-        solution = self.dynamics.solve(phase, x[:n], x[n:], u)
+        solution = self.dynamics.solve_phase(phase, x[:n], x[n:], u)
         places = [slide.contact for slide in phase.sliding]
         names = tuple(self.dynamics.contacts[phase.closed[k]].name for k in places)
-        forces, ratio = solution.forces[places], response_ratio(solution)
+        forces, ratio = solution.forces[places], compute_response_ratio(solution)
         if ratio > NEAR_JAM:
             return super().calc(t, x, u)
         raise JammingError(

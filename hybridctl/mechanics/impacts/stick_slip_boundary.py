@@ -23,12 +23,12 @@ import numpy as np
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError
 from hybridctl.hybrid.mode import GuardJacobian, ResetBorder, ResetJacobian
-from hybridctl.mechanics.constrained.tolerances import STANDSTILL
 from hybridctl.mechanics.contact_law.law import CLOSED, OPEN, SLIP, STICK, Modes
 from hybridctl.mechanics.impacts.impact import ImpactResult
 from hybridctl.mechanics.impacts.impact_derivatives import ImpactPiece, find_linear_pieces
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
-from hybridctl.mechanics.modes.selection import consistent
+from hybridctl.mechanics.modes.selection import is_consistent_at
+from hybridctl.mechanics.modes.tolerances import STANDSTILL
 from hybridctl.sensitivity.piecewise import find_interior_point
 
 _PROBE_SPEED = 1e-6
@@ -110,7 +110,8 @@ def find_stick_slip_boundary(
     stopping = [
         i
         for i in result.border
-        if modes[i] != OPEN and np.linalg.norm(rates[dynamics.all.tangents[i]]) <= STANDSTILL
+        if modes[i] != OPEN
+        and np.linalg.norm(rates[dynamics.contact_set.tangents[i]]) <= STANDSTILL
     ]
     brief = tuple(states[i] if i in stopping else mode for i, mode in enumerate(modes))
     if brief != modes:
@@ -199,7 +200,7 @@ def _derivative_if_all_stick(
         slipping = dict(zip(border, states, strict=True))
         brief = tuple(slipping.get(i, mode) for i, mode in enumerate(modes))
         after = result.velocity_after + _PROBE_SPEED * push
-        if np.abs(push).max() > _SAME_PIECE and not consistent(dynamics, q, after, u, brief):
+        if np.abs(push).max() > _SAME_PIECE and not is_consistent_at(dynamics, q, after, u, brief):
             names = ", ".join(repr(dynamics.contacts[i].name) for i in border)
             raise InputError(_inconsistent_message(names, brief))
     return _velocity_derivative(stick)
@@ -282,12 +283,12 @@ def _change_after_slip(
     """
     v, slipping = result.velocity_after, [i for i in result.border if after[i] != OPEN]
     names = ", ".join(repr(dynamics.contacts[i].name) for i in slipping)
-    if not consistent(dynamics, q, v + _PROBE_SPEED * push, u, brief):
+    if not is_consistent_at(dynamics, q, v + _PROBE_SPEED * push, u, brief):
         raise InputError(_inconsistent_message(names, brief))
     if SLIP in (brief[i] for i in slipping):
         raise InputError(_unstopped_message(names))
     phase = dynamics.phase(brief)
-    rows = dynamics.rows(phase, q, v, u)
+    rows = dynamics.make_rows(phase, q, v, u)
     tangents = np.array([phase.tangents[phase.closed.index(i)][0] for i in slipping])
     jacobian, target = rows.jacobian[tangents], rows.target[tangents]
     acceleration = dynamics.acceleration(q, v, u, brief).acceleration

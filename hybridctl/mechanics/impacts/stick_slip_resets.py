@@ -12,15 +12,15 @@ import numpy as np
 
 from hybridctl.base.checks import Array
 from hybridctl.hybrid.model import Jump, JumpPoint, ModeKey, ResetJacobian, ResetModel
-from hybridctl.mechanics.constrained.equations import Solution
-from hybridctl.mechanics.constrained.phase import ContactPhase, contact_modes
-from hybridctl.mechanics.constrained.sliding import sliding_directions, stop_of
-from hybridctl.mechanics.constrained.tolerances import STANDSTILL
 from hybridctl.mechanics.contact_law.law import SLIPS, STICK, Modes
 from hybridctl.mechanics.contact_law.linear_equations import KKT
 from hybridctl.mechanics.impacts.stick_slip_boundary import check_sticking
+from hybridctl.mechanics.modes.constraint_equations import Solution
 from hybridctl.mechanics.modes.contact_mode import ContactPoint
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
+from hybridctl.mechanics.modes.phase import ContactPhase, contact_modes
+from hybridctl.mechanics.modes.slip_directions import compute_stop_response, find_slip_directions
+from hybridctl.mechanics.modes.tolerances import STANDSTILL
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def _differentiate_removal(
     """Return the derivatives of `_remove_sliding` at a state in which nothing has to be removed.
 
     In a surface friction has turned away all perturbations of a contact across its sliding
-    direction when the contact stops; see `stop_of`.
+    direction when the contact stops; see `compute_stop_response`.
 
     Args:
         dynamics: Dynamics of the robot with its contacts.
@@ -160,9 +160,9 @@ def _differentiate_removal(
         before: Phase before it, in which contacts that stop still slide.
     """
     q, v = np.split(at.x, [dynamics.robot.nq])
-    nv, held, solution = len(v), phase.held_rows, _solution_before(dynamics, before, at)
+    nv, held, solution = len(v), phase.constrained_rows, _solution_before(dynamics, before, at)
     system, _ = _impulse_equations(dynamics, phase, q, v)
-    rates_z = dynamics.rate_derivatives(q, v)
+    rates_z = dynamics.differentiate_rates(q, v)
     change = -_tangent_flags(dynamics, phase, contacts)[:, None] * rates_z[held]
     dv, _ = system.solve(np.zeros((nv, 2 * nv)), change)
     slowed = np.eye(2 * nv)
@@ -172,7 +172,7 @@ def _differentiate_removal(
         if solution.phase.closed[slide.contact] in contacts
     )
     if spatial:
-        response, across = stop_of(solution, spatial)
+        response, across = compute_stop_response(solution, spatial)
         slowed[nv:] -= response @ across.T @ rates_z[solution.phase.all_rows]
     state = np.vstack([np.eye(nv, 2 * nv), (np.eye(nv, 2 * nv, nv) + dv) @ slowed])
     return ResetJacobian(np.zeros(2 * nv), state, np.zeros((2 * nv, len(at.u))))
@@ -182,19 +182,22 @@ def _solution_before(dynamics: ContactDynamics, phase: ContactPhase, at: JumpPoi
     """Return the solved equations of a phase before a jump, from its point if that has them."""
     known = at.before
     if isinstance(known, ContactPoint) and known.mode.phase is phase:
-        return known.solved[0]
+        return known.solution
     q, v = np.split(at.x, [dynamics.robot.nq])
-    return dynamics.solve(phase, q, v, at.u)
+    return dynamics.solve_phase(phase, q, v, at.u)
 
 
 def _impulse_equations(
     dynamics: ContactDynamics, phase: ContactPhase, q: Array, v: Array
 ) -> tuple[KKT, Array]:
     """Return the equations of impulses of a phase, and its constrained rows of J (m, nv)."""
-    rows = dynamics.rows(phase, q, v, np.zeros(dynamics.robot.nu))
-    directions, _ = sliding_directions(phase, rows)
+    rows = dynamics.make_rows(phase, q, v, np.zeros(dynamics.robot.nu))
+    directions, _ = find_slip_directions(phase, rows)
     constrained = rows.jacobian[phase.constrained]
-    force, soft = rows.jacobian.T @ phase.mix(directions), rows.soft(phase.constrained)
+    force, soft = (
+        rows.jacobian.T @ phase.compute_mix(directions),
+        rows.take_compliance(phase.constrained),
+    )
     return KKT(rows.mass, constrained, force, compliance=soft), constrained
 
 
@@ -202,6 +205,6 @@ def _tangent_flags(
     dynamics: ContactDynamics, phase: ContactPhase, contacts: Sequence[int]
 ) -> Array:
     """Return 1 for constrained rows that are tangents of some contacts, else 0; shape (m,)."""
-    held = phase.held_rows
+    held = phase.constrained_rows
     tangent = held >= len(dynamics.contacts)
-    return np.where(tangent & np.isin(dynamics.all.owner[held], contacts), 1.0, 0.0)
+    return np.where(tangent & np.isin(dynamics.contact_set.owner[held], contacts), 1.0, 0.0)

@@ -11,9 +11,6 @@ import numpy as np
 
 from hybridctl.base.checks import Array, Indices
 from hybridctl.hybrid.mode import GuardJacobian
-from hybridctl.mechanics.constrained.equations import AccelerationDerivatives, ContactAcceleration
-from hybridctl.mechanics.constrained.sliding import sliding_directions, stop_of
-from hybridctl.mechanics.constrained.tolerances import JAMMED, ON_CONE, STANDSTILL, STOPPED
 from hybridctl.mechanics.contact_law.law import (
     OPEN,
     SLIP,
@@ -24,25 +21,38 @@ from hybridctl.mechanics.contact_law.law import (
     Modes,
 )
 from hybridctl.mechanics.contacts.joint_contacts import AnyContact
+from hybridctl.mechanics.modes.acceleration import ContactAcceleration
+from hybridctl.mechanics.modes.derivatives import AccelerationDerivatives
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
-from hybridctl.mechanics.modes.jamming import can_jam, response_ratio, response_ratio_derivative
+from hybridctl.mechanics.modes.jamming import (
+    compute_response_ratio,
+    differentiate_response_ratio,
+    has_sliding_friction,
+)
+from hybridctl.mechanics.modes.slip_directions import compute_stop_response, find_slip_directions
+from hybridctl.mechanics.modes.tolerances import JAMMED, ON_CONE, STANDSTILL, STOPPED
 
-_ON_BORDER = 1e-9
-"""Of the largest normal force: what the programme of redundant forces leaves of zero at a border
-that it holds."""
+_PROGRAMME_ON_CONE = 1e-9
+"""Force at an active boundary of a cone, relative to the largest normal force: what the programme
+that distributes redundant forces leaves of zero there."""
 
 Kind = Literal["closes", "opens", "slips", "sticks", "jams", "leaves"]
-_ALL = -1
-_FORCES = ("opens", "slips")
+_ALL_CONTACTS = -1
+"""Index of a guard that is of no single contact."""
+_FORCE_KINDS = ("opens", "slips")
+"""Kinds of guards that are forces."""
 _SIGNS = {0.0: "", 1.0: "+", -1.0: "-"}
 _SLIP_OF = {0.0: SLIP, 1.0: SLIP_PLUS, -1.0: SLIP_MINUS}
 
 
 class ContactGuard(NamedTuple):
-    """One guard: index of the contact, what happens, and the sign of the direction it looks in.
+    """One guard.
 
-    The sign is zero in a surface, and where there is no direction. "jams" is of all contacts that
-    slide, and has no index.
+    Attributes:
+        contact: Index of the contact; -1 for "jams", which is of all contacts that slide.
+        kind: What happens where it falls through zero.
+        sign: Sign of the sliding direction that it looks in; zero in a surface, and where there is
+            no direction.
     """
 
     contact: int
@@ -50,7 +60,7 @@ class ContactGuard(NamedTuple):
     sign: float = 0.0
 
     def name(self, contacts: Sequence[AnyContact]) -> str:
-        """The guard's name, in print and in the mode graph."""
+        """Return the guard's name, in print and in the mode graph."""
         if self.kind == "jams":
             return "sliding jams"
         if self.kind == "leaves":
@@ -66,26 +76,36 @@ class ContactGuard(NamedTuple):
         return STICK if self.kind == "sticks" else OPEN
 
 
-class Alike(NamedTuple):
-    """Guards of one kind: their places among all, and their contacts and signs, (k,) each.
+class GuardGroup(NamedTuple):
+    """The k guards of one kind.
 
-    Signs are None where all are zero.
+    Attributes:
+        places: Their places (k,) among all guards of the mode.
+        contacts: Their contacts (k,).
+        signs: Their signs (k,); None where all are zero.
     """
 
-    at: Indices
+    places: Indices
     contacts: Indices
     signs: Array | None
 
     @staticmethod
-    def of(guards: Sequence[ContactGuard], at: Sequence[int]) -> Alike:
-        """The guards at these places."""
-        contacts, _, signs = zip(*(guards[j] for j in at), strict=True)
-        return Alike(np.array(at), np.array(contacts), np.array(signs) if any(signs) else None)
+    def of(guards: Sequence[ContactGuard], places: Sequence[int]) -> GuardGroup:
+        """Return the group of guards at these places, all of one kind."""
+        contacts, _, signs = zip(*(guards[j] for j in places), strict=True)
+        signs_or_none = np.array(signs) if any(signs) else None
+        return GuardGroup(np.array(places), np.array(contacts), signs_or_none)
 
 
 @dataclass(frozen=True)
 class ContactGuards:
-    """All guards of a mode: their values (n,), and exact derivatives."""
+    """All n guards of a mode: their values, and exact derivatives.
+
+    Attributes:
+        dynamics: Dynamics of the robot with its contacts.
+        modes: Modes of all contacts.
+        guards: The guards, in the order of the contacts.
+    """
 
     dynamics: ContactDynamics
     modes: Modes
@@ -93,8 +113,8 @@ class ContactGuards:
 
     @staticmethod
     def of(dynamics: ContactDynamics, modes: Modes) -> ContactGuards:
-        """The guards of a mode, in the order of the contacts."""
-        return ContactGuards(dynamics, modes, tuple(_guards(dynamics, modes)))
+        """Return the guards of a mode."""
+        return ContactGuards(dynamics, modes, tuple(_list_guards(dynamics, modes)))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -103,31 +123,31 @@ class ContactGuards:
 
     @property
     def scales(self) -> Array:
-        """Sizes that tolerances of the guards are relative to.
+        """Sizes (n,) that tolerances of the guards are relative to.
 
         They are 1 m, 1 m/s, the robot's weight, and for dry friction of joints its limit.
         """
         sizes = self.dynamics.force_scales.tolist()
-        return np.array([sizes[g.contact] if g.kind in _FORCES else 1.0 for g in self.guards])
+        return np.array([sizes[g.contact] if g.kind in _FORCE_KINDS else 1.0 for g in self.guards])
 
     @cached_property
-    def _forces(self) -> list[int]:
-        """The numbers of guards that are forces."""
-        return [j for j, guard in enumerate(self.guards) if guard.kind in _FORCES]
+    def _force_places(self) -> list[int]:
+        """Places of guards that are forces."""
+        return [j for j, guard in enumerate(self.guards) if guard.kind in _FORCE_KINDS]
 
     @cached_property
-    def _kinds(self) -> dict[Kind, Alike]:
+    def _groups(self) -> dict[Kind, GuardGroup]:
         """Guards of each kind that there is."""
         found = {}
         for kind in dict.fromkeys(guard.kind for guard in self.guards):
-            at = [j for j, guard in enumerate(self.guards) if guard.kind == kind]
-            found[kind] = Alike.of(self.guards, at)
+            places = [j for j, guard in enumerate(self.guards) if guard.kind == kind]
+            found[kind] = GuardGroup.of(self.guards, places)
         return found
 
     def values(self, point: ContactAcceleration, q: Array) -> Array:
         """Return the values (n,), positive inside the mode.
 
-        Forces of redundant contacts that are held at the border of their cones, or inside by
+        Forces of redundant contacts that are held at the boundary of their cones, or inside by
         rounding alone, are there exactly.
 
         Args:
@@ -135,164 +155,199 @@ class ContactGuards:
             q: Configuration (nq,) of the point.
 
         Returns:
-            Gaps and margins in m, forces in N, speeds in m/s.
+            Gaps and margins in m, forces in N, speeds in m/s, and the response ratio less `JAMMED`.
         """
         values = np.empty(len(self.guards))
-        for kind, alike in self._kinds.items():
+        for kind, group in self._groups.items():
             if kind == "leaves":
-                values[alike.at] = self.dynamics.all.margins(q)[alike.contacts]
+                values[group.places] = self.dynamics.contact_set.margins(q)[group.contacts]
             else:
-                values[alike.at] = self._values(kind, alike, point)
-        now = point.solution
-        if now is not None and now.inside:
-            near, each = ON_CONE if now.least is None else _ON_BORDER, values.tolist()
+                values[group.places] = self._evaluate_group(kind, group, point)
+        solution = point.solution
+        if solution is not None and solution.inside_cones:
+            near = ON_CONE if solution.cone_forces is None else _PROGRAMME_ON_CONE
+            each = values.tolist()
             limit = near * max(map(abs, point.forces.tolist()))
-            for j in self._forces:
+            for j in self._force_places:
                 if abs(each[j]) <= limit:
                     values[j] = 0.0
         return values
 
     def jacobian(self, q: Array, d: AccelerationDerivatives) -> GuardJacobian:
-        """Derivatives by state (n, 2 nv) and input (n, nu), given those of the point."""
+        """Return the derivatives by state (n, 2 nv) and input (n, nu).
+
+        Args:
+            q: Configuration (nq,) of the point.
+            d: Derivatives of acceleration and forces there.
+        """
         nv = self.dynamics.robot.nv
         z = np.empty((len(self.guards), d.acceleration_z.shape[1]))
-        for kind, alike in self._kinds.items():
-            z[alike.at] = self._along(kind, alike, q, d)
+        for kind, group in self._groups.items():
+            z[group.places] = self._differentiate_group(kind, group, q, d)
         return GuardJacobian(np.zeros(len(z)), z[:, : 2 * nv], z[:, 2 * nv :])
 
     def row(self, i: int, q: Array, d: AccelerationDerivatives) -> GuardJacobian:
-        """The derivatives of guard i alone."""
+        """Return the derivatives of one guard, by state (2 nv,) and input (nu,).
+
+        Args:
+            i: Number of the guard.
+            q: Configuration (nq,) of the point.
+            d: Derivatives of acceleration and forces there.
+        """
         n, guard = 2 * self.dynamics.robot.nv, self.guards[i]
-        z = self._along(guard.kind, Alike.of(self.guards, [i]), q, d)[0]
+        z = self._differentiate_group(guard.kind, GuardGroup.of(self.guards, [i]), q, d)[0]
         return GuardJacobian(np.zeros(()), z[:n], z[n:])
 
-    def _along(self, kind: Kind, alike: Alike, q: Array, d: AccelerationDerivatives) -> Array:
-        """Return the derivatives (k, 2 nv + nu) of guards of one kind, at the configuration q."""
-        if kind == "jams":
-            return self._jams(q, d)[None]
-        if kind != "leaves":
-            return self._changes(kind, alike, d)
-        change = np.zeros((len(alike.at), d.acceleration_z.shape[1]))
-        change[:, : self.dynamics.robot.nv] = self.dynamics.all.margin_jacobian(q)[alike.contacts]
-        return change
-
     def by_parameters(self, d: AccelerationDerivatives, static_p: Array) -> Array:
-        """The derivatives D_p g (n, np), for parameters that leave kinematics alone.
+        """Return the derivatives D_p g (n, np), for parameters that leave kinematics alone.
 
-        d: derivatives of the point by them; static_p (c, np): of the static coefficients of
-        friction. Of "jams", where a run ends, they are left out.
+        Those of "jams", where a run ends, are left out: they are zero here.
+
+        Args:
+            d: Derivatives of the point by the parameters.
+            static_p: Derivatives (c, np) of the static coefficients of friction.
         """
         rows = np.zeros((len(self.guards), static_p.shape[1]))
-        for kind, alike in self._kinds.items():
+        for kind, group in self._groups.items():
             if kind not in ("jams", "leaves"):  # margins are kinematics
-                rows[alike.at] = self._changes(kind, alike, d)
+                rows[group.places] = self._differentiate_linear(kind, group, d)
             if kind == "slips":
-                i = alike.contacts
-                rows[alike.at] += static_p[i] * d.point.forces[i, None]
+                i = group.contacts
+                rows[group.places] += static_p[i] * d.point.forces[i, None]
         return rows
 
-    def _values(self, kind: Kind, alike: Alike, point: ContactAcceleration) -> Array | float:
-        _, i, signs = alike
+    def _evaluate_group(
+        self, kind: Kind, group: GuardGroup, point: ContactAcceleration
+    ) -> Array | float:
+        """Return the values (k,) of guards of one kind, but for margins."""
+        _, i, signs = group
         if kind == "jams":
-            now = point.solution
-            return (1.0 if now is None else response_ratio(now)) - JAMMED
+            solution = point.solution
+            return (1.0 if solution is None else compute_response_ratio(solution)) - JAMMED
         if kind == "closes":
             return point.gaps[i]
         if kind == "opens":
             return point.forces[i]
         if kind == "sticks":
-            moving = _length(1.0, signs, point.slip[i])
-            moving -= STOPPED if signs is None else np.where(signs, 0.0, STOPPED)
-            holds = [point.holds(j) for j in i.tolist()]
-            return np.where(holds, -STANDSTILL, moving)
+            speeds = _compute_lengths(1.0, signs, point.slip[i])
+            speeds -= STOPPED if signs is None else np.where(signs, 0.0, STOPPED)
+            # A contact that is held at a standstill has stopped, whatever is left of its speed.
+            holding = [point.is_holding(j) for j in i.tolist()]
+            return np.where(holding, -STANDSTILL, speeds)
         limit = self.dynamics.static_friction[i] * point.forces[i]
-        return np.asarray(limit - _length(-1.0, signs, point.friction[i]))
+        return np.asarray(limit - _compute_lengths(-1.0, signs, point.friction[i]))
 
-    def _changes(self, kind: Kind, alike: Alike, d: AccelerationDerivatives) -> Array:
-        """The derivatives (k, .) of guards of one kind."""
-        _, i, signs = alike
+    def _differentiate_group(
+        self, kind: Kind, group: GuardGroup, q: Array, d: AccelerationDerivatives
+    ) -> Array:
+        """Return the derivatives (k, 2 nv + nu) of guards of one kind, at the configuration q."""
+        if kind == "jams":
+            return self._differentiate_jamming(q, d)[None]
+        if kind != "leaves":
+            return self._differentiate_linear(kind, group, d)
+        change = np.zeros((len(group.places), d.acceleration_z.shape[1]))
+        margins_q = self.dynamics.contact_set.margin_jacobian(q)
+        change[:, : self.dynamics.robot.nv] = margins_q[group.contacts]
+        return change
+
+    def _differentiate_linear(
+        self, kind: Kind, group: GuardGroup, d: AccelerationDerivatives
+    ) -> Array:
+        """Return the derivatives (k, .) of guards that forces, slip and gaps determine."""
+        _, i, signs = group
         if kind == "closes":
             return d.gaps_z[i]
         if kind == "opens":
             return d.forces_z[i]
         if kind == "sticks":
-            sliding = [self.guards[j] for j in alike.at.tolist()]
-            slowing = [self._slowing(guard.contact, guard.sign, d.point) for guard in sliding]
-            return np.tensordot(slowing, d.slip_z, axes=2)
+            sliding = [self.guards[j] for j in group.places.tolist()]
+            weights = [self._weigh_slip(guard.contact, guard.sign, d.point) for guard in sliding]
+            return np.tensordot(weights, d.slip_z, axes=2)
         limit = self.dynamics.static_friction[i, None] * d.forces_z[i]
-        along = _directions(-1.0, signs, d.point.friction[i])
+        along = _compute_directions(-1.0, signs, d.point.friction[i])
         return np.asarray(limit - (along[:, None, :] @ d.friction_z[i])[:, 0])
 
-    def _jams(self, q: Array, d: AccelerationDerivatives) -> Array:
-        """The derivative (2 nv + nu,) of the response ratio."""
+    def _differentiate_jamming(self, q: Array, d: AccelerationDerivatives) -> Array:
+        """Return the derivative (2 nv + nu,) of the response ratio."""
         change = np.zeros(d.acceleration_z.shape[1])
         if d.point.solution is not None:
             columns = 2 * self.dynamics.robot.nv
             terms, rates_z = self.dynamics.terms, d.rates_z[:, :columns]
-            change[:columns] = response_ratio_derivative(terms, q, d.point.solution, rates_z)
+            change[:columns] = differentiate_response_ratio(terms, q, d.point.solution, rates_z)
         return change
 
-    def _slowing(self, contact: int, sign: float, point: ContactAcceleration) -> Array:
-        """The speed of a contact as a sum over sliding velocities, by its weights (c, 2).
+    def _weigh_slip(self, contact: int, sign: float, point: ContactAcceleration) -> Array:
+        """Return the weights (c, 2) of sliding velocities whose sum is the speed of a contact.
 
         At a stop in a surface friction has taken away perturbations across, and has changed the
-        speed along while it did (see `sliding.stop_of`).
+        speed along while it did (see `compute_stop_response`).
+
+        Args:
+            contact: The contact.
+            sign: Sign of its direction, 0 in a surface.
+            point: Acceleration and forces.
         """
         weights = np.zeros((len(self.modes), 2))
-        if sign or point.solution is None or point.holds(contact):
+        # Along one direction the speed is a component; a contact that is held has no direction.
+        if sign or point.solution is None or point.is_holding(contact):
             weights[contact, 0] = sign
             return weights
-        now = point.solution
-        phase = now.phase
+        solution = point.solution
+        phase = solution.phase
         k = phase.closed.index(contact)
         along = np.zeros(len(phase.owner))
-        s = now.directions[k]
+        s = solution.directions[k]
+        # A contact that starts may still move against the direction in which it accelerates.
         along[phase.tangents[k]] = s if s @ point.slip[contact] >= 0.0 else -s
-        _, slow = sliding_directions(phase, now.rows)
+        _, slow = find_slip_directions(phase, solution.rows)
         if k in slow:
-            response, across = stop_of(now, tuple(slow))
-            along -= across @ (along @ now.rows.jacobian @ response)
-        weights[phase.places] = phase.spread(along)[1]
+            response, across = compute_stop_response(solution, tuple(slow))
+            along -= across @ (along @ solution.rows.jacobian @ response)
+        weights[phase.places] = phase.split_rows(along)[1]
         return weights
 
 
-def closing_guards(contacts: Sequence[AnyContact]) -> tuple[str, ...]:
-    """The guards at which contacts close: their gaps, in m."""
+def list_closing_guards(contacts: Sequence[AnyContact]) -> tuple[str, ...]:
+    """Return the names of the guards at which contacts close: their gaps, in m."""
     return tuple(ContactGuard(i, "closes").name(contacts) for i in range(len(contacts)))
 
 
-def _guards(dynamics: ContactDynamics, modes: Modes) -> Iterator[ContactGuard]:
+def _list_guards(dynamics: ContactDynamics, modes: Modes) -> Iterator[ContactGuard]:
+    """Yield the guards of a mode, in the order of the contacts."""
     for i, mode in enumerate(modes):
         if mode == OPEN:
             yield ContactGuard(i, "closes")
             continue
-        if i not in dynamics.pressed:
+        if i not in dynamics.pressed_contacts:
             yield ContactGuard(i, "opens")
-        if mode == STICK and len(dynamics.all.tangents[i]) == 1:
+        if mode == STICK and len(dynamics.contact_set.tangents[i]) == 1:
             yield ContactGuard(i, "slips", 1.0)
             yield ContactGuard(i, "slips", -1.0)
         elif mode == STICK:
             yield ContactGuard(i, "slips")
         elif mode in SLIPS:
             yield ContactGuard(i, "sticks", SLIPS[mode])
-    if can_jam(dynamics.phase(modes)):
-        yield ContactGuard(_ALL, "jams")
+    if has_sliding_friction(dynamics.phase(modes)):
+        yield ContactGuard(_ALL_CONTACTS, "jams")
     # Last, so that plans find the other guards at the same places on ground of one piece.
-    for i in dynamics.all.piecewise:
+    for i in dynamics.contact_set.piecewise:
         if modes[i] not in (OPEN, STICK):
             yield ContactGuard(i, "leaves")
 
 
-def _length(way: float, signs: Array | None, vectors: Array) -> Array:
-    """Lengths of vectors (k, 2) along `way` times their first direction times a sign, or whole."""
+def _compute_lengths(factor: float, signs: Array | None, vectors: Array) -> Array:
+    """Return lengths of vectors (k, 2), or `factor` times sign times their first component.
+
+    The latter is where a sign is not zero. Friction has the factor -1, as it opposes sliding.
+    """
     lengths = np.hypot(vectors[:, 0], vectors[:, 1])
-    return lengths if signs is None else np.where(signs, way * signs * vectors[:, 0], lengths)
+    return lengths if signs is None else np.where(signs, factor * signs * vectors[:, 0], lengths)
 
 
-def _directions(way: float, signs: Array | None, vectors: Array) -> Array:
-    """The unit directions (k, 2) in which these lengths grow, zero for zero vectors."""
+def _compute_directions(factor: float, signs: Array | None, vectors: Array) -> Array:
+    """Return the gradients (k, 2) of `_compute_lengths`, zero for zero vectors in a surface."""
     lengths = np.hypot(vectors[:, 0], vectors[:, 1])
-    turned = vectors / np.where(lengths > 0.0, lengths, 1.0)[:, None]
+    directions = vectors / np.where(lengths > 0.0, lengths, 1.0)[:, None]
     if signs is None:
-        return np.asarray(turned)
-    return np.where(signs[:, None], way * signs[:, None] * (1.0, 0.0), turned)
+        return np.asarray(directions)
+    return np.where(signs[:, None], factor * signs[:, None] * (1.0, 0.0), directions)

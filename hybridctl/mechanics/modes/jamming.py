@@ -1,7 +1,7 @@
 r"""The places where sliding contacts jam: friction takes away their normal response (Painleve).
 
 The normal forces of a mode and the forces of its sticking contacts are those with
-:math:`R m = c`, where C are the rows that are held and F the directions of the forces, friction
+:math:`R m = c`, where C are the constrained rows and F the directions of the forces, friction
 of sliding contacts in them,
 
 .. math::
@@ -30,26 +30,37 @@ from typing import NamedTuple
 import numpy as np
 
 from hybridctl.base.checks import Array
-from hybridctl.mechanics.constrained.equations import Solution
-from hybridctl.mechanics.constrained.phase import ContactPhase
 from hybridctl.mechanics.contact_law.linear_equations import KKT
+from hybridctl.mechanics.modes.constraint_equations import Solution
+from hybridctl.mechanics.modes.phase import ContactPhase
 from hybridctl.mechanics.terms.contact_terms import Terms
 
 
-def can_jam(phase: ContactPhase) -> bool:
-    """Whether friction of sliding contacts acts in this mode."""
+def has_sliding_friction(phase: ContactPhase) -> bool:
+    """Return whether friction of sliding contacts grows with their normal forces in this mode.
+
+    Dry friction of joints does not: it is pressed by a constant force.
+    """
     slides = {slide.contact for slide in phase.sliding if slide.friction > 0.0}
-    return not slides.issubset(phase.pressed.tolist())  # constant forces do not grow
+    return not slides.issubset(phase.pressed_places.tolist())
 
 
 class _Response(NamedTuple):
-    """The equations without sliding friction, X (m, s), its motions (nv, s), all forces (r, s).
+    """What the ratio and its derivative are made of, for s sliding contacts.
 
-    picks: E (m, s); lost: (I - P) E (m, s); ratio: p; matrix: T (2 s, 2 s).
+    Attributes:
+        even: The equations without sliding friction, whose Delassus matrix is G.
+        multipliers: X (m, s).
+        motions: Motions (nv, s) of X against the friction Delta.
+        forces: Forces (r, s) of X, less Delta, along all rows.
+        picks: E (m, s).
+        lost: (I - P) E (m, s).
+        ratio: p.
+        matrix: T (2 s, 2 s).
     """
 
     even: KKT
-    held: Array
+    multipliers: Array
     motions: Array
     forces: Array
     picks: Array
@@ -58,19 +69,24 @@ class _Response(NamedTuple):
     matrix: Array
 
 
-def response_ratio(now: Solution) -> float:
-    """The response ratio p of a mode in which contacts can jam.
+def compute_response_ratio(solution: Solution) -> float:
+    """Return the response ratio p of a mode in which contacts can jam.
 
     It is zero where friction takes away one more of the motions that forces can make.
+
+    Args:
+        solution: The equations of the mode at a point.
     """
-    even = now.kkt.without_sliding_friction()
-    if even.redundant and even.rank > now.kkt.rank:
+    even = solution.kkt.without_sliding_friction()
+    if even.redundant and even.rank > solution.kkt.rank:
         return 0.0
-    return now.kkt.determinant / even.determinant
+    return solution.kkt.determinant / even.determinant
 
 
-def response_ratio_derivative(terms: Terms, q: Array, now: Solution, rates_z: Array) -> Array:
-    r"""The derivative (2 nv,) of p by (q, v); rates_z (r, 2 nv): those of all contacts' rates.
+def differentiate_response_ratio(
+    terms: Terms, q: Array, solution: Solution, rates_z: Array
+) -> Array:
+    r"""Return the derivative (2 nv,) of p by (q, v).
 
     With the blocks U of T^-1 it is p / 2 tr(W^T D X + ...), W = E (U_11^T + U_22) + X (U_12 +
     U_12^T), where forces of least norm turn with the range of G,
@@ -78,44 +94,58 @@ def response_ratio_derivative(terms: Terms, q: Array, now: Solution, rates_z: Ar
     .. math:: D X = G^+ (D B - D G\, X) + (I - P)\, D C\, M^{-1} C^T G^+ X,
 
     and :math:`E^T D P E` is :math:`E^T (I - P)\, D C\, M^{-1} C^T G^+ E` and its transpose.
+
+    Args:
+        terms: Terms of the robot with its contacts.
+        q: Configuration (nq,).
+        solution: The equations of the mode there.
+        rates_z: Derivatives (r, 2 nv) of the rates of all contacts.
     """
-    at, phase = _response(now), now.phase
-    even, x, s, nv = at.even, at.held, at.held.shape[1], len(at.motions)
-    inverse = np.linalg.inv(at.matrix)
+    nv = rates_z.shape[1] // 2
+    # All contacts that are to slide are held at a standstill: p is 1 as long as they are.
+    if not solution.phase.sliding:
+        return np.zeros(2 * nv)
+    response, phase = _compute_response(solution), solution.phase
+    even, x = response.even, response.multipliers
+    s = x.shape[1]
+    inverse = np.linalg.inv(response.matrix)
     by_own = inverse[:s, :s].T + inverse[s:, s:]
     across, turning = inverse[:s, s:], inverse[s:, :s]
-    adjoint = even.forces(at.picks @ by_own + x @ (across + across.T))
+    adjoint = even.forces(response.picks @ by_own + x @ (across + across.T))
     moved = even.push @ adjoint
-    slips = now.rows.jacobian @ moved
+    slips = solution.rows.jacobian @ moved
     turned = [slips[slide.rows, j] for j, slide in enumerate(phase.sliding)]
     rows = np.concatenate([slide.rows for slide in phase.sliding])
-    turns = now.turning(np.ones(len(phase.constrained)))[rows] @ rates_z[phase.all_rows]
+    unit_turning = solution.compute_turning(np.ones(len(phase.constrained)))
+    turns = unit_turning[rows] @ rates_z[phase.all_rows]
     change = -np.concatenate(turned) @ turns
-    motions, forces, moves = at.motions, at.forces, moved
+    motions, forces, moves = response.motions, response.forces, moved
     if even.redundant:
-        pull = even.push @ even.forces(x @ by_own.T + at.picks @ (turning + turning.T))
-        free = min(len(at.lost) - even.rank, s)
-        lost, sizes, shares = np.linalg.svd(at.lost, full_matrices=False)
+        pull = even.push @ even.forces(x @ by_own.T + response.picks @ (turning + turning.T))
+        free = min(len(response.lost) - even.rank, s)
+        lost, sizes, shares = np.linalg.svd(response.lost, full_matrices=False)
         motions = np.hstack((motions, np.zeros((nv, free))))
-        forces = np.hstack((forces, phase.along_rows(lost[:, :free])))
+        forces = np.hstack((forces, phase.scatter_multipliers(lost[:, :free])))
         moves = np.hstack((moves, -(pull @ shares.T * sizes)[:, :free]))
     count = len(rates_z)
     along = np.zeros((count, motions.shape[1]))
-    along[phase.held_rows, :s] = adjoint
-    loads = phase.scattered(forces, count)
+    along[phase.constrained_rows, :s] = adjoint
+    loads = phase.scatter_rows(forces, count)
     change[:nv] += terms.impulse_gradient(q, motions.T, loads.T, moves.T, along.T)
-    return np.asarray(0.5 * at.ratio * change)
+    return np.asarray(0.5 * response.ratio * change)
 
 
-def _response(now: Solution) -> _Response:
-    phase, sliding = now.phase, [slide.contact for slide in now.phase.sliding]
-    friction: Array = now.mix[:, sliding].copy()  # Delta
+def _compute_response(solution: Solution) -> _Response:
+    """Return what the ratio and its derivative are made of; at least one contact slides."""
+    phase, sliding = solution.phase, [slide.contact for slide in solution.phase.sliding]
+    friction: Array = solution.mix[:, sliding].copy()  # Delta
     friction[sliding, range(len(sliding))] = 0.0
-    constraint = now.rows.jacobian[phase.constrained]
-    soft = now.rows.soft(phase.constrained)
-    even = KKT(now.rows.mass, constraint, redundant=phase.redundant, compliance=soft)
+    jacobian = solution.rows.jacobian
+    constraint = jacobian[phase.constrained]
+    compliance = solution.rows.take_compliance(phase.constrained)
+    even = KKT(solution.rows.mass, constraint, redundant=phase.redundant, compliance=compliance)
     picks = np.eye(len(constraint))[:, sliding]
-    motions, x = even.solve(-now.rows.jacobian.T @ friction, np.zeros_like(picks))
+    motions, x = even.solve(-jacobian.T @ friction, np.zeros_like(picks))
     own, one = x[sliding], np.eye(len(sliding))
     lost = np.zeros_like(picks)
     if even.redundant:
@@ -124,5 +154,5 @@ def _response(now: Solution) -> _Response:
     matrix = np.vstack((above, below))
     det = np.linalg.det
     ratio = np.sqrt(max(det(matrix), 0.0)) if even.redundant else det(one + own)
-    forces = phase.along_rows(x) - friction
+    forces = phase.scatter_multipliers(x) - friction
     return _Response(even, x, motions, forces, picks, lost, float(ratio), matrix)

@@ -7,8 +7,8 @@ For sums of few terms and without a branch, so that a whole integrator step can 
 with multipliers m of the normals of closed contacts and the tangents of sticking ones, C = these
 rows of J, and E the forces on all rows that come with m: friction of sliding contacts besides.
 Dry friction of a joint that slips is a known force beside these: its load does not depend on m.
-Where the rows C are redundant, loads are shared as in `equations`. Which of them are is looked for
-at a few configurations, once; `sound` says whether that holds at a state.
+Where the rows C are redundant, forces are shared as in `force_distribution`. Which rows depend on
+others is looked for at a few configurations, once; `sound` is positive where that holds at a state.
 """
 
 from __future__ import annotations
@@ -23,44 +23,57 @@ import numpy as np
 from scipy.linalg import qr
 
 from hybridctl.base.checks import Array, Indices
-from hybridctl.mechanics.constrained import phase, tolerances
-from hybridctl.mechanics.constrained.phase import ClosedRows
-from hybridctl.mechanics.constrained.tolerances import JAMMED, LEAST_WEIGHT, STOPPED
 from hybridctl.mechanics.contact_law.law import OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.contact_law.linear_equations import RANK
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.contact_kinematics import ContactSet
 from hybridctl.mechanics.contacts.joint_contacts import AnyContact
+from hybridctl.mechanics.modes import phase, tolerances
+from hybridctl.mechanics.modes.phase import ClosedRows
+from hybridctl.mechanics.modes.tolerances import JAMMED, LEAST_WEIGHT, STOPPED
 from hybridctl.mechanics.multibody.expressions import Expression
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.terms.contact_expressions import RowExpressions
-from hybridctl.mechanics.terms.generated import Constants, sources
+from hybridctl.mechanics.terms.expression_terms import RobotConstants, read_sources
 from hybridctl.symbolic.compiled_step import find_least_soundness
 
-_SAMPLED_ON_SURFACE = 1e-9
-"""Gaps, in m, of the configurations at which redundant rows are looked for."""
-_LEAST_SPEED = 2e-7
-"""In m/s: slower slides in a surface are left to the dynamics, which know other directions;
-derivatives, which grow as 1 / |v_t|, are bounded by it. Ten times `STANDSTILL`."""
-_LEAST_PIVOT = 1e-6
-"""Of compiled modes relative to the largest: divisions go wrong by rounding over this, 1e-10."""
-_TINY = 1e-300  # makes the derivative of a norm zero where the norm is
-_LOOKS, _NEWTON = 8, 30
+_SAMPLE_GAP = 1e-9
+"""Largest gap, m, of the configurations at which redundant rows are looked for."""
+_MIN_SPEED = 2e-7
+"""Sliding speed in a surface, m/s, below which expressions are not sound, ten times `STANDSTILL`.
+
+`ContactDynamics` finds directions of slower contacts otherwise. Derivatives, which grow as
+1 / |v_t|, are bounded by it."""
+_MIN_PIVOT = 1e-6
+"""Least pivot relative to the largest at which expressions are sound: divisions without pivoting
+lose rounding over this, 1e-10."""
+_TINY = 1e-300
+"""Addend in m^2/s^2 or N^2 that makes the derivative of a norm zero where the norm is zero."""
+_SAMPLES = 8
+"""Number of configurations at which redundant rows are looked for."""
+_MAX_NEWTON_STEPS = 30
+"""Newton steps to a configuration with closed contacts; without one the sample is left out."""
 
 Solve = Callable[[Expression], Expression]
+"""Returns the solution (n, .) of linear equations for a right-hand side (n, .)."""
 
 
 class ModeField(NamedTuple):
-    """The rate dx/dt (nq + nv, 1) and guards (n, 1) of a mode in symbols x = (q, v) and u.
+    """The field and the guards of a mode in symbols of state and input.
 
-    rates (nq, nv): T(q) of dq/dt = T v. forces (r, 1): on all rows of all contacts, zero where
-    open. Guards are in the order of `guards`. margin: the least pivot of the equations relative
-    to the largest; minus what rows taken to be redundant miss; 0 where contacts share friction but
-    carry no load.
-
-    sound: positive where all this is what the dynamics say. It is not where the margin is small,
-    where what slides in a surface all but stands still, and where forces of redundant contacts
-    leave their cones, because the dynamics then look for others.
+    Attributes:
+        x: Symbols (q, v), (nq + nv, 1).
+        u: Symbols of the input (nu, 1).
+        field: The rate dx/dt (nq + nv, 1).
+        rates: T(q) (nq, nv) of dq/dt = T v.
+        forces: Forces (r, 1) on all rows of all contacts, N or N m, zero where open.
+        guards: Guards (n, 1), in the order of `guards`.
+        margin: Least pivot of the equations relative to the largest; negative, by what rows taken
+            to be redundant miss, where they are not; 0 where contacts share friction but carry no
+            load.
+        sound: Positive where all this is what `ContactDynamics` computes. It is not where the
+            margin is small, where what slides in a surface has near-zero velocity, and where
+            forces of redundant contacts leave their cones, because other forces are taken then.
     """
 
     x: Expression
@@ -76,10 +89,15 @@ class ModeField(NamedTuple):
 class ModeEquations(NamedTuple):
     """All that the expressions of a mode are made of.
 
-    tangents: the rows of those of each contact. independent: of the rows that are held.
+    Attributes:
+        constants: Robot and contacts.
+        tangents: Rows of the tangents of each contact.
+        modes: Modes of all contacts.
+        stabilization: Rate at which residuals decay, 1/s.
+        independent: Constrained rows that are independent of each other.
     """
 
-    constants: Constants
+    constants: RobotConstants
     tangents: tuple[Indices, ...]
     modes: Modes
     stabilization: float
@@ -93,76 +111,95 @@ class ModeEquations(NamedTuple):
         modes: Modes,
         stabilization: float,
     ) -> ModeEquations:
-        """The expressions of a robot, members being the set of its contacts.
+        """Return the equations of a mode.
 
-        Residuals decay at `stabilization` 1/s.
+        Args:
+            robot: Robot.
+            members: Kinematics of its contacts.
+            contacts: The contacts, whose friction they have.
+            modes: Modes of all contacts.
+            stabilization: Rate at which residuals decay, 1/s.
+
+        Raises:
+            InputError: If no expression is known for a surface.
         """
-        constants = Constants.of(robot, members, _friction_of(contacts))
+        constants = RobotConstants.of(robot, members, _list_friction(contacts))
         tangents = members.tangents
-        part = PhaseExpressions(tangents, constants.friction, modes, constants.loads)
-        independent = _independent_rows(robot, members, part)
+        rows = PhaseExpressions(tangents, constants.friction, modes, constants.loads)
+        independent = _find_independent_rows(robot, members, rows)
         return ModeEquations(
             constants, tangents, tuple(map(str, modes)), stabilization, independent
         )
 
     @property
-    def part(self) -> PhaseExpressions:
-        """The rows that the mode holds."""
+    def phase(self) -> PhaseExpressions:
+        """The rows that the mode constrains."""
         c = self.constants
         return PhaseExpressions(self.tangents, c.friction, self.modes, c.loads)
 
-    def key(self, *parts: Any) -> str:
-        """A name under which to keep what is made from these, but for numbers, and from `parts`."""
-        made_by = sources(tolerances.__file__, phase.__file__, __file__)
-        return self.constants.key(made_by, RANK, *self[1:], *parts)
+    def make_key(self, *parts: Any) -> str:
+        """Return a name under which to keep what is made from these and from `parts`.
+
+        Numbers of robot and contacts are no part of it.
+        """
+        made_by = read_sources(tolerances.__file__, phase.__file__, __file__)
+        return self.constants.make_key(made_by, RANK, *self[1:], *parts)
 
 
 def mode_field(
     robot: Robot, contacts: Sequence[Contact], modes: Modes, *, stabilization: float = 0.0
 ) -> ModeField:
-    """The expressions of a mode, with residuals that decay at `stabilization` 1/s.
+    """Return the expressions of a mode of contacts in space.
 
-    Raises `InputError` for a surface for which no expression is known.
+    Args:
+        robot: Robot.
+        contacts: Its contacts.
+        modes: Modes of all contacts.
+        stabilization: Rate at which residuals decay, 1/s.
+
+    Raises:
+        InputError: If no expression is known for a surface.
     """
     members = ContactSet(robot, contacts)
-    return field_of(ModeEquations.of(robot, members, contacts, modes, stabilization))
+    return make_field(ModeEquations.of(robot, members, contacts, modes, stabilization))
 
 
-def field_of(equations: ModeEquations) -> ModeField:
-    """The expressions that are made of these; their constants may be symbols."""
-    c, part = equations.constants, equations.part
+def make_field(equations: ModeEquations) -> ModeField:
+    """Return the expressions that are made of equations, whose constants may be symbols."""
+    c, rows_of = equations.constants, equations.phase
     x, u = ca.SX.sym("x", c.nq + c.nv), ca.SX.sym("u", c.actuation.shape[1])
     q, v = x[: c.nq], x[c.nq :]
-    bodies, drive, jacobian, rows = c.terms(q, v, u)
+    bodies, drive, jacobian, rows = c.make_terms(q, v, u)
     by_mass, _ = cholesky(bodies.mass())
-    known = part.known_forces()
+    known = rows_of.known_forces()
     free = by_mass(drive + jacobian.T @ known)
-    if part.rows:
-        target = _target(rows, c.contact_count, equations.stabilization)[part.rows]
-        mix = part.mix(rows.rates)
+    ratio = ca.SX(1.0)
+    if rows_of.rows:
+        target = _make_target(rows, c.contact_count, equations.stabilization)[rows_of.rows]
+        mix = rows_of.make_mix(rows.rates)
         response = by_mass(jacobian.T @ mix)
-        held = jacobian[part.rows, :]
-        delassus, wanted = held @ response, target - held @ free
+        constraint = jacobian[rows_of.rows, :]
+        delassus, wanted = constraint @ response, target - constraint @ free
         independent = equations.independent
-        m, margin = _multipliers(part, delassus, wanted, independent)
-        ratio = ca.SX(1.0)
-        if part.slides_freely:
-            ratio = _response_ratio(delassus, held @ by_mass(held.T), independent.rows)
+        m, margin = _solve_multipliers(rows_of, delassus, wanted, independent)
+        if rows_of.slides_freely:
+            even = constraint @ by_mass(constraint.T)
+            ratio = _make_response_ratio(delassus, even, independent.rows)
         acceleration, forces = free + response @ m, mix @ m + known
-        redundant = len(independent.rows) < len(part.rows)
-        cones = part.cones(forces) if redundant else []
-        sound = find_least_soundness([margin - _LEAST_PIVOT, *part.speeds(rows), *cones])
+        is_redundant = len(independent.rows) < len(rows_of.rows)
+        cones = rows_of.cone_slacks(forces) if is_redundant else []
+        speeds = rows_of.speed_margins(rows)
+        sound = find_least_soundness([margin - _MIN_PIVOT, *speeds, *cones])
     else:
         acceleration, forces, margin = free, known, ca.SX(1.0)
         sound = margin
-        ratio = ca.SX(1.0)
     field = ca.vertcat(bodies.rate @ v, acceleration)
-    guards = part.guards(rows, forces, ratio)
+    guards = rows_of.make_guards(rows, forces, ratio)
     return ModeField(x, u, field, bodies.rate, forces, guards, margin, sound)
 
 
 def mode_derivatives(mode: ModeField) -> list[Expression]:
-    """The derivatives of (v, a), then of the guards, by (q, v) (., 2 nv) and by u (., nu)."""
+    """Return the derivatives of (v, a), then of the guards, by (q, v) (., 2 nv) and u (., nu)."""
     nq, nv = mode.rates.shape
     by_tangent = ca.diagcat(mode.rates, ca.SX.eye(nv))
     velocity_and_acceleration = mode.x[nq:], mode.field[nq:]
@@ -172,23 +209,26 @@ def mode_derivatives(mode: ModeField) -> list[Expression]:
     return [by_state[:n, :], by_input[:n, :], by_state[n:, :], by_input[n:, :]]
 
 
-def _target(rows: RowExpressions, count: int, s: float) -> Expression:
-    """What J a (r, 1) must be for contacts to stay closed and sticking."""
+def _make_target(rows: RowExpressions, count: int, s: float) -> Expression:
+    """Return what J a (r, 1) must be for contacts to stay closed and sticking.
+
+    count: number of contacts. s: rate at which residuals decay, 1/s.
+    """
     gaps = ca.vertcat(rows.piece_gaps, ca.SX.zeros(rows.rates.numel() - count, 1))
     return -rows.accelerations - 2.0 * s * rows.rates - s * s * gaps
 
 
-def _friction_of(contacts: Sequence[AnyContact]) -> Array:
-    """Kinetic and static coefficients (c, 2)."""
+def _list_friction(contacts: Sequence[AnyContact]) -> Array:
+    """Return kinetic and static coefficients (c, 2)."""
     pairs = [(contact.friction, contact.static_friction) for contact in contacts]
     return np.array(pairs, dtype=np.float64).reshape(-1, 2)
 
 
 class PhaseExpressions(ClosedRows):
-    """The rows of all contacts that a mode holds, and the forces that come with them.
+    """The rows of all contacts that a mode constrains, and the forces that come with them.
 
     Contacts that are pressed by a constant load, as dry friction of joints is, have a known normal
-    force: their normal rows are not held. Row i of all is the normal of contact i.
+    force: their normal rows are not constrained. Row i of all is the normal of contact i.
 
     Args:
         tangents: For each of all c contacts its rows among all rows.
@@ -197,11 +237,13 @@ class PhaseExpressions(ClosedRows):
         loads: What presses each contact, (1, 1) in N or N m; a structural zero for none.
 
     Attributes:
-        rows: Held rows, counted among all: normals of closed contacts that are not pressed, then
-            tangents of sticking ones.
-        solid: Closed contacts that are not pressed.
-        slides_freely: Whether a solid contact slides, which makes the equations unsymmetric.
-        rubs: Whether a solid contact slides with friction.
+        rows: Constrained rows, counted among all: normals of closed contacts that are not pressed,
+            then tangents of sticking ones.
+        pressed_contacts: Closed contacts that a constant load presses.
+        solid_contacts: Closed contacts without a load.
+        slides_freely: Whether a contact without a load slides, which makes the equations
+            unsymmetric.
+        rubs_freely: Whether such a contact slides with friction.
     """
 
     def __init__(
@@ -214,19 +256,27 @@ class PhaseExpressions(ClosedRows):
         super().__init__(tangents, modes)
         self._friction, self._tangents = ca.SX(friction), [rows.tolist() for rows in tangents]
         self._loads = loads
-        self.pressed = [i for i in self.closed if not loads[i].is_zero()]
-        self.solid = [i for i in self.closed if i not in self.pressed]
-        self.rows = [row for row in self.held_rows.tolist() if row not in self.pressed]
-        sliding = [i for i in self.solid if modes[i] in SLIPS]
+        self.pressed_contacts = [i for i in self.closed if not loads[i].is_zero()]
+        self.solid_contacts = [i for i in self.closed if i not in self.pressed_contacts]
+        self.rows = [
+            row for row in self.constrained_rows.tolist() if row not in self.pressed_contacts
+        ]
+        sliding = [i for i in self.solid_contacts if modes[i] in SLIPS]
         self.slides_freely = bool(sliding)
-        self.rubs = any(not self._friction[i, 0].is_zero() for i in sliding)
+        self.rubs_freely = any(not self._friction[i, 0].is_zero() for i in sliding)
         self._size = len(modes) + sum(map(len, tangents))
 
     @staticmethod
     def of(members: ContactSet, contacts: Sequence[Contact], modes: Modes) -> PhaseExpressions:
-        """Return the rows of contacts in space, with their own coefficients."""
+        """Return the rows of contacts in space, with their own coefficients.
+
+        Args:
+            members: Kinematics of the contacts.
+            contacts: The contacts.
+            modes: Their modes.
+        """
         none = [ca.SX(0.0)] * len(contacts)
-        return PhaseExpressions(members.tangents, _friction_of(contacts), modes, none)
+        return PhaseExpressions(members.tangents, _list_friction(contacts), modes, none)
 
     def known_forces(self) -> Expression:
         """Return the forces (r, 1) on all rows that do not depend on multipliers.
@@ -234,7 +284,7 @@ class PhaseExpressions(ClosedRows):
         They are loads of pressed contacts, and friction of those that slip, -mu N sign(v).
         """
         forces = ca.SX.zeros(self._size, 1)
-        for i in self.pressed:
+        for i in self.pressed_contacts:
             forces[i] = self._loads[i]
             if self.modes[i] in SLIPS:
                 limit = self._friction[i, 0] * self._loads[i]
@@ -243,122 +293,145 @@ class PhaseExpressions(ClosedRows):
 
     def normal_forces(self, multipliers: Expression) -> Expression:
         """Return the normal forces (k, 1) of the closed contacts, loads among them."""
-        solid = iter(ca.vertsplit(multipliers)[: len(self.solid)])
+        solid = iter(ca.vertsplit(multipliers)[: len(self.solid_contacts)])
         return ca.vertcat(
-            *(self._loads[i] if i in self.pressed else next(solid) for i in self.closed)
+            *(self._loads[i] if i in self.pressed_contacts else next(solid) for i in self.closed)
         )
 
-    def mix(self, rates: Expression) -> Expression:
-        """The matrix E (r, m) of forces along all rows by multipliers."""
+    def make_mix(self, rates: Expression) -> Expression:
+        """Return the matrix E (r, m) of forces along all rows by multipliers.
+
+        Args:
+            rates: J v (r, 1) of all rows, along which contacts slide in a surface.
+        """
         mix = ca.SX.zeros(self._size, len(self.rows))
         for k, row in enumerate(self.rows):
             mix[row, k] = 1.0
-        for k, i in enumerate(self.solid):
+        for k, i in enumerate(self.solid_contacts):
             if self.modes[i] not in SLIPS:
                 continue
             sign, tangents = SLIPS[self.modes[i]], self._tangents[i]
             velocity = rates[tangents]
-            direction = ca.DM(sign) if sign else velocity / _length(velocity)
+            direction = ca.DM(sign) if sign else velocity / _make_length(velocity)
             mix[tangents, k] = -self._friction[i, 0] * direction
         return mix
 
-    def guards(self, rows: RowExpressions, forces: Expression, ratio: Expression) -> Expression:
-        """Return the guards of the mode, in the order of `guards._guards`; ratio: see `jamming`."""
+    def make_guards(
+        self, rows: RowExpressions, forces: Expression, ratio: Expression
+    ) -> Expression:
+        """Return the guards (n, 1) of the mode, in the order of `guards`.
+
+        Args:
+            rows: Gaps, rates and margins.
+            forces: Forces (r, 1) on all rows.
+            ratio: Response ratio, see `jamming`.
+        """
         values = []
         for i, mode in enumerate(self.modes):
             tangents = self._tangents[i]
-            values += [rows.gaps[i]] if mode == OPEN else self._cone(i, forces)
+            values += [rows.gaps[i]] if mode == OPEN else self._list_slacks(i, forces)
             if SLIPS.get(mode):
                 values.append(SLIPS[mode] * rows.rates[tangents[0]])
             elif mode in SLIPS:
-                values.append(_length(rows.rates[tangents]) - STOPPED)
-        if self.rubs:
+                values.append(_make_length(rows.rates[tangents]) - STOPPED)
+        if self.rubs_freely:
             values.append(ratio - JAMMED)
         leaving = [i for i in rows.margins if self.modes[i] not in (OPEN, STICK)]
         values += [rows.margins[i] for i in leaving]
         return ca.vertcat(*values)
 
-    def cones(self, forces: Expression) -> list[Expression]:
-        """What is positive where all closed contacts are inside their cones."""
-        return [value for i in self.closed for value in self._cone(i, forces)]
+    def cone_slacks(self, forces: Expression) -> list[Expression]:
+        """Return values in N that are positive where closed contacts are inside their cones."""
+        return [value for i in self.closed for value in self._list_slacks(i, forces)]
 
-    def speeds(self, rows: RowExpressions) -> list[Expression]:
-        """The speeds, beyond the least, of contacts that slide in a surface."""
+    def speed_margins(self, rows: RowExpressions) -> list[Expression]:
+        """Return the speeds less `_MIN_SPEED`, m/s, of contacts that slide in a surface."""
         spatial = [i for i in self.closed if SLIPS.get(self.modes[i]) == 0.0]
-        return [_length(rows.rates[self._tangents[i]]) - _LEAST_SPEED for i in spatial]
+        return [_make_length(rows.rates[self._tangents[i]]) - _MIN_SPEED for i in spatial]
 
-    def _cone(self, i: int, forces: Expression) -> list[Expression]:
+    def _list_slacks(self, i: int, forces: Expression) -> list[Expression]:
+        """Return the normal force of contact i and what friction is below its limit, N."""
         tangents, normal = self._tangents[i], forces[i]
         limit = self._friction[i, 1] * normal
-        pushes = [] if i in self.pressed else [normal]  # a load never opens
+        pushes = [] if i in self.pressed_contacts else [normal]  # a load never opens
         if self.modes[i] != STICK:
             return pushes
         if len(tangents) == 1:
             return [*pushes, limit + forces[tangents[0]], limit - forces[tangents[0]]]
-        return [*pushes, limit - _length(forces[tangents])]
+        return [*pushes, limit - _make_length(forces[tangents])]
 
 
-def _length(vector: Expression) -> Expression:
+def _make_length(vector: Expression) -> Expression:
+    """Return the norm of a vector (n, 1), whose derivative at zero is zero."""
     return ca.sqrt(ca.sumsqr(vector) + _TINY)
 
 
 class _Independent(NamedTuple):
-    """Rows and columns (lists of the rank's length) whose block of G is regular."""
+    """Rows and columns of G whose block is regular; both have the length of its rank."""
 
     rows: list[int]
     columns: list[int]
 
-    def block(self, g: Array) -> Array:
-        """The block of the matrix."""
+    def take_block(self, g: Array) -> Array:
+        """Return the block of the matrix G (m, m)."""
         return g[np.ix_(self.rows, self.columns)]
 
 
-def _independent(samples: list[Array], symmetric: bool) -> _Independent:
-    """Rows and columns, the same where G is symmetric, that span it best in all samples (m, m)."""
+def _choose_independent(samples: list[Array], symmetric: bool) -> _Independent:
+    """Return rows and columns that span G best in all samples (m, m).
+
+    They are the same where G is symmetric.
+    """
     choices = []
     for g in samples:
-        columns = _pivots(g)
-        choices.append(_Independent(columns if symmetric else _pivots(g[:, columns].T), columns))
+        columns = _find_pivot_columns(g)
+        choices.append(
+            _Independent(columns if symmetric else _find_pivot_columns(g[:, columns].T), columns)
+        )
     rank = max(len(choice.rows) for choice in choices)
     full = [choice for choice in choices if len(choice.rows) == rank]
     if rank == len(samples[0]):
         return full[0]
-    return max(full, key=lambda choice: min(1.0 / np.linalg.cond(choice.block(g)) for g in samples))
+    return max(
+        full, key=lambda choice: min(1.0 / np.linalg.cond(choice.take_block(g)) for g in samples)
+    )
 
 
-def _pivots(matrix: Array) -> list[int]:
-    """Columns that span the others, in their order."""
+def _find_pivot_columns(matrix: Array) -> list[int]:
+    """Return the columns that span the others, in ascending order."""
     _, triangle, order = qr(matrix, mode="economic", pivoting=True)
     sizes = np.abs(triangle.diagonal())
     return sorted(order[: int((sizes > RANK * sizes[0]).sum())].tolist())
 
 
-def _independent_rows(robot: Robot, members: ContactSet, part: PhaseExpressions) -> _Independent:
-    """Rows and columns of the block of G = C M^-1 J^T E that is regular where contacts touch."""
+def _find_independent_rows(
+    robot: Robot, members: ContactSet, part: PhaseExpressions
+) -> _Independent:
+    """Return the block of G = C M^-1 J^T E that is regular where contacts touch."""
     if len(part.rows) <= 1:
         return _Independent([0] * len(part.rows), [0] * len(part.rows))
     samples = []
-    for x in _looks(robot, members, part.solid):
+    for x in _sample_states(robot, members, part.solid_contacts):
         q, v = np.split(x, [robot.nq])
         jacobian = members.jacobian(q)
-        mix = np.array(ca.evalf(part.mix(ca.SX(jacobian @ v))))
+        mix = np.array(ca.evalf(part.make_mix(ca.SX(jacobian @ v))))
         samples.append(
             jacobian[part.rows] @ np.linalg.solve(robot.mass_matrix(q), jacobian.T @ mix)
         )
-    return _independent(samples, not part.slides_freely)
+    return _choose_independent(samples, not part.slides_freely)
 
 
-def _looks(robot: Robot, members: ContactSet, closed: list[int]) -> list[Array]:
-    """A few states x with these contacts closed, where Newton's method finds such."""
+def _sample_states(robot: Robot, members: ContactSet, closed: list[int]) -> list[Array]:
+    """Return a few states x with these contacts closed; any states if none are found."""
     rng = np.random.default_rng(0)
     found, others = [], []
-    for _ in range(_LOOKS):
+    for _ in range(_SAMPLES):
         q = robot.integrate(robot.neutral(), rng.normal(size=robot.nv))
         v = rng.normal(size=robot.nv)
         others.append(np.concatenate((q, v)))
-        for _ in range(_NEWTON):
+        for _ in range(_MAX_NEWTON_STEPS):
             gaps = members.gaps(q)[closed]
-            if np.abs(gaps).max(initial=0.0) < _SAMPLED_ON_SURFACE:
+            if np.abs(gaps).max(initial=0.0) < _SAMPLE_GAP:
                 found.append(np.concatenate((q, v)))
                 break
             back = np.linalg.pinv(members.jacobian(q)[closed], RANK)
@@ -366,56 +439,71 @@ def _looks(robot: Robot, members: ContactSet, closed: list[int]) -> list[Array]:
     return found or others
 
 
-def _multipliers(
+def _solve_multipliers(
     part: PhaseExpressions, g: Expression, wanted: Expression, independent: _Independent
 ) -> tuple[Expression, Expression]:
-    """The multipliers m of G m = wanted and the margin; of least norm where G is singular.
+    """Return the multipliers m (m, 1) of G m = wanted, of least norm where G is singular.
 
     There G = N B K with its regular block B, and least squares and least norms are divisions by
     N^T N and K W K^T, which are no worse conditioned than the choice of the block. Numbers take
     `LeastNormEquations` instead, with new pivots at each point: expressions have no branches.
+
+    Args:
+        part: Rows of the mode.
+        g: G (m, m).
+        wanted: Right-hand side (m, 1).
+        independent: Rows and columns of B.
+
+    Returns:
+        The multipliers, and the margin of `ModeField`.
     """
     divide = gauss if part.slides_freely else cholesky
     rows, columns = independent.rows, independent.columns
     if len(rows) == g.shape[0]:
         by_all, pivots = divide(g)
-        return by_all(wanted), _spread(pivots)
+        return by_all(wanted), _compare_pivots(pivots)
     by_block, pivots = divide(g[rows, columns])
     right = by_block(g[rows, :])
     left = gauss(g[rows, columns].T)[0](g[:, columns].T).T if part.slides_freely else right.T
     coordinates = by_block(cholesky(left.T @ left)[0](left.T @ wanted))
     missed = ca.norm_fro(g - g[:, columns] @ right) / ca.norm_fro(g)
-    margin = ca.if_else(missed > RANK, -missed, _spread(pivots))
+    margin = ca.if_else(missed > RANK, -missed, _compare_pivots(pivots))
 
-    def of_least_norm(weights: Expression) -> Expression:
+    def find_least_norm(weights: Expression) -> Expression:
         weighted = right * ca.repmat(weights.T, len(rows), 1)
         return weighted.T @ cholesky(weighted @ right.T)[0](coordinates)
 
-    even = of_least_norm(ca.DM.ones(g.shape[0], 1))
-    if part.pressed and part.rubs:
-        return even, ca.SX(0.0)  # left to the dynamics: loads of sliding contacts are not tested
-    if not len(part.tied):
+    even = find_least_norm(ca.DM.ones(g.shape[0], 1))
+    if part.pressed_contacts and part.rubs_freely:
+        # Never sound: expressions of this case are not tested.
+        return even, ca.SX(0.0)
+    if not len(part.sticking_owner):
         return even, margin
     normal = part.normal_forces(even)
     loaded = ca.sumsqr(normal) > 0.0
-    return of_least_norm(_friction_weights(part, normal)), ca.if_else(loaded, margin, 0.0)
+    return find_least_norm(_make_friction_weights(part, normal)), ca.if_else(loaded, margin, 0.0)
 
 
-def _friction_weights(part: PhaseExpressions, normal: Expression) -> Expression:
-    """Return the `equations.friction_weights` (m, 1) for normal forces (k, 1) of equal weights."""
-    load = phase.load_weights(normal, LEAST_WEIGHT * _length(normal), _softplus)
-    return ca.vertcat(ca.DM.ones(len(part.solid), 1), load[part.tied.tolist(), 0])
+def _make_friction_weights(part: PhaseExpressions, normal: Expression) -> Expression:
+    """Return `force_distribution.compute_friction_weights` (m, 1).
+
+    normal: normal forces (k, 1) of equal weights.
+    """
+    load = phase.compute_load_weights(normal, LEAST_WEIGHT * _make_length(normal), _make_softplus)
+    return ca.vertcat(
+        ca.DM.ones(len(part.solid_contacts), 1), load[part.sticking_owner.tolist(), 0]
+    )
 
 
-def _softplus(x: Expression) -> Expression:
+def _make_softplus(x: Expression) -> Expression:
     return ca.fmax(x, 0.0) + ca.log1p(ca.exp(-ca.fabs(x)))
 
 
 def cholesky(matrix: Expression) -> tuple[Solve, Expression]:
-    """How to divide by a symmetric positive matrix, and its pivots (n, 1).
+    """Return how to divide by a symmetric positive matrix (n, n), and its pivots (n, 1).
 
-    Eliminated from the last row on, which for a mass matrix keeps the zeros between branches of the
-    robot (Featherstone 2008, section 6.5).
+    It is eliminated from the last row on, which for a mass matrix keeps the zeros between branches
+    of the robot (Featherstone 2008, section 6.5).
     """
     back = list(reversed(range(matrix.shape[0])))
     pivots, upper, order = ca.ldl(matrix[back, back].T, False)
@@ -426,16 +514,22 @@ def cholesky(matrix: Expression) -> tuple[Solve, Expression]:
     return solve, pivots
 
 
-def _response_ratio(response: Expression, even: Expression, rows: Sequence[int]) -> Expression:
-    """The ratio p of `jamming`, from independent rows: det(R R') of these (Cauchy and Binet)."""
+def _make_response_ratio(response: Expression, even: Expression, rows: Sequence[int]) -> Expression:
+    """Return the ratio p of `jamming`, from independent rows: det(R R') (Cauchy and Binet).
+
+    response: R (m, m). even: G (m, m).
+    """
     if len(rows) == response.shape[0]:
-        return _product(gauss(response)[1]) / _product(cholesky(even)[1])
+        return _multiply_pivots(gauss(response)[1]) / _multiply_pivots(cholesky(even)[1])
     left, whole = response[list(rows), :], even[list(rows), :]
-    return ca.sqrt(_product(cholesky(left @ left.T)[1]) / _product(cholesky(whole @ whole.T)[1]))
+    return ca.sqrt(
+        _multiply_pivots(cholesky(left @ left.T)[1])
+        / _multiply_pivots(cholesky(whole @ whole.T)[1])
+    )
 
 
 def gauss(matrix: Expression) -> tuple[Solve, Expression]:
-    """How to divide by a square matrix without pivoting, and its pivots (n, 1)."""
+    """Return how to divide by a square matrix (n, n) without pivoting, and its pivots (n, 1)."""
     n = matrix.shape[0]
     both = ca.SX(matrix)
     for k in range(n):
@@ -458,12 +552,12 @@ def gauss(matrix: Expression) -> tuple[Solve, Expression]:
     return solve, ca.diag(both)
 
 
-def _product(pivots: Expression) -> Expression:
-    """The determinant of the matrix that has these pivots."""
+def _multiply_pivots(pivots: Expression) -> Expression:
+    """Return the determinant of the matrix that has these pivots (n, 1)."""
     return reduce(mul, ca.vertsplit(pivots))
 
 
-def _spread(pivots: Expression) -> Expression:
-    """The least pivot relative to the largest."""
+def _compare_pivots(pivots: Expression) -> Expression:
+    """Return the least pivot relative to the largest."""
     sizes = ca.fabs(pivots)
     return ca.mmin(sizes) / ca.mmax(sizes)

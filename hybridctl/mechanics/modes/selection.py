@@ -1,4 +1,4 @@
-r"""The mode that really flows on: consistent with its own forces and accelerations.
+r"""The mode that a state flows on in: consistent with its own forces and accelerations.
 
 [RS] 2.3.4, Fig. 2.6. A mode proposed by an event stays if its contacts push, its sticking ones
 hold, and its sliding ones that stand still begin to move the way they are meant to. Otherwise
@@ -14,9 +14,6 @@ import numpy as np
 
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import SeveralContactSolutionsError, SeveralModesError
-from hybridctl.mechanics.constrained.equations import ContactAcceleration, contradict
-from hybridctl.mechanics.constrained.phase import default_slip
-from hybridctl.mechanics.constrained.tolerances import STANDSTILL
 from hybridctl.mechanics.contact_law import (
     CoulombProblem,
     CoulombSolution,
@@ -26,9 +23,15 @@ from hybridctl.mechanics.contact_law import (
 from hybridctl.mechanics.contact_law.law import CLOSED, OPEN, SLIPS, STICK, Modes, scale_problem
 from hybridctl.mechanics.contact_law.solver import MAX_ENUMERATED_SETS, select_least_norm_solution
 from hybridctl.mechanics.contact_law.uniqueness import is_provably_unique
+from hybridctl.mechanics.modes.acceleration import ContactAcceleration
+from hybridctl.mechanics.modes.constraint_equations import is_contradictory
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
+from hybridctl.mechanics.modes.phase import ContactPhase, select_slip_mode
+from hybridctl.mechanics.modes.tolerances import STANDSTILL
 
-_TOLERANCE = 1e-6  # of the largest force and the robot's weight: what event times leave of zero
+_MODE_TOLERANCE = 1e-6
+"""What event times leave of zero: of forces, relative to the largest one and the robot's weight; of
+accelerations, relative to the largest one and 1 m/s^2."""
 
 
 def select_modes(
@@ -37,70 +40,115 @@ def select_modes(
     v: Array,
     u: Array,
     proposed: Modes,
-    now: ContactAcceleration | None = None,
-    sure: bool = False,
+    point: ContactAcceleration | None = None,
+    is_known_consistent: bool = False,
 ) -> Modes:
-    """The modes in which the closed contacts of `proposed` flow on under input u.
+    """Return the modes in which the closed contacts of `proposed` flow on under input u.
 
     Contacts at the border of separating stay closed, and where static friction exceeds kinetic
     friction a contact at rest sticks if it can. A proposal that is consistent is still refused
-    where other accelerations obey the law as well. now: accelerations of the proposal, if known.
-    sure: whether it is known to be consistent.
+    where other accelerations obey the law as well.
 
-    Raises `NoContactSolutionError` or `SeveralContactSolutionsError`, with the data.
+    Args:
+        dynamics: Dynamics of the robot with its contacts.
+        q: Configuration (nq,).
+        v: Velocity (nv,).
+        u: Input (nu,).
+        proposed: Modes of all contacts.
+        point: Acceleration and forces of the proposal, if they are known.
+        is_known_consistent: Whether the proposal is known to be consistent.
+
+    Raises:
+        NoContactSolutionError: If the law has no solution; the error has the data.
+        SeveralContactSolutionsError: If it has several, as a `SeveralModesError` with the data.
     """
     phase = dynamics.phase(proposed)
-    if now is None and not sure:
-        now = dynamics.acceleration(q, v, u, proposed)
-    holds = now is None or is_consistent(dynamics, now, proposed)
-    if holds and len(phase.owner) == len(phase.closed):  # a convex problem
+    if point is None and not is_known_consistent:
+        point = dynamics.acceleration(q, v, u, proposed)
+    holds = point is None or is_consistent(dynamics, point, proposed)
+    # Without friction the law is a convex problem: a consistent proposal is the only solution.
+    if holds and len(phase.owner) == len(phase.closed):
         return proposed
-    known = None if now is None else now.solution
-    rows = dynamics.rows(phase, q, v, u) if known is None else known.rows
-    result: list[str] = [OPEN] * len(proposed)
-    problem = dynamics.problem(phase, rows)
+    solution = None if point is None else point.solution
+    rows = dynamics.make_rows(phase, q, v, u) if solution is None else solution.rows
+    problem = dynamics.build_acceleration_problem(phase, rows)
     if holds:
-        if proposed not in dynamics.expected:
+        # A plan whose mode this is has chosen among several solutions.
+        if proposed not in dynamics.expected_modes:
             _check_unique(problem)
         return proposed
-    found = _solved(problem, phase.closed, dynamics.expected)
+    found = _solve_law(problem, phase.closed, dynamics.expected_modes)
+    result = _read_modes(phase, rows.rates, problem, found)
+    released = _release_contacts_at_limit(dynamics, q, v, u, proposed, result)
+    return _replace_held_slips(dynamics, q, v, u, released)
+
+
+def _read_modes(
+    phase: ContactPhase, velocities: Array, problem: CoulombProblem, found: CoulombSolution
+) -> Modes:
+    """Return the modes of all contacts in a solution of Coulomb's law.
+
+    Args:
+        phase: Phase of the proposal.
+        velocities: Rates J v (r,) of its rows, m/s.
+        problem: The law for its closed contacts.
+        found: The solution, whose rates are accelerations.
+    """
+    result: list[str] = [OPEN] * len(phase.modes)
     scale = max(1.0, float(np.abs(found.rates).max()))
     for j, i in enumerate(phase.closed):
         tangents = phase.tangents[j]
         rates = found.rates[tangents]
-        if found.rates[j] > _TOLERANCE * scale:
+        if found.rates[j] > _MODE_TOLERANCE * scale:
             continue
         if len(tangents) == 0:
             result[i] = CLOSED
         elif problem.sliding[j] is not None:
-            result[i] = default_slip(len(tangents), rows.rates[tangents])
-        elif np.linalg.norm(rates) <= _TOLERANCE * scale:
+            result[i] = select_slip_mode(len(tangents), velocities[tangents])
+        elif np.linalg.norm(rates) <= _MODE_TOLERANCE * scale:
             result[i] = STICK
         else:
-            result[i] = default_slip(len(tangents), rates)
-    return _standing(dynamics, q, v, u, _let_go(dynamics, q, v, u, proposed, tuple(result)))
+            result[i] = select_slip_mode(len(tangents), rates)
+    return tuple(result)
 
 
-def _standing(dynamics: ContactDynamics, q: Array, v: Array, u: Array, found: Modes) -> Modes:
-    """The modes in which contacts that are to slide but are held where they stand stick.
+def _replace_held_slips(
+    dynamics: ContactDynamics, q: Array, v: Array, u: Array, found: Modes
+) -> Modes:
+    """Return the modes in which contacts that are to slide but held at a standstill stick.
 
-    Then guards tell where their forces leave the cones.
+    Then guards show where their forces leave the cones.
+
+    Args:
+        dynamics: Dynamics of the robot with its contacts.
+        q: Configuration (nq,).
+        v: Velocity (nv,).
+        u: Input (nu,).
+        found: Modes of all contacts.
     """
     if not any(mode in SLIPS for mode in found):
         return found
     point = dynamics.acceleration(q, v, u, found)
     return tuple(
-        STICK if mode in SLIPS and point.holds(i) else mode for i, mode in enumerate(found)
+        STICK if mode in SLIPS and point.is_holding(i) else mode for i, mode in enumerate(found)
     )
 
 
-def _let_go(
+def _release_contacts_at_limit(
     dynamics: ContactDynamics, q: Array, v: Array, u: Array, proposed: Modes, found: Modes
 ) -> Modes:
-    """Contacts that just stick, all those at their limit sliding, where one was to slide.
+    """Return the modes in which contacts at their friction limit slide, if one was to slide.
 
     Redundant contacts reach the end of what they hold together, and at that instant nothing moves:
-    accelerations do not tell yet that they slide, forces tell that none could hold more.
+    accelerations do not show yet that they slide, forces show that none could hold more.
+
+    Args:
+        dynamics: Dynamics of the robot with its contacts.
+        q: Configuration (nq,).
+        v: Velocity (nv,).
+        u: Input (nu,).
+        proposed: Modes that were proposed.
+        found: Modes by the solution of the law.
     """
     wanted = [i for i, mode in enumerate(proposed) if mode in SLIPS and found[i] == STICK]
     if not wanted:
@@ -108,37 +156,50 @@ def _let_go(
     point, result = dynamics.acceleration(q, v, u, found), list(found)
     limits = dynamics.static_friction * point.forces
     slack = limits - np.linalg.norm(point.friction, axis=1)
-    near = _force_tolerances(dynamics, point)
+    near = _compute_force_tolerances(dynamics, point)
     for i, mode in enumerate(found):
         if not point.friction[i].any():
             continue  # an input that jumps later than its guard was found leaves no direction
         if mode == STICK and (i in wanted or slack[i] <= near[i]):
-            tangents = len(dynamics.all.tangents[i])
-            result[i] = default_slip(tangents, -point.friction[i])
+            tangents = len(dynamics.contact_set.tangents[i])
+            result[i] = select_slip_mode(tangents, -point.friction[i])
     sliding = tuple(result)
-    return sliding if consistent(dynamics, q, v, u, sliding) else found
+    return sliding if is_consistent_at(dynamics, q, v, u, sliding) else found
 
 
-def consistent(dynamics: ContactDynamics, q: Array, v: Array, u: Array, modes: Modes) -> bool:
-    """Whether contacts at (q, v, u) behave as these modes say, see `is_consistent`."""
+def is_consistent_at(dynamics: ContactDynamics, q: Array, v: Array, u: Array, modes: Modes) -> bool:
+    """Return whether contacts behave as modes say at a point, see `is_consistent`.
+
+    Args:
+        dynamics: Dynamics of the robot with its contacts.
+        q: Configuration (nq,).
+        v: Velocity (nv,).
+        u: Input (nu,).
+        modes: Modes of all contacts.
+    """
     return is_consistent(dynamics, dynamics.acceleration(q, v, u, modes), modes)
 
 
 def is_consistent(dynamics: ContactDynamics, point: ContactAcceleration, modes: Modes) -> bool:
-    """Whether contacts in these modes push, hold, and begin to slide as the modes say.
+    """Return whether contacts in these modes push, hold, and begin to slide as the modes say.
 
     Contacts whose constraints contradict each other do not hold: so a stretched chain between two
     of them takes one back the way it came.
+
+    Args:
+        dynamics: Dynamics of the robot with its contacts.
+        point: Acceleration and forces in these modes.
+        modes: Modes of all contacts.
     """
     phase = dynamics.phase(modes)
     if point.solution is None:
         return True
-    if contradict(point.solution):
+    if is_contradictory(point.solution):
         return False
     rows = point.solution.rows
     relative = rows.jacobian @ point.acceleration - rows.target
-    scales = _force_tolerances(dynamics, point)
-    fast = _TOLERANCE * max(1.0, float(np.abs(relative).max(initial=0.0)))
+    scales = _compute_force_tolerances(dynamics, point)
+    fast = _MODE_TOLERANCE * max(1.0, float(np.abs(relative).max(initial=0.0)))
     for k, i in enumerate(phase.closed):
         slip, change = rows.rates[phase.tangents[k]], relative[phase.tangents[k]]
         scale = scales[i]
@@ -150,35 +211,37 @@ def is_consistent(dynamics: ContactDynamics, point: ContactAcceleration, modes: 
                 return False
         elif modes[i] in SLIPS and np.linalg.norm(slip) <= STANDSTILL:
             sign = SLIPS[modes[i]]
-            if point.holds(i):
+            if point.is_holding(i):
                 return False
             if sign and sign * change[0] < -fast:
                 return False
-            if sign == 0.0 and point.friction[i] @ change > fast * scale / _TOLERANCE:
+            # Friction that does work on the motion that begins is no friction.
+            if sign == 0.0 and point.friction[i] @ change > fast * scale / _MODE_TOLERANCE:
                 return False
         elif modes[i] in SLIPS and SLIPS[modes[i]] * float(slip.sum()) < 0.0:
             return False
     return True
 
 
-def _force_tolerances(dynamics: ContactDynamics, point: ContactAcceleration) -> list[float]:
+def _compute_force_tolerances(dynamics: ContactDynamics, point: ContactAcceleration) -> list[float]:
     """Return how much of the force of each contact is negligible, in N or N m."""
     largest = float(np.abs(point.forces).max())
-    if not dynamics.pressed:
-        return [_TOLERANCE * max(dynamics.robot.weight, largest)] * len(point.forces)
-    sizes = np.where(dynamics.all.loads > 0.0, dynamics.all.loads, largest)
-    tolerances: list[float] = (_TOLERANCE * np.maximum(dynamics.force_scales, sizes)).tolist()
+    if not dynamics.pressed_contacts:
+        return [_MODE_TOLERANCE * max(dynamics.robot.weight, largest)] * len(point.forces)
+    loads = dynamics.contact_set.loads
+    sizes = np.where(loads > 0.0, loads, largest)
+    tolerances: list[float] = (_MODE_TOLERANCE * np.maximum(dynamics.force_scales, sizes)).tolist()
     return tolerances
 
 
 def _check_unique(problem: CoulombProblem) -> None:
-    """Raise `SeveralContactSolutionsError` where few enough sets of states show other solutions.
+    """Raise `SeveralModesError` where few enough sets of states show other solutions.
 
     They are tried where it is not certain that there are none.
-    Of a contact at rest with static friction above kinetic friction sticking and sliding can both
-    be possible, and the proposal says which.
     """
     at_rest = np.array([direction is None for direction in problem.sliding])
+    # Of a contact at rest with static friction above kinetic friction sticking and sliding can
+    # both be possible, and the proposal says which.
     if (
         at_rest & (problem.static > problem.kinetic)
     ).any() or problem.count_states() > MAX_ENUMERATED_SETS:
@@ -187,13 +250,17 @@ def _check_unique(problem: CoulombProblem) -> None:
         return
     solutions = enumerate_solutions(problem)
     if len(solutions) > 1:
-        with _of_modes():
+        with _report_as_modes():
             select_least_norm_solution(problem, solutions)
 
 
 @contextmanager
-def _of_modes() -> Iterator[None]:
-    """Report several solutions of the law as several modes that a state may flow on in."""
+def _report_as_modes() -> Iterator[None]:
+    """Raise several solutions of the law as several modes that a state may flow on in.
+
+    Raises:
+        SeveralModesError: In place of a `SeveralContactSolutionsError`, with its data.
+    """
     try:
         yield
     except SeveralContactSolutionsError as error:
@@ -201,16 +268,25 @@ def _of_modes() -> Iterator[None]:
         raise SeveralModesError(text, problem=error.problem, solutions=solutions) from None
 
 
-def _solved(
+def _solve_law(
     problem: CoulombProblem, closed: Sequence[int], expected: frozenset[Modes]
 ) -> CoulombSolution:
-    """The solution of Coulomb's law; of several, an expected one, or that in which most stick.
+    """Return the solution of Coulomb's law; of several an expected one, or that of most sticking.
 
     The latter rule is for static friction above kinetic friction, where sticking and sliding can
-    both be possible. expected: modes of all contacts.
+    both be possible.
+
+    Args:
+        problem: The law for the closed contacts.
+        closed: These contacts, among all.
+        expected: Modes of all contacts that are preferred.
+
+    Raises:
+        NoContactSolutionError: If there is none.
+        SeveralModesError: If there are several and neither rule chooses one.
     """
     try:
-        with _of_modes():
+        with _report_as_modes():
             return solve(problem)
     except SeveralModesError as error:
         wanted = {tuple(modes[i] for i in closed) for modes in expected}

@@ -7,7 +7,7 @@ acceleration relative to the surface,
           \ddot h = n \cdot \ddot r + \dot r^T \nabla^2 \phi\, \dot r, \quad
           v_t = t \cdot \dot r, \quad \dot v_t = t \cdot \ddot r,
 
-the tangents t being held in the surface (see `geometry`). Rows are in the order of `ContactSet`.
+the tangents t being fixed in the surface (see `surfaces`). Rows are in the order of `ContactSet`.
 Of a round contact r is the centre, and v_t that of the body at the point that touches. Contacts of
 joints follow those in space, with the rows of `joint_rows`.
 """
@@ -29,10 +29,15 @@ from hybridctl.mechanics.multibody.expressions import Bodies, BodyMotion, Expres
 
 
 class RowExpressions(NamedTuple):
-    """The gaps (c, 1), and the rates and accelerations (r, 1) of a motion along the rows.
+    """Gaps, rates and accelerations of a motion along the rows.
 
-    piece_gaps (c, 1): gaps from the pieces that closed contacts are on. margins: by contact, those
-    (1, 1) on surfaces with pieces; see `ContactSet`.
+    Attributes:
+        gaps: Gaps (c, 1), m or rad.
+        rates: J v (r, 1).
+        accelerations: J a + Jdot v (r, 1).
+        piece_gaps: Gaps (c, 1) from the pieces of surfaces that closed contacts are on.
+        margins: Distance (1, 1) to the border of its piece, m, of each contact on a surface of
+            several pieces; see `ContactSet`.
     """
 
     gaps: Expression
@@ -58,10 +63,10 @@ class ContactPoints:
         self._points = [_PointExpressions(bodies, place) for place in places]
 
     def gaps(self) -> Expression:
-        """The gaps h (c, 1)."""
-        return _column([*(point.distance for point in self._points), *self._joint_gaps()])
+        """Return the gaps h (c, 1)."""
+        return _stack([*(point.distance for point in self._points), *self._list_joint_gaps()])
 
-    def _joint_gaps(self) -> list[Expression]:
+    def _list_joint_gaps(self) -> list[Expression]:
         """Return the gaps (1, 1) of the contacts of joints, zero for dry friction."""
         q = self._bodies.q
         return [
@@ -79,10 +84,10 @@ class ContactPoints:
         """
         normals, tangents = [], []
         for point in self._points:
-            velocity, acceleration = point.relative(motion)
-            bent = ca.dot(point.normal, acceleration) + point.bend(velocity)
-            normals.append((ca.dot(point.normal, velocity), bent))
-            velocity, acceleration = point.touching(motion, velocity, acceleration)
+            velocity, acceleration = point.relative_motion(motion)
+            gap_acceleration = ca.dot(point.normal, acceleration) + point.bend(velocity)
+            normals.append((ca.dot(point.normal, velocity), gap_acceleration))
+            velocity, acceleration = point.move_to_surface(motion, velocity, acceleration)
             tangents += [(ca.dot(t, velocity), ca.dot(t, acceleration)) for t in point.tangents]
         for joint in self._joints:
             j = joint.velocity
@@ -92,21 +97,21 @@ class ContactPoints:
         rates, accelerations = zip(*normals, *tangents, strict=True) if normals else ((), ())
         margins = {i: p.margin for i, p in enumerate(self._points) if p.margin is not None}
         on_pieces = [point.piece_distance for point in self._points]
-        piece_gaps = _column([*on_pieces, *self._joint_gaps()])
+        piece_gaps = _stack([*on_pieces, *self._list_joint_gaps()])
         return RowExpressions(
-            self.gaps(), _column(rates), _column(accelerations), piece_gaps, margins
+            self.gaps(), _stack(rates), _stack(accelerations), piece_gaps, margins
         )
 
     def jacobian(self) -> Expression:
-        """The Jacobian J (r, nv) of the rows, whose rates are J v."""
+        """Return the Jacobian J (r, nv) of the rows, whose rates are J v."""
         columns = self._bodies.columns()
         rows = [point.row(columns, point.normal) for point in self._points]
-        rows += [self._joint_row(joint, joint.sign) for joint in self._joints]
+        rows += [self._make_joint_row(joint, joint.sign) for joint in self._joints]
         rows += [point.row(columns, t) for point in self._points for t in point.tangents]
-        rows += [self._joint_row(joint, 1.0) for joint in self._joints if joint.rubs]
+        rows += [self._make_joint_row(joint, 1.0) for joint in self._joints if joint.rubs]
         return ca.vertcat(*rows) if rows else ca.SX(0, self._bodies.nv)
 
-    def _joint_row(self, joint: JointPlace, value: float) -> Expression:
+    def _make_joint_row(self, joint: JointPlace, value: float) -> Expression:
         """Return the row (1, nv) that has this value at the velocity of a joint."""
         row = ca.SX.zeros(1, self._bodies.nv)
         row[joint.velocity] = value
@@ -130,7 +135,19 @@ class ContactPoints:
 
 
 class _PointExpressions:
-    """One contact: distance, normal (3, 1) and tangents in the frame of its surface."""
+    """One contact, in the frame of its surface.
+
+    Args:
+        bodies: The bodies, at a configuration.
+        place: Where the contact is on both.
+
+    Attributes:
+        distance: Gap (1, 1), m.
+        piece_distance: Gap from the piece that a closed contact is on, m.
+        margin: Distance to the border of that piece, m; None for a surface of one piece.
+        normal: Normal (3, 1).
+        tangents: Tangents (3, 1).
+    """
 
     def __init__(self, bodies: Bodies, place: ContactPlace) -> None:
         self._bodies = bodies
@@ -142,20 +159,20 @@ class _PointExpressions:
         self._world = pose_a.position + pose_a.rotation @ self._point
         self._on_b = pose_b.rotation.T @ (self._world - pose_b.position)
         r = self._turn.T @ (self._on_b - ca.SX(place.position))
-        distance, self.normal, self._curvature = _surface(known_surface(place.surface), r)
+        distance, self.normal, self._curvature = _express_surface(check_expressed(place.surface), r)
         self.distance = self.piece_distance = distance - place.radius
         self.margin: Expression | None = None
         if isinstance(place.surface, PiecewiseSurface) and place.surface.has_borders:
             self.piece_distance, self.margin = place.surface.piece_expressions(r)
-        self.tangents = _tangents(self.normal, place.directions, place.axis)
+        self.tangents = _make_tangents(self.normal, place.directions, place.axis)
         self._radius = place.radius
         arm = -place.radius * (self._turn @ self.normal)
         self._touch_a = self._point + self._across.T @ arm
         self._touch_b = self._on_b + arm
         self._touch = self._world + pose_b.rotation @ arm
 
-    def relative(self, motion: BodyMotion) -> tuple[Expression, Expression]:
-        """Velocity and acceleration (3, 1) of the point, as seen from and in the surface."""
+    def relative_motion(self, motion: BodyMotion) -> tuple[Expression, Expression]:
+        """Return velocity and acceleration (3, 1) of the point, as seen from and in the surface."""
         va, vb = motion.velocities[self._a], motion.velocities[self._b]
         aa, ab = motion.accelerations[self._a], motion.accelerations[self._b]
         speed_a, speed_b = va.at(self._point), vb.at(self._on_b)
@@ -165,13 +182,18 @@ class _PointExpressions:
         acceleration -= 2.0 * ca.cross(vb.angular, velocity)
         return self._turn.T @ velocity, self._turn.T @ acceleration
 
-    def touching(
+    def move_to_surface(
         self, motion: BodyMotion, velocity: Expression, acceleration: Expression
     ) -> tuple[Expression, Expression]:
-        """The motion of the body's point that touches, from that of the centre.
+        """Return the motion of the body's point that touches, from that of the centre.
 
         With w the spin of the body as seen from the surface, the point has the velocity v + w x a,
         a = -rho n, and a turns with the normal as the centre moves over the surface.
+
+        Args:
+            motion: Motion of the bodies.
+            velocity: Velocity (3, 1) of the centre, from `relative_motion`.
+            acceleration: Its acceleration (3, 1).
         """
         if not self._radius:
             return velocity, acceleration
@@ -186,11 +208,11 @@ class _PointExpressions:
         return velocity + ca.cross(spin, arm), acceleration
 
     def bend(self, velocity: Expression) -> Expression:
-        """What the curvature of the surface adds to the acceleration of the gap."""
+        """Return what the curvature of the surface adds to the acceleration of the gap."""
         return ca.bilin(self._curvature, velocity, velocity)
 
     def row(self, columns: dict[int, list[Spatial]], direction: Expression) -> Expression:
-        """The row (1, nv) of a direction (3, 1) in the frame of the surface."""
+        """Return the row (1, nv) of a direction (3, 1) in the frame of the surface."""
         bodies = self._bodies
         d = bodies.world[self._b].rotation @ (self._turn @ direction)
         moment = ca.cross(self._touch, d)
@@ -204,7 +226,7 @@ class _PointExpressions:
         return row
 
     def pushes(self, force: Expression) -> list[tuple[int, Spatial]]:
-        """What a force (3, 1) in the frame of the surface does to both bodies, by their index."""
+        """Return the spatial forces of a force (3, 1) in the surface on both bodies, by index."""
         on_b = self._turn @ force
         on_a = self._across.T @ on_b
         both = [
@@ -214,8 +236,15 @@ class _PointExpressions:
         return [(body, push) for body, push in both if body >= 0]
 
 
-def known_surface(surface: Surface) -> ExpressedSurface:
-    """The surface; `InputError` for one of which no expression is known."""
+def check_expressed(surface: Surface) -> ExpressedSurface:
+    """Return the surface, if its expression is known.
+
+    Args:
+        surface: Surface of a contact.
+
+    Raises:
+        InputError: If the surface has no expression.
+    """
     if isinstance(surface, ExpressedSurface):
         return surface
     raise InputError(
@@ -224,8 +253,8 @@ def known_surface(surface: Surface) -> ExpressedSurface:
     )
 
 
-def _surface(surface: ExpressedSurface, r: Expression) -> Expression:
-    """Signed distance, normal (3, 1) and curvature (3, 3) at the point r (3, 1) in its frame."""
+def _express_surface(surface: ExpressedSurface, r: Expression) -> Expression:
+    """Return distance, normal (3, 1) and curvature (3, 3) at the point r (3, 1) in its frame."""
     at = ca.SX.sym("r", 3)
     distance = surface.expression(at)
     curvature, normal = ca.hessian(distance, at)
@@ -233,8 +262,8 @@ def _surface(surface: ExpressedSurface, r: Expression) -> Expression:
     return made(r)
 
 
-def _tangents(n: Expression, count: int, axis: Array | None) -> list[Expression]:
-    """The tangents of `surfaces` at the normal n (3, 1)."""
+def _make_tangents(n: Expression, count: int, axis: Array | None) -> list[Expression]:
+    """Return the tangents of `surfaces` at the normal n (3, 1)."""
     if axis is not None:
         return [ca.cross(ca.DM(axis), n)]
     sign = ca.if_else(n[2] < 0.0, -1.0, 1.0)
@@ -242,5 +271,6 @@ def _tangents(n: Expression, count: int, axis: Array | None) -> list[Expression]
     return [ca.DM.eye(3)[:, k] - n[k] / (1.0 + sign * n[2]) * (n + third) for k in range(count)]
 
 
-def _column(entries: Sequence[Expression]) -> Expression:
+def _stack(entries: Sequence[Expression]) -> Expression:
+    """Return a column (n, 1) of entries (1, 1)."""
     return ca.vertcat(*entries) if len(entries) else ca.SX(0, 1)

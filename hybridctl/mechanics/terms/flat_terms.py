@@ -34,7 +34,16 @@ from hybridctl.mechanics.terms.contact_terms import (
 
 
 class FlatTerms(Terms):
-    """The terms of a robot whose contacts are points against planes of the world."""
+    """The terms of a robot whose contacts are points against planes of the world.
+
+    Each thread keeps points and wrenches of the last configuration (`_known`): derivatives are
+    asked for where values have been.
+
+    Args:
+        robot: Robot, of two velocities at least, without mimicking joints.
+        ground: Points and planes.
+        owner: Contact (r,) of each row.
+    """
 
     def __init__(self, robot: Robot, ground: PointsOnPlanes, owner: Indices) -> None:
         self._made_of, self._known = (robot, ground, owner), threading.local()
@@ -65,11 +74,17 @@ class FlatTerms(Terms):
         return type(self), self._made_of
 
     def values(self, q: Array, v: Array, u: Array) -> TermValues:
-        """All terms at a point."""
+        """Return all terms at a point.
+
+        Args:
+            q: Configuration (nq,).
+            v: Velocity (nv,).
+            u: Input (nu,).
+        """
         robot, now = self._robot, self._falling.fall(q, v)
         turns = now.rotations.take(self._joints, 0)
         motions = now.motions.take(self._joints, 0)
-        points, wrenches = self._placed(q, turns, now.positions)
+        points, wrenches = self._place_points(q, turns, now.positions)
         local = motions @ self._arms  # velocity, and acceleration but for the turn of velocity
         local[:, 1] += (skew(motions[:, 0, 3:]) @ local[:, 0, :, None])[:, :, 0]
         world = turns @ local.transpose(0, 2, 1)
@@ -82,9 +97,16 @@ class FlatTerms(Terms):
         return TermValues(now.mass, drive, jacobian, drift + self._weight, gaps, rates)
 
     def derivatives(self, q: Array, v: Array, a: Array, forces: Array) -> TermDerivatives:
-        """Derivatives at given acceleration (nv,) and row forces (r,)."""
+        """Return the derivatives by (q, v), at fixed acceleration and row forces.
+
+        Args:
+            q: Configuration (nq,).
+            v: Velocity (nv,).
+            a: Acceleration (nv,).
+            forces: Forces (r,) along the rows.
+        """
         now, nv = self._falling.slopes(q, v, a), len(v)
-        points, wrenches = self._known_at(q, self._falling)
+        points, wrenches = self._find_points(q, self._falling)
         motions = now.motions.take(self._joints, 0)
         spins = skew(motions[:, :, 3:])
         moves = motions[:, :, :3] + (spins @ points[:, None, :, None])[..., 0]
@@ -99,43 +121,64 @@ class FlatTerms(Terms):
         left = np.concatenate((wrenches, across.reshape(-1, 6)), axis=1)
         rows = left.dot(right) * self._masks
         equations = np.empty((nv, 2 * nv))
-        np.subtract(now.bias_q, self._turning(now.columns, points, forces), out=equations[:, :nv])
+        np.subtract(
+            now.bias_q,
+            self._differentiate_turning(now.columns, points, forces),
+            out=equations[:, :nv],
+        )
         np.add(now.bias_v, self._dampers, out=equations[:, nv:])
         if self._springs:
             equations[:, :nv] += np.diag(self._robot.passive.stiffness)
         return TermDerivatives(equations, rows[:, : 2 * nv], rows[:, 2 * nv :])
 
     def impulse_derivatives(self, q: Array, z: Array, forces: Array) -> ImpulseDerivatives:
-        """Derivatives of momentum and rates at a given velocity z (nv,)."""
-        if not z.any():
+        """Return the derivatives by q of momentum and rates.
+
+        Args:
+            q: Configuration (nq,).
+            z: Velocity (nv,).
+            forces: Impulses (r,) along the rows.
+        """
+        if not z.any():  # M z is zero, so that columns are enough
             columns = self._weightless.axes(q)
-            points, _ = self._known_at(q, self._weightless)
-            turned = self._turning(columns, points, forces)
+            points, _ = self._find_points(q, self._weightless)
+            turned = self._differentiate_turning(columns, points, forces)
             return ImpulseDerivatives(-turned, np.zeros_like(self._mask))
         now = self._weightless.slopes(q, None, z)
-        points, wrenches = self._known_at(q, self._weightless)
+        points, wrenches = self._find_points(q, self._weightless)
         pull = now.motions[:, 1].take(self._joints, 0)
         velocity = pull[:, :3] + (skew(pull[:, 3:]) @ points[:, :, None])[:, :, 0]
         across = (self._turn @ velocity.ravel()).reshape(-1, 3)
         rates = wrenches @ now.acceleration_q + across @ now.columns[3:]
         momentum = now.bias_q
         if forces.any():
-            momentum = momentum - self._turning(now.columns, points, forces)
+            momentum = momentum - self._differentiate_turning(now.columns, points, forces)
         return ImpulseDerivatives(momentum, rates * self._mask)
 
     def load_turns(self, q: Array, z: Array, closed: tuple[int, ...], rank: int) -> Array | None:
-        """The rows (d x omega)' J_p; see `Terms`."""
-        if not self._in_space or rank != self._rank(closed):
+        """Return the rows (d x omega)' J_p, see `Terms`.
+
+        Args:
+            q: Configuration (nq,).
+            z: Velocity (nv,).
+            closed: Closed contacts.
+            rank: Rank of their J M^-1 J'.
+
+        Returns:
+            The turns (r, nv). None if some contact has no friction, so that forces at points do
+            not act in all directions, or if loads without effect act between bodies.
+        """
+        if not self._in_space or rank != self._compute_rank(closed):
             return None
         columns = self._weightless.axes(q)
-        points, _ = self._known_at(q, self._weightless)
+        points, _ = self._find_points(q, self._weightless)
         spins = (self._moved * columns[3:]) @ z
         along = -(self._turn @ spins.take(self._joints, 0).ravel()).reshape(-1, 3)
         moments = (skew(points.take(self._owner, 0)) @ along[:, :, None])[:, :, 0]
         return np.asarray(np.concatenate((along, moments), axis=1) @ columns * self._mask)
 
-    def _rank(self, closed: tuple[int, ...]) -> int:
-        """How many forces at points, in all directions, act on the bodies independently."""
+    def _compute_rank(self, closed: tuple[int, ...]) -> int:
+        """Return how many forces at points, in all directions, act on bodies independently."""
         known = self._ranks.get(closed)
         if known is None:
             of_joint = self._joints[list(closed)]
@@ -146,27 +189,43 @@ class FlatTerms(Terms):
     def impulse_gradient(
         self, q: Array, velocities: Array, forces: Array, moved: Array, along: Array
     ) -> Array:
-        """The gradient (nv,) of a sum, by D_q (J z) w = D_q (J' w) z."""
+        """Return the gradient (nv,) of a sum, by D_q (J z) w = D_q (J' w) z; see `Terms`.
+
+        Args:
+            q: Configuration (nq,).
+            velocities: z (k, nv).
+            forces: f (k, r).
+            moved: y (k, nv).
+            along: w (k, r).
+        """
         columns, sweeps = self._weightless.axes(q), self._weightless
-        points, _ = self._known_at(q, sweeps)
+        points, _ = self._find_points(q, sweeps)
         pulls, motions = np.concatenate((forces, along)), np.concatenate((moved, velocities))
-        turned = (motions[:, None] @ self._turning(columns, points, pulls)).sum(axis=(0, 1))
+        turned = (motions[:, None] @ self._differentiate_turning(columns, points, pulls)).sum(
+            axis=(0, 1)
+        )
         gradient: Array = -turned
         for z, y in zip(velocities, moved, strict=True):
             if z.any():
                 gradient += y @ sweeps.slopes(q, None, z).bias_q
         return gradient
 
-    def _known_at(self, q: Array, sweeps: Sweeps) -> tuple[Array, Array]:
-        """Points and wrenches of `_placed`, kept where this thread asked for them at q last."""
+    def _find_points(self, q: Array, sweeps: Sweeps) -> tuple[Array, Array]:
+        """Return points and wrenches, kept if this thread placed them at q last."""
         at, points, wrenches = getattr(self._known, "placed", (None, q, q))
         if at != q.tobytes():
             rotations, positions = sweeps.places()
-            return self._placed(q, rotations.take(self._joints, 0), positions)
+            return self._place_points(q, rotations.take(self._joints, 0), positions)
         return points, wrenches
 
-    def _placed(self, q: Array, turns: Array, positions: Array) -> tuple[Array, Array]:
-        """Contact points (c, 3) in the world, and w (r, 6) of all rows."""
+    def _place_points(self, q: Array, turns: Array, positions: Array) -> tuple[Array, Array]:
+        """Return contact points (c, 3) in the world, and w (r, 6) of all rows, and keep them.
+
+        Args:
+            q: Configuration (nq,), by which they are kept.
+            turns: Rotations (c, 3, 3) of the bodies.
+            positions: Positions of the joints with contacts.
+        """
         known = self._known
         points = (turns @ self._local[:, :, None])[:, :, 0] + positions.take(self._joints, 0)
         moments = self._turn.dot(points.ravel()).reshape(-1, 3)
@@ -174,8 +233,8 @@ class FlatTerms(Terms):
         known.placed, known.levers = (q.tobytes(), points, wrenches), None
         return points, wrenches
 
-    def _turning(self, columns: Array, points: Array, forces: Array) -> Array:
-        """The derivatives D_q (J' f), (..., nv, nv), at fixed forces (..., r)."""
+    def _differentiate_turning(self, columns: Array, points: Array, forces: Array) -> Array:
+        """Return the derivatives D_q (J' f), (..., nv, nv), at fixed forces (..., r)."""
         known = self._known
         if known.levers is None:
             moving = self._moved * columns

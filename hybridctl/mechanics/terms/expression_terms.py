@@ -1,8 +1,8 @@
-r"""The terms of contact dynamics from generated CasADi functions.
+r"""The terms of contact dynamics by expressions, as generated CasADi functions.
 
 .. math:: M a + h = S u + J^T f, \qquad \dot w = J a + \dot J v,
 
-with w the rates of the rows of all contacts of a set: normals, then tangents (see `geometry`).
+with w the rates of the rows of all contacts of a set: normals, then tangents.
 
 Functions are made for a structure: which joints there are, where they turn, what is zero. Masses,
 inertias, lengths, springs and friction are their last argument, so that robots which differ in
@@ -54,67 +54,101 @@ _SOURCES = (
     stairs.__file__,
     __file__,
 )
+"""Files that functions are made by: their text is a part of the keys under which these are kept."""
 
 
-class GeneratedTerms(Terms):
+class ExpressionTerms(Terms):
     """The terms of a robot and its contacts at a point, each set of them one function.
 
-    Functions are made when they are first asked for, and kept on disk (see `compiled`). Methods
-    return read-only views that hold until the same method is called again in the same thread.
-    native: whether they are made machine code, by a C compiler.
+    Functions are made when they are first asked for, and kept on disk (see `function_cache`).
+    Methods return read-only views that hold until the same method is called again in the same
+    thread.
 
-    Raises `InputError` for a joint or surface for which no expression is known, and where machine
-    code is asked for without a compiler.
+    Args:
+        robot: Robot.
+        contacts: Kinematics of its contacts.
+        native: Whether functions are made machine code, by a C compiler.
+
+    Raises:
+        InputError: If no expression is known for a joint or surface, or machine code is asked for
+            without a compiler.
     """
 
     def __init__(self, robot: Robot, contacts: ContactSet, *, native: bool = False) -> None:
         if native:
             require_compiler()
         self.native = native
-        self._constants = Constants.of(robot, contacts)
+        self._constants = RobotConstants.of(robot, contacts)
         for place in self._constants.places:
-            contact_expressions.known_surface(place.surface)
+            contact_expressions.check_expressed(place.surface)
 
     def values(self, q: Array, v: Array, u: Array) -> TermValues:
-        """All terms at the configuration q (nq,), velocity v (nv,) and input u (nu,)."""
+        """Return all terms at a point.
+
+        Args:
+            q: Configuration (nq,).
+            v: Velocity (nv,).
+            u: Input (nu,).
+        """
         return TermValues(*self._values(q, v, u))
 
     def derivatives(self, q: Array, v: Array, a: Array, forces: Array) -> TermDerivatives:
-        """Derivatives at given acceleration (nv,) and row forces (r,), by q in its tangent."""
+        """Return the derivatives by (q, v), at fixed acceleration and row forces.
+
+        Args:
+            q: Configuration (nq,).
+            v: Velocity (nv,).
+            a: Acceleration (nv,).
+            forces: Forces (r,) along the rows.
+        """
         return TermDerivatives(*self._derivatives(q, v, a, forces))
 
     def impulse_derivatives(self, q: Array, z: Array, forces: Array) -> ImpulseDerivatives:
-        """Derivatives of momentum and rates at a given velocity z (nv,)."""
+        """Return the derivatives by q of momentum and rates.
+
+        Args:
+            q: Configuration (nq,).
+            z: Velocity (nv,).
+            forces: Impulses (r,) along the rows.
+        """
         return ImpulseDerivatives(*self._impulse_derivatives(q, z, forces))
 
-    def ready(self, made: Any) -> Any:
-        """A generated function as it is called: as machine code, if that is asked for."""
+    def finish_function(self, made: Any) -> Any:
+        """Return a generated function as it is called: as machine code, if that is asked for."""
         return compile_function(made) if self.native else made
 
     @cached_property
     def _values(self) -> CompiledFunction:
         c = self._constants
         nv, r, k = c.nv, c.rows, c.contact_count
-        return self._compiled("values", [(nv, nv), (nv,), (r, nv), (r,), (k,), (r,)])
+        return self._build_function("values", [(nv, nv), (nv,), (r, nv), (r,), (k,), (r,)])
 
     @cached_property
     def _derivatives(self) -> CompiledFunction:
         c = self._constants
         both = 2 * c.nv
-        return self._compiled("derivatives", [(c.nv, both), (c.rows, both), (c.rows, both)])
+        return self._build_function("derivatives", [(c.nv, both), (c.rows, both), (c.rows, both)])
 
     @cached_property
     def _impulse_derivatives(self) -> CompiledFunction:
         c = self._constants
-        return self._compiled("impulse_derivatives", [(c.nv, c.nv), (c.rows, c.nv)])
+        return self._build_function("impulse_derivatives", [(c.nv, c.nv), (c.rows, c.nv)])
 
-    def _compiled(self, name: str, shapes: list[tuple[int, ...]]) -> CompiledFunction:
+    def _build_function(self, name: str, shapes: list[tuple[int, ...]]) -> CompiledFunction:
+        """Return the function of this name, whose results have these shapes."""
         c = self._constants
-        return CompiledFunction(self.ready(c.made(name)), shapes, c.numbers)
+        return CompiledFunction(self.finish_function(c.load_function(name)), shapes, c.numbers)
 
 
 class TermExpressions(NamedTuple):
-    """The bodies, and drive S u - h (nv, 1), Jacobian (r, nv) and rows without acceleration."""
+    """Expressions of the terms.
+
+    Attributes:
+        bodies: The bodies.
+        drive: S u - h (nv, 1).
+        jacobian: J (r, nv).
+        rows: Gaps, rates and drift of the rows.
+    """
 
     bodies: Bodies
     drive: Expression
@@ -122,11 +156,17 @@ class TermExpressions(NamedTuple):
     rows: RowExpressions
 
 
-class Constants(NamedTuple):
+class RobotConstants(NamedTuple):
     """All that the functions are made of: the robot's tree, springs and motors, and contacts.
 
-    places are of contacts in space, joints of contacts of joints, which follow them. friction
-    (c, 2): kinetic and static coefficients of all, where the functions are of these.
+    Attributes:
+        tree: Bodies and joints.
+        nq: Number of coordinates.
+        springs: Springs and dampers.
+        actuation: S (nv, nu).
+        places: Contacts in space.
+        joints: Contacts of joints, which follow them.
+        friction: Kinetic and static coefficients (c, 2) of all; (0, 2) if functions have none.
     """
 
     tree: Tree
@@ -138,12 +178,18 @@ class Constants(NamedTuple):
     friction: Array
 
     @staticmethod
-    def of(robot: Robot, contacts: ContactSet, friction: Array | None = None) -> Constants:
-        """The functions of a robot with a set of contacts."""
+    def of(robot: Robot, contacts: ContactSet, friction: Array | None = None) -> RobotConstants:
+        """Return the constants of a robot with its contacts.
+
+        Args:
+            robot: Robot.
+            contacts: Kinematics of its contacts.
+            friction: Kinetic and static coefficients (c, 2), where functions need them.
+        """
         friction = np.zeros((0, 2)) if friction is None else friction
-        places = tuple(map(_on_plane, contacts.places()))
+        places = tuple(map(_move_to_plane, contacts.places()))
         joints, of_robot = contacts.joint_places(), (robot.tree(), robot.nq, robot.passive)
-        return Constants(*of_robot, robot.actuation, places, joints, friction)
+        return RobotConstants(*of_robot, robot.actuation, places, joints, friction)
 
     @property
     def nv(self) -> int:
@@ -163,63 +209,76 @@ class Constants(NamedTuple):
 
     @property
     def loads(self) -> list[Expression]:
-        """What presses each of the c contacts with a constant force, (1, 1) in N m or N."""
+        """Constant forces that press each of the c contacts, (1, 1) in N m or N."""
         return [*(ca.SX(0.0) for _ in self.places), *(ca.SX(joint.load) for joint in self.joints)]
 
     def contact_points(self, bodies: Bodies) -> ContactPoints:
         """Return the expressions of all contacts at the configuration of the bodies."""
         return ContactPoints(bodies, self.places, self.joints)
 
-    def made(self, name: str) -> Any:
-        """The function of this name, generated or read from disk."""
+    def load_function(self, name: str) -> Any:
+        """Return the function of this name, generated or read from disk.
+
+        Args:
+            name: "values", "derivatives" or "impulse_derivatives".
+        """
         return load_or_build(
-            self.key(name), lambda: build_transposed_function(name, *self._made(name))
+            self.make_key(name), lambda: build_transposed_function(name, *self._express(name))
         )
 
-    def _made(self, name: str) -> _Made:
-        symbolic, numbers = self.symbolic()
+    def _express(self, name: str) -> _Expressed:
+        """Return arguments and results of the function of this name."""
+        symbolic, numbers = self.make_symbolic()
         arguments, results = _MAKERS[name](symbolic)
         return [*arguments, numbers], results
 
     @property
     def numbers(self) -> Array:
-        """What robots of the same structure differ in, (np,)."""
+        """The numbers (np,) that robots of one structure differ in, all but zeros."""
         found: list[Array] = [np.zeros(0)]
 
-        def look(numbers: Array) -> Array:
+        def collect(numbers: Array) -> Array:
             found.append(numbers[numbers != 0.0])
             return numbers
 
-        self._with(look)
+        self._replace_numbers(collect)
         return np.concatenate(found)
 
-    def symbolic(self) -> tuple[Constants, Expression]:
-        """The functions with symbols for the `numbers`, and these symbols (np, 1)."""
+    def make_symbolic(self) -> tuple[RobotConstants, Expression]:
+        """Return the constants with symbols for the `numbers`, and these symbols (np, 1)."""
         symbols = ca.SX.sym("numbers", len(self.numbers))
         left = iter(ca.vertsplit(symbols))
 
-        def name(numbers: Array) -> Expression:
+        def name_numbers(numbers: Array) -> Expression:
             columns = numbers if numbers.ndim == 2 else numbers.reshape(-1, 1)
             result = ca.SX.zeros(*columns.shape)
             for i, j in np.argwhere(columns).tolist():
                 result[i, j] = next(left)
             return result
 
-        return self._with(name), symbols
+        return self._replace_numbers(name_numbers), symbols
 
-    def key(self, *parts: Any) -> str:
-        """A name for what is made for this structure, and from parts (see `make_key`)."""
-        zeros = self._with(lambda numbers: numbers == 0.0)
+    def make_key(self, *parts: Any) -> str:
+        """Return a name for what is made for this structure and from parts (see `function_cache`).
+
+        Args:
+            *parts: What else it is made from.
+        """
+        zeros = self._replace_numbers(lambda numbers: numbers == 0.0)
         kinds = [
             (type(place.surface).__name__, sorted(vars(place.surface).items()))
             for place in self.places
         ]
         places = tuple(p._replace(surface=None) for p in zeros.places)  # type: ignore[arg-type]
         structure = zeros._replace(places=places)
-        return make_key(sources(*_SOURCES), structure, kinds, *parts)
+        return make_key(read_sources(*_SOURCES), structure, kinds, *parts)
 
-    def _with(self, change: Callable[[Array], Any]) -> Constants:
-        """The functions with a change of all that robots of one structure may differ in."""
+    def _replace_numbers(self, change: Callable[[Array], Any]) -> RobotConstants:
+        """Return the constants with a change of all that robots of one structure may differ in.
+
+        Args:
+            change: Returns the numbers, in an array, that replace others.
+        """
         bodies = tuple(
             body._replace(
                 position=change(body.position),
@@ -244,8 +303,14 @@ class Constants(NamedTuple):
             friction=change(self.friction),
         )
 
-    def terms(self, q: Expression, v: Expression, u: Expression) -> TermExpressions:
-        """The terms at q (nq, 1), v (nv, 1) and u (nu, 1)."""
+    def make_terms(self, q: Expression, v: Expression, u: Expression) -> TermExpressions:
+        """Return the terms at a point.
+
+        Args:
+            q: Configuration (nq, 1).
+            v: Velocity (nv, 1).
+            u: Input (nu, 1).
+        """
         bodies = Bodies(self.tree, q)
         points, still = self.contact_points(bodies), ca.SX.zeros(self.nv, 1)
         motion = bodies.motion(v, still)
@@ -265,10 +330,10 @@ class Constants(NamedTuple):
         return ca.SX(stiffness) * stretch + ca.SX(damping) * v
 
 
-def _on_plane(place: ContactPlace) -> ContactPlace:
-    """The place with the origin of its frame on the plane, if it has one.
+def _move_to_plane(place: ContactPlace) -> ContactPlace:
+    """Return the place with the origin of its frame on the plane, if its surface is one.
 
-    Where a plane is then is one of the `numbers`, which all structures have in common.
+    The position of a plane then is one of the `numbers`, so that it is no part of the structure.
     """
     plane = place.surface
     if not isinstance(plane, Plane):
@@ -279,23 +344,24 @@ def _on_plane(place: ContactPlace) -> ContactPlace:
 
 
 @cache
-def sources(*files: str) -> str:
-    """The text of the files that functions are made by, as part of their keys."""
+def read_sources(*files: str) -> str:
+    """Return the text of the files that functions are made by, as part of their keys."""
     return "".join(Path(file).read_text(encoding="utf-8") for file in files)
 
 
-_Made = tuple[list[Expression], list[Expression]]
+_Expressed = tuple[list[Expression], list[Expression]]
+"""Arguments and results of a function."""
 
 
-def _values(c: Constants) -> _Made:
-    q, v, u = _symbols(q=c.nq, v=c.nv, u=c.actuation.shape[1])
-    bodies, drive, jacobian, rows = c.terms(q, v, u)
+def _express_values(c: RobotConstants) -> _Expressed:
+    q, v, u = _make_symbols(q=c.nq, v=c.nv, u=c.actuation.shape[1])
+    bodies, drive, jacobian, rows = c.make_terms(q, v, u)
     results = [bodies.mass(), drive, jacobian, rows.accelerations, rows.gaps, rows.rates]
     return [q, v, u], results
 
 
-def _derivatives(c: Constants) -> _Made:
-    q, v, a, forces = _symbols(q=c.nq, v=c.nv, a=c.nv, forces=c.rows)
+def _express_derivatives(c: RobotConstants) -> _Expressed:
+    q, v, a, forces = _make_symbols(q=c.nq, v=c.nv, a=c.nv, forces=c.rows)
     bodies = Bodies(c.tree, q)
     contacts = c.contact_points(bodies)
     motion = bodies.motion(v, a)
@@ -306,8 +372,8 @@ def _derivatives(c: Constants) -> _Made:
     return [q, v, a, forces], _split(by_state, c.nv, c.rows, c.rows)
 
 
-def _impulse_derivatives(c: Constants) -> _Made:
-    q, z, forces = _symbols(q=c.nq, z=c.nv, forces=c.rows)
+def _express_impulse_derivatives(c: RobotConstants) -> _Expressed:
+    q, z, forces = _make_symbols(q=c.nq, z=c.nv, forces=c.rows)
     bodies = Bodies(c.tree, q)
     contacts, still = c.contact_points(bodies), ca.SX.zeros(c.nv, 1)
     kick = bodies.motion(still, z, weight=False)
@@ -317,17 +383,17 @@ def _impulse_derivatives(c: Constants) -> _Made:
 
 
 _MAKERS = {
-    "values": _values,
-    "derivatives": _derivatives,
-    "impulse_derivatives": _impulse_derivatives,
+    "values": _express_values,
+    "derivatives": _express_derivatives,
+    "impulse_derivatives": _express_impulse_derivatives,
 }
 
 
-def _symbols(**sizes: int) -> list[Expression]:
+def _make_symbols(**sizes: int) -> list[Expression]:
     return [ca.SX.sym(name, size) for name, size in sizes.items()]
 
 
 def _split(matrix: Expression, *counts: int) -> list[Expression]:
-    """Parts of so many rows each."""
+    """Return parts of so many rows each."""
     ends = np.cumsum([0, *counts]).tolist()
     return [matrix[i:j, :] for i, j in pairwise(ends)]

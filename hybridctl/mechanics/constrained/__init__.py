@@ -1,1 +1,0 @@
-"""The equations of the closed contacts of one mode: forces, shared loads, and slow sliding."""

@@ -1,0 +1,75 @@
+"""Which source the terms of a robot with contacts come from, and why there are three.
+
+Least times on one core in microseconds, values / derivatives, and the time in which expressions are
+made and kept on disk; solo12 (18 velocities, 4 points) and talos (38, 8 points):
+
+    robot, ground     `FlatTerms`   `GeneralTerms`   `ExpressionTerms`   made in
+    solo12, plane       34 /  58       86 /  455         19 / 110          0.5 s
+    solo12, sphere         -          262 / 1229         26 / 162          5 s
+    talos, plane        46 /  83      110 /  739         72 / 560         11 s
+    talos, sphere          -          191 / 1154         77 / 683         15 s
+
+- `FlatTerms` are for points on planes of the world, from as few of Pinocchio's sweeps as can be.
+  Without them the derivatives of talos take six times as long.
+- `ExpressionTerms` are the only ones of which whole modes and steps can be compiled, and the
+  fastest for small robots on any ground.
+- `GeneralTerms` are slower than both and need no expressions: for large robots on curved ground or
+  on moving bodies, whose expressions take 15 s to make; for surfaces without a method `expression`;
+  and where "pinocchio" is asked for, for robots that mimic joints or have one velocity. They are
+  also the independent computation that tests compare both others with.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from hybridctl.base.errors import InputError
+from hybridctl.mechanics.contacts.contact_kinematics import ContactSet
+from hybridctl.mechanics.contacts.joint_rows import JointContactSet
+from hybridctl.mechanics.multibody.robot import Robot
+from hybridctl.mechanics.terms.contact_terms import Terms, TermsWithJointRows
+from hybridctl.mechanics.terms.expression_terms import ExpressionTerms
+from hybridctl.mechanics.terms.flat_terms import FlatTerms
+from hybridctl.mechanics.terms.general_terms import GeneralTerms
+
+TermsChoice = Literal["auto", "generated", "native", "pinocchio"]
+MAX_EXPRESSED_VELOCITIES = 24
+"""Velocities of a robot up to which expressions are made unasked: the time that this takes, at the
+first run of a structure, is the limit."""
+MAX_COMPILED_VELOCITIES = 7
+"""Velocities of a robot up to which whole modes and steps are compiled, and terms are expressions
+on flat ground too. A choice."""
+
+
+def make_terms(choice: TermsChoice, robot: Robot, rows: ContactSet) -> Terms:
+    """Return the terms of a robot with its contacts from the source that is asked for.
+
+    Args:
+        choice: "generated" or "native" for expressions, as functions or as machine code;
+            "pinocchio"; or "auto" for expressions of small robots, and where sweeps are slow.
+        robot: Robot.
+        rows: Kinematics of its contacts.
+
+    Raises:
+        InputError: If expressions are asked for, and none are known for a joint or surface, or
+            machine code is, and there is no compiler.
+    """
+    if isinstance(rows, JointContactSet):
+        own = make_terms(choice, robot, rows.in_space)
+        if isinstance(own, ExpressionTerms):
+            return ExpressionTerms(robot, rows, native=own.native)
+        return TermsWithJointRows(own, rows)
+    # Sweeps are over all joints, as if none would mimic; and they need two velocities.
+    ground = rows.on_ground() if robot.nv > 1 and not robot.mimics else None
+    by_sweeps = ground is not None and robot.nv > MAX_COMPILED_VELOCITIES
+    is_asked = choice in ("generated", "native")
+    is_small = choice == "auto" and robot.nv <= MAX_EXPRESSED_VELOCITIES
+    if is_asked or (is_small and not by_sweeps):
+        try:
+            return ExpressionTerms(robot, rows, native=choice == "native")
+        except InputError:
+            if is_asked:
+                raise
+    if ground is None:
+        return GeneralTerms(robot, rows)
+    return FlatTerms(robot, ground, rows.owner)
