@@ -80,7 +80,7 @@ def test_terms_and_modes_are_those_of_pinocchio(seed):
     )
     q = robot.integrate(robot.neutral(), rng.normal(size=robot.nv))
     v, a, u = rng.normal(size=robot.nv), rng.normal(size=robot.nv), rng.normal(size=robot.nu)
-    forces = rng.normal(size=len(one.all.owner))
+    forces = rng.normal(size=len(one.contact_set.owner))
     for name, arguments in {
         "values": (q, v, u),
         "derivatives": (q, v, a, forces),
