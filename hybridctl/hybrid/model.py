@@ -456,7 +456,6 @@ class ModeModel(ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        _adopt_point_methods(cls)
         for flag, name in _TOLD_BY_PROPERTIES.items():
             if flag not in vars(cls):
                 setattr(cls, flag, getattr_static(cls.point, name) is not vars(Point)[name])
@@ -556,47 +555,6 @@ class ModeModel(ABC):
 
     def _evaluate_guard_jacobian(self, t: float, x: Array, u: Array) -> GuardJacobian:
         return self.calc(t, x, u).guard_jacobian
-
-    def guard_row_at(self, i: int, point: Any) -> GuardJacobian:
-        """Return `Point.guard_row`, for modes whose own `guard_row_at` falls back to it."""
-        return Point.guard_row(point, i)
-
-
-_POINT_METHODS = {
-    "field": "field_at",
-    "guards": "guards_at",
-    "field_jacobian": "field_jacobian_at",
-    "guard_jacobian": "guard_jacobian_at",
-    "free_input": "free_input_at",
-    "outputs": "outputs_at",
-    "selected_mode": "select_at",
-    "pace": "pace_at",
-}
-"""Methods of a mode that compute properties of its points, where it still has such methods."""
-
-
-def _adopt_point_methods(mode_class: type[ModeModel]) -> None:
-    """Set the class of points to one whose properties call the `_at` methods of a mode class.
-
-    A bridge for contact modes, which have these methods. Other modes are left alone.
-
-    Args:
-        mode_class: The class of the modes, of which `point` is changed.
-    """
-
-    def forward(method: str) -> PointProperty[Any]:
-        return PointProperty(lambda point: getattr(point.mode, method)(point))
-
-    properties: dict[str, Any] = {
-        name: forward(method)
-        for name, method in _POINT_METHODS.items()
-        if hasattr(mode_class, method)
-    }
-    if not properties:
-        return
-    if mode_class.guard_row_at is not ModeModel.guard_row_at:
-        properties["guard_row"] = lambda point, i: point.mode.guard_row_at(i, point)
-    mode_class.point = type(mode_class.point.__name__, (mode_class.point,), properties)
 
 
 def compute_jump_terms(

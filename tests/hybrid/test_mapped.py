@@ -317,7 +317,7 @@ def both_sides(k, w):
 @pytest.mark.parametrize(
     ("told", "kind"),
     [
-        (MODE.keys() | {"point", "guard_row_at"}, ModeModel),
+        (MODE.keys() | {"point"}, ModeModel),
         (POINT.keys() | {"mode"}, Point),
         (STEPS.keys() | OF_RESETS, CompiledSteps),
         (RESET.keys(), ResetModel),

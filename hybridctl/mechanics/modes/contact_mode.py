@@ -81,12 +81,104 @@ class ContactPoint(Point):
     @PointProperty
     def contact(self) -> ContactAcceleration:
         """Acceleration and forces, as redundant contacts share them."""
-        return self.mode.contact_at(self)
+        if self.mode.phase.closed:
+            return make_acceleration(self.force_solution, len(self.mode.modes))
+        return make_open_acceleration(self.field[len(self.v) :], self.mode.dynamics.gaps(self.q))
 
     @PointProperty
     def derivatives(self) -> AccelerationDerivatives:
         """Derivatives of acceleration and forces."""
         return self.mode.dynamics.derivatives_at(self.q, self.v, self.u, self.contact)
+
+    @PointProperty
+    def field(self) -> Array:
+        """The field (v, a), (2 nv,)."""
+        if self.mode.phase.closed:
+            return np.concatenate((self.v, self.acceleration_solution.acceleration))
+        a = self.mode.dynamics.robot.free_acceleration(self.q, self.v, self.u)
+        return np.concatenate((self.v, a))
+
+    @PointProperty
+    def guards(self) -> Array:
+        """The guards (n,)."""
+        if self.mode.phase.closed:
+            return self.mode.contact_guards.values(self.contact, self.q)
+        return self.mode.dynamics.gaps(self.q)
+
+    @PointProperty
+    def field_jacobian(self) -> FieldJacobian:
+        """The derivatives of the field, D_x (2 nv, 2 nv) and D_u (2 nv, nu)."""
+        nv = len(self.v)
+        both = np.zeros((2 * nv, 2 * nv + self.mode.nu))
+        np.fill_diagonal(both[:nv, nv:], 1.0)
+        both[nv:] = self.derivatives.acceleration_z
+        return FieldJacobian(both[:, : 2 * nv], both[:, 2 * nv :])
+
+    @PointProperty
+    def free_input(self) -> Array:
+        """The matrix (0, M^-1 S), (2 nv, nu): what inputs do where contacts give way."""
+        moved = np.zeros((2 * len(self.v), self.mode.nu))
+        robot = self.mode.dynamics.robot
+        moved[len(self.v) :] = robot.inverse_mass(self.q) @ robot.actuation
+        return moved
+
+    @PointProperty
+    def guard_jacobian(self) -> GuardJacobian:
+        """The derivatives of the guards by state (n, 2 nv) and input (n, nu)."""
+        if self.mode.phase.closed:
+            return self.mode.contact_guards.jacobian(self.q, self.derivatives)
+        state = np.zeros((len(self.mode.modes), 2 * len(self.v)))
+        state[:, : len(self.v)] = self.mode.dynamics.gap_jacobian(self.q)
+        return GuardJacobian(np.zeros(len(state)), state, np.zeros((len(state), self.mode.nu)))
+
+    def guard_row(self, i: int) -> GuardJacobian:
+        """Return the derivatives of guard i.
+
+        Those of the other guards are not computed: that sliding jams costs most.
+
+        Args:
+            i: Number of the guard.
+        """
+        if not self.mode.phase.closed:
+            return super().guard_row(i)
+        return self.mode.contact_guards.row(i, self.q, self.derivatives)
+
+    @PointProperty
+    def outputs(self) -> Mapping[str, Array]:
+        """The outputs that `contact_system` lists, by name, in arrays that last."""
+        dynamics, contact = self.mode.dynamics, self.contact
+        joints = range(1, len(dynamics.robot.joint_names) + 1)
+        # Contacts in space come first, dry friction of joints last.
+        touching = len(contact.forces) - len(dynamics.pressed_contacts)
+        places = dynamics.contact_set.in_world(self.q, contact.forces, contact.friction)[0]
+        joint_friction = (
+            {"joint_friction": contact.friction[touching:, 0]} if dynamics.pressed_contacts else {}
+        )
+        return {
+            "gap": contact.gaps[:touching],
+            "normal_force": contact.forces[:touching],
+            "friction_force": contact.friction[:touching],
+            "slip_velocity": contact.slip[:touching],
+            "contact_position": places[:touching],
+            **joint_friction,
+            "joint_position": dynamics.robot.poses(self.q, joints)[:, :3, 3],
+            "energy": np.array(dynamics.robot.energy(self.q, self.v)),
+            "momentum": dynamics.robot.momentum(self.q, self.v),
+        }
+
+    @PointProperty
+    def selected_mode(self) -> ModeKey:
+        """The mode that flows on."""
+        mode = self.mode
+        return select_modes(mode.dynamics, self.q, self.v, self.u, mode.modes, self.contact)
+
+    @PointProperty
+    def pace(self) -> Pace:
+        """The step-size limit: the decay time of residuals, and none beyond a stop."""
+        if self.mode.steady_pace is not None:
+            return self.mode.steady_pace
+        stop, turn = compute_sliding_times(self.acceleration_solution)
+        return Pace(min(self.mode.decay_time, _MAX_STEP_TO_STOP * stop), turn)
 
 
 class ContactMode(ModeModel):
@@ -107,7 +199,7 @@ class ContactMode(ModeModel):
         self.guard_names = self.contact_guards.names
         self.selects = bool(self.phase.closed)
         if self.phase.closed:
-            self.steady_pace = None if self.phase.spatial else Pace(self._decay_time)
+            self.steady_pace = None if self.phase.spatial else Pace(self.decay_time)
             if len(self.phase.solid_rows):
                 self.project, self.held = self._project, self._make_held()
 
@@ -119,100 +211,8 @@ class ContactMode(ModeModel):
         """The sizes (n,) of the guards: 1 m, 1 m/s, and the weight of the robot for forces."""
         return self.contact_guards.scales
 
-    def contact_at(self, point: ContactPoint) -> ContactAcceleration:
-        """Return the acceleration and the contact forces at a point."""
-        if self.phase.closed:
-            return make_acceleration(point.force_solution, len(self.modes))
-        return make_open_acceleration(point.field[len(point.v) :], self.dynamics.gaps(point.q))
-
-    def field_at(self, point: ContactPoint) -> Array:
-        """Return the field (v, a), (2 nv,)."""
-        if self.phase.closed:
-            return np.concatenate((point.v, point.acceleration_solution.acceleration))
-        a = self.dynamics.robot.free_acceleration(point.q, point.v, point.u)
-        return np.concatenate((point.v, a))
-
-    def guards_at(self, point: ContactPoint) -> Array:
-        """Return the guards (n,)."""
-        if self.phase.closed:
-            return self.contact_guards.values(point.contact, point.q)
-        return self.dynamics.gaps(point.q)
-
-    def field_jacobian_at(self, point: ContactPoint) -> FieldJacobian:
-        """Return the derivatives of the field, D_x (2 nv, 2 nv) and D_u (2 nv, nu)."""
-        nv = len(point.v)
-        both = np.zeros((2 * nv, 2 * nv + self.nu))
-        np.fill_diagonal(both[:nv, nv:], 1.0)
-        both[nv:] = point.derivatives.acceleration_z
-        return FieldJacobian(both[:, : 2 * nv], both[:, 2 * nv :])
-
-    def free_input_at(self, point: ContactPoint) -> Array:
-        """Return the matrix (0, M^-1 S), (2 nv, nu): what inputs do where contacts give way."""
-        moved = np.zeros((2 * len(point.v), self.nu))
-        robot = self.dynamics.robot
-        moved[len(point.v) :] = robot.inverse_mass(point.q) @ robot.actuation
-        return moved
-
-    def guard_jacobian_at(self, point: ContactPoint) -> GuardJacobian:
-        """Return the derivatives of the guards by state (n, 2 nv) and input (n, nu)."""
-        if self.phase.closed:
-            return self.contact_guards.jacobian(point.q, point.derivatives)
-        state = np.zeros((len(self.modes), 2 * len(point.v)))
-        state[:, : len(point.v)] = self.dynamics.gap_jacobian(point.q)
-        return GuardJacobian(np.zeros(len(state)), state, np.zeros((len(state), self.nu)))
-
-    def guard_row_at(self, i: int, point: ContactPoint) -> GuardJacobian:
-        """Return the derivatives of guard i.
-
-        Those of the other guards are not computed: that sliding jams costs most.
-
-        Args:
-            i: Number of the guard.
-            point: The point.
-        """
-        if not self.phase.closed:
-            return super().guard_row_at(i, point)
-        return self.contact_guards.row(i, point.q, point.derivatives)
-
-    def outputs_at(self, point: ContactPoint) -> Mapping[str, Array]:
-        """Return the outputs that `contact_system` lists, by name, in arrays that last.
-
-        Args:
-            point: State, input and contact forces.
-        """
-        dynamics, contact = self.dynamics, point.contact
-        joints = range(1, len(dynamics.robot.joint_names) + 1)
-        # Contacts in space come first, dry friction of joints last.
-        touching = len(contact.forces) - len(dynamics.pressed_contacts)
-        places = dynamics.contact_set.in_world(point.q, contact.forces, contact.friction)[0]
-        joint_friction = (
-            {"joint_friction": contact.friction[touching:, 0]} if dynamics.pressed_contacts else {}
-        )
-        return {
-            "gap": contact.gaps[:touching],
-            "normal_force": contact.forces[:touching],
-            "friction_force": contact.friction[:touching],
-            "slip_velocity": contact.slip[:touching],
-            "contact_position": places[:touching],
-            **joint_friction,
-            "joint_position": dynamics.robot.poses(point.q, joints)[:, :3, 3],
-            "energy": np.array(dynamics.robot.energy(point.q, point.v)),
-            "momentum": dynamics.robot.momentum(point.q, point.v),
-        }
-
-    def select_at(self, point: ContactPoint) -> ModeKey:
-        """Return the mode that flows on."""
-        return select_modes(self.dynamics, point.q, point.v, point.u, self.modes, point.contact)
-
-    def pace_at(self, point: ContactPoint) -> Pace:
-        """Return the step-size limit: the decay time of residuals, and none beyond a stop."""
-        if self.steady_pace is not None:
-            return self.steady_pace
-        stop, turn = compute_sliding_times(point.acceleration_solution)
-        return Pace(min(self._decay_time, _MAX_STEP_TO_STOP * stop), turn)
-
     @property
-    def _decay_time(self) -> float:
+    def decay_time(self) -> float:
         """Time in s in which residuals decay; inf if they do not."""
         rate = self.dynamics.stabilization
         return 1.0 / rate if rate > 0.0 else np.inf

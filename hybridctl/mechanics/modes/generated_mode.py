@@ -10,14 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
 
 import casadi as ca
 import numpy as np
 
 from hybridctl.base.checks import Array
 from hybridctl.base.function_cache import load_or_build, make_key
-from hybridctl.hybrid.model import FieldJacobian, GuardJacobian, ModeKey, PointProperty, Slopes
+from hybridctl.hybrid.model import (
+    FieldJacobian,
+    GuardJacobian,
+    ModeKey,
+    Point,
+    PointProperty,
+    Slopes,
+)
 from hybridctl.mechanics.modes.contact_mode import ContactMode, ContactPoint
 from hybridctl.mechanics.modes.mode_expressions import (
     ModeEquations,
@@ -42,22 +48,70 @@ _SOURCES = (compiled_step.__file__, __file__)
 
 
 class GeneratedPoint(ContactPoint):
-    """A point of a generated mode."""
+    """A point of a generated mode.
+
+    Each quantity is that of a `ContactPoint` where the generated functions are not sound.
+    """
 
     mode: GeneratedContactMode
 
     @PointProperty
     def values(self) -> tuple[Array, Array] | None:
-        """Rate (nq + nv,) of the coordinates and guards (n,).
-
-        None where they are not sound (see `ModeField`): then the point is one of `ContactMode`.
-        """
-        return self.mode.values_at(self)
+        """Rate (nq + nv,) of the coordinates and guards (n,), None where they are not sound."""
+        rate, guards, sound = self.mode.value_function((self.t,), self.x, self.u)
+        return (rate.copy(), guards.copy()) if sound[0] > 0.0 else None
 
     @PointProperty
     def slopes(self) -> Slopes | None:
         """Derivatives of field and guards, None where they are not sound."""
-        return self.mode.slopes_at(self)
+        sound, *found = self.mode.slope_function(self.x, self.u)
+        if not sound[0] > 0.0:
+            return None
+        field_x, field_u, guards_x, guards_u = (a.copy() for a in found)
+        guards = GuardJacobian(np.zeros(len(guards_x)), guards_x, guards_u)
+        return Slopes(FieldJacobian(field_x, field_u), guards)
+
+    @PointProperty
+    def field(self) -> Array:
+        """The field (v, a), (2 nv,)."""
+        values = self.values
+        if values is None:
+            return super().field
+        return np.concatenate((self.v, values[0][len(self.q) :]))
+
+    @PointProperty
+    def guards(self) -> Array:
+        """The guards (n,)."""
+        return super().guards if self.values is None else self.values[1]
+
+    @PointProperty
+    def field_jacobian(self) -> FieldJacobian:
+        """The derivatives of the field, D_x (2 nv, 2 nv) and D_u (2 nv, nu)."""
+        return super().field_jacobian if self.slopes is None else self.slopes.field
+
+    @PointProperty
+    def guard_jacobian(self) -> GuardJacobian:
+        """The derivatives of the guards by state (n, 2 nv) and input (n, nu)."""
+        return super().guard_jacobian if self.slopes is None else self.slopes.guards
+
+    def guard_row(self, i: int) -> GuardJacobian:
+        """Return the derivatives of guard i, from those of all where they are compiled.
+
+        Args:
+            i: Number of the guard.
+        """
+        return super().guard_row(i) if self.slopes is None else Point.guard_row(self, i)
+
+    @PointProperty
+    def selected_mode(self) -> ModeKey:
+        """The mode that flows on: this one where its compiled guards show that it holds."""
+        mode, values = self.mode, self.values
+        holds = values is not None and bool((values[1] > mode.sure_values).all())
+        # Without friction the law is a convex problem: what holds is the only solution.
+        if holds and len(mode.phase.owner) == len(mode.phase.closed):
+            return mode.key
+        at, contact = (self.q, self.v, self.u), None if holds else self.contact
+        return select_modes(mode.dynamics, *at, mode.modes, contact, holds)
 
 
 class GeneratedContactMode(ContactMode, CompiledMode):
@@ -69,69 +123,21 @@ class GeneratedContactMode(ContactMode, CompiledMode):
     point = GeneratedPoint
     compiled = True
 
-    def values_at(self, point: GeneratedPoint) -> tuple[Array, Array] | None:
-        """Return rate (nq + nv,) and guards (n,), None where they are not sound."""
-        rate, guards, sound = self._values((point.t,), point.x, point.u)
-        return (rate.copy(), guards.copy()) if sound[0] > 0.0 else None
-
-    def slopes_at(self, point: GeneratedPoint) -> Slopes | None:
-        """Return the derivatives of field and guards, None where they are not sound."""
-        sound, *found = self._slopes(point.x, point.u)
-        if not sound[0] > 0.0:
-            return None
-        field_x, field_u, guards_x, guards_u = (a.copy() for a in found)
-        guards = GuardJacobian(np.zeros(len(guards_x)), guards_x, guards_u)
-        return Slopes(FieldJacobian(field_x, field_u), guards)
-
-    def field_at(self, point: Any) -> Array:
-        """Return the field (v, a), (2 nv,)."""
-        values = point.values
-        if values is None:
-            return super().field_at(point)
-        return np.concatenate((point.v, values[0][len(point.q) :]))
-
-    def guards_at(self, point: Any) -> Array:
-        """Return the guards (n,)."""
-        return super().guards_at(point) if point.values is None else point.values[1]
-
-    def field_jacobian_at(self, point: Any) -> FieldJacobian:
-        """Return the derivatives of the field, D_x (2 nv, 2 nv) and D_u (2 nv, nu)."""
-        return super().field_jacobian_at(point) if point.slopes is None else point.slopes.field
-
-    def guard_jacobian_at(self, point: Any) -> GuardJacobian:
-        """Return the derivatives of the guards by state (n, 2 nv) and input (n, nu)."""
-        return super().guard_jacobian_at(point) if point.slopes is None else point.slopes.guards
-
-    def guard_row_at(self, i: int, point: Any) -> GuardJacobian:
-        """Return the derivatives of guard i."""
-        if point.slopes is None:
-            return super().guard_row_at(i, point)
-        return CompiledMode.guard_row_at(self, i, point)
-
-    def select_at(self, point: Any) -> ModeKey:
-        """Return the mode that flows on: this one where its compiled guards show that it holds."""
-        holds = point.values is not None and bool((point.values[1] > self._sure_values).all())
-        # Without friction the law is a convex problem: what holds is the only solution.
-        if holds and len(self.phase.owner) == len(self.phase.closed):
-            return self.key
-        at, contact = (point.q, point.v, point.u), None if holds else point.contact
-        return select_modes(self.dynamics, *at, self.modes, contact, holds)
-
     @cached_property
-    def _sure_values(self) -> Array:
+    def sure_values(self) -> Array:
         """Values (n,) of guards above which contacts push, hold, or slide the way they do."""
         least = {"closes": -np.inf, "leaves": -np.inf, "sticks": STANDSTILL}
         return np.array([least.get(guard.kind, 0.0) for guard in self.contact_guards.guards])
 
     @cached_property
-    def _values(self) -> CompiledFunction:
+    def value_function(self) -> CompiledFunction:
         """The function (t, x, u) -> rate (nq + nv,), guards (n,), soundness (1,)."""
         made = self._motion
         shapes = [(made.numel_out(0),), (made.numel_out(1),), (1,)]
         return CompiledFunction(self._finish(made), shapes, self.parameter_values)
 
     @cached_property
-    def _slopes(self) -> CompiledFunction:
+    def slope_function(self) -> CompiledFunction:
         """The function (x, u) -> soundness, and the results of `mode_derivatives`."""
         made = self._load("slopes", self._make_slopes)
         n, nu, count = made.size2_out(1), made.size1_out(2), made.size2_out(3)
@@ -198,7 +204,7 @@ class GeneratedContactMode(ContactMode, CompiledMode):
         return compiled_step.build_function(name, self._motion, self._make_tangent(), free)
 
     def _make_slopes(self) -> Function:
-        """Return the function of `_slopes`."""
+        """Return the function of `slope_function`."""
         mode, numbers = self._expressions
         results = [mode.sound, *mode_derivatives(mode)]
         return build_transposed_function("slopes", [mode.x, mode.u, numbers], results)
@@ -218,7 +224,7 @@ class GeneratedContactMode(ContactMode, CompiledMode):
         return ca.Function("tangent", [x], ca.cse([ca.densify(rates), ca.densify(back)]))
 
     def _make_free_input(self) -> Function:
-        """Return the function (x, numbers) -> (0, M^-1 S), (nx, nu), see `free_input_at`."""
+        """Return the function (x, numbers) -> (0, M^-1 S), (nx, nu), see `Point.free_input`."""
         c, numbers = self._equations.constants.make_symbolic()
         x = ca.SX.sym("x", c.nq + c.nv)
         by_mass, _ = cholesky(Bodies(c.tree, self._normalize(x)[: c.nq]).mass())
