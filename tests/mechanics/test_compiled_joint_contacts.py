@@ -95,7 +95,7 @@ def test_terms_and_modes_are_those_of_pinocchio(seed):
     x = np.concatenate((q, v))
     point, other = compiled.calc(0.0, x, u), known.calc(0.0, x, u)
     equations = compiled._equations
-    if len(equations.independent.rows) == len(equations.part.rows):
+    if len(equations.independent.rows) == len(equations.phase.rows):
         assert point.values is not None  # where it is None, the modes are compared with themselves
     assert_agree(compiled.field_at(point), known.field_at(other), "field")
     assert_agree(compiled.guards_at(point), known.guards_at(other), "guards")
