@@ -143,7 +143,7 @@ class Asked:
         """
         from hybridctl.app.commands.signals import resumed_in
         from hybridctl.app.experiment import hold_claims
-        from hybridctl.app.page.build import finish
+        from hybridctl.app.page.build import publish_page
         from hybridctl.app.page.transcript import Transcript
         from hybridctl.base.run_folder import RunFolder
 
@@ -155,7 +155,7 @@ class Asked:
             gc.freeze()  # what imports have left would be gone through by every full collection
             with resumed_in(folder.path, resumes):
                 find(folder, console)
-                finish(folder, console, summary, claim, look=self.look)
+                publish_page(folder, console, summary, claim, look=self.look)
         hold_claims(folder)
 
 

@@ -19,7 +19,7 @@ _SIZE = 17.0  # pixels of the em of formulas, for text of 15
 _LARGE = 400_000  # bytes; a vector graphic that is larger is shown as pixels
 
 
-def table_html(table: Table) -> str:
+def render_table(table: Table) -> str:
     """Return a table of the console."""
     heads = "".join(f"<th>{_plain(column.header)}</th>" for column in table.columns)
     columns = [list(column.cells) for column in table.columns]
@@ -34,21 +34,21 @@ def table_html(table: Table) -> str:
     )
 
 
-def transcript_html(entries: Iterable[Table | str]) -> str:
+def render_transcript(entries: Iterable[Table | str]) -> str:
     """Return what a run has printed: its tables, and lines between them."""
     parts = [
-        table_html(entry) if isinstance(entry, Table) else f"<p>{escape(entry)}</p>"
+        render_table(entry) if isinstance(entry, Table) else f"<p>{escape(entry)}</p>"
         for entry in entries
     ]
     return "\n".join(parts)
 
 
-def prose_html(text: str) -> str:
+def render_prose(text: str) -> str:
     """Return the docstring of an experiment: paragraphs, lists of lines with "- ", and formulas."""
     return "\n".join(_paragraph(part) for part in re.split(r"\n\s*\n", text.strip()))
 
 
-def settings_html(settings: Mapping[str, Any]) -> str:
+def render_settings(settings: Mapping[str, Any]) -> str:
     """Nested settings as a table of dotted names and values."""
     rows = "".join(
         f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>"
@@ -57,7 +57,7 @@ def settings_html(settings: Mapping[str, Any]) -> str:
     return f'<div class="wide"><table class="settings"><tbody>{rows}</tbody></table></div>'
 
 
-def picture_html(path: Path) -> str:
+def render_picture(path: Path) -> str:
     """Return a figure that is a picture; the vector graphic beside it, unless that is large."""
     vector = path.with_suffix(".svg")
     small = vector.is_file() and vector.stat().st_size <= _LARGE
@@ -70,7 +70,7 @@ def picture_html(path: Path) -> str:
     )
 
 
-def formula_html(tex: str, *, block: bool = False) -> str:
+def render_formula(tex: str, *, block: bool = False) -> str:
     """TeX as a drawing, which needs neither a script, nor a font, nor a network.
 
     Within a line, or as a block of its own, whose lines may be aligned at "&".
@@ -90,7 +90,7 @@ def formula_html(tex: str, *, block: bool = False) -> str:
     return f'<span class="{kind}" role="img" aria-label="{label}"{style}>{drawn.svg()}</span>'
 
 
-def links_html(paths: Sequence[str]) -> str:
+def render_links(paths: Sequence[str]) -> str:
     """Links to files beside the page."""
     places = [quote(path, errors="surrogateescape") for path in paths]
     both = zip(places, paths, strict=True)
@@ -116,7 +116,7 @@ def _paragraph(part: str) -> str:
 def _formula(tex: str, *, block: bool = False) -> str:
     """Return a formula as a drawing; as it was written, where it cannot be read."""
     try:
-        return formula_html(tex, block=block)
+        return render_formula(tex, block=block)
     except Exception:  # the reader of TeX raises all kinds, and a page is to be had all the same
         return f"<code>{escape(' '.join(tex.split()))}</code>"
 
