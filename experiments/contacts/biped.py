@@ -39,7 +39,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hybridctl import HybridSystem, HybridTrajectory, linearize, simulate, simulate_batch
-from hybridctl.app.experiment import Check, Findings, experiment, studied
+from hybridctl.app.experiment import Check, Findings, experiment, study_cases
 from hybridctl.app.page.motion import Mover, Scene, write_motion
 from hybridctl.app.plots import REFERENCE, TRACKING, Line, Panel, series
 from hybridctl.app.report import record_table
@@ -158,7 +158,7 @@ def quick(config: Config) -> Config:
 @experiment
 def run(config: Config, console: Console) -> Findings:
     """Drop every biped."""
-    results = studied(variants(config), partial(study, config), console)
+    results = study_cases(variants(config), partial(study, config), console)
     limits = {name: limit(config, *feet) for name, feet in stiffened(config).items()}
     summary = {name: record(config, result) for name, result in results.items()}
 

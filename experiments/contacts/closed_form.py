@@ -13,7 +13,7 @@ from rich.table import Table
 from hybridctl.app.experiment import Check, Findings
 from hybridctl.app.page.motion import Scene, write_motion
 from hybridctl.app.plots import energy, forces, modes
-from hybridctl.app.report import event_record, progress, record_table
+from hybridctl.app.report import encode_event, progress, record_table
 from hybridctl.base.checks import Array
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.hybrid.laws import InputLaw
@@ -107,7 +107,7 @@ class KnownMotions:
 def _record(run: HybridTrajectory, group: Sequence[Comparison]) -> dict[str, Any]:
     """Events and comparisons of a run, for summary.json."""
     return {
-        "events": [event_record(event) for event in run.events],
+        "events": [encode_event(event) for event in run.events],
         "comparisons": [comparison.record() for comparison in group],
     }
 

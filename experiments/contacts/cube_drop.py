@@ -36,7 +36,7 @@ from hybridctl.app.plots import (
     series,
     snapshots,
 )
-from hybridctl.app.report import event_record, progress, record_table
+from hybridctl.app.report import encode_event, progress, record_table
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError
 from hybridctl.base.run_folder import RunFolder
@@ -128,7 +128,7 @@ def run(config: Config, console: Console) -> Findings:
         "modes": mode_counts(events),
         "energy": energy_of(drop.model, events),
         "contact": contact,
-        "events": [event_record(event) for event in events.events],
+        "events": [encode_event(event) for event in events.events],
     }
     return Findings(
         summary,

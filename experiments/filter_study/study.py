@@ -25,7 +25,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from hybridctl.app.experiment import Check, Findings, experiment, journal_of
+from hybridctl.app.experiment import Check, Findings, experiment, open_journal
 from hybridctl.app.models import find_model
 from hybridctl.app.plots import CURVES, Line, Panel, series
 from hybridctl.app.report import progress, record_table, table
@@ -136,11 +136,11 @@ def quick(config: Config) -> Config:
 
 def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     """Run the study; every trial is kept in `RECORD`, from which an interrupted one goes on."""
-    record = journal_of(folder / RECORD, config)
-    return experiment(partial(studied, record))(config, folder, console)
+    record = open_journal(folder / RECORD, config)
+    return experiment(partial(study_cases, record))(config, folder, console)
 
 
-def studied(record: Journal, config: Config, console: Console) -> Findings:
+def study_cases(record: Journal, config: Config, console: Console) -> Findings:
     """All trials of all models, and what they say."""
     trials = [
         StudyRun(model, scale, config.seed + k, filters(config, model, scale, k))
@@ -334,7 +334,7 @@ def _square(row: Mapping[str, Any]) -> str:
 
 @cache
 def _settings(model: str, scale: float) -> FilterSettings:
-    settings: FilterSettings = find_model(model).configured(None, SETUPS[model].assignments)
+    settings: FilterSettings = find_model(model).configure(None, SETUPS[model].assignments)
     sensors = {
         k: scale * getattr(settings, k)
         for k in ("position_noise", "angle_noise")

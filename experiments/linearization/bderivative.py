@@ -36,7 +36,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hybridctl import HybridSystem, simulate_batch, symbolic
-from hybridctl.app.experiment import Check, Findings, experiment, studied
+from hybridctl.app.experiment import Check, Findings, experiment, study_cases
 from hybridctl.app.plots import REFERENCE, TRACKING, Line, Panel, plane
 from hybridctl.app.report import record_table
 from hybridctl.base.checks import Array, check_array, check_number
@@ -172,7 +172,7 @@ def quick(config: Config) -> Config:
 @experiment
 def run(config: Config, console: Console) -> Findings:
     """Simulate a ball and differences of every field."""
-    results = studied(instances(config), partial(study, config), console)
+    results = study_cases(instances(config), partial(study, config), console)
     summary = {name: record(config, result) for name, result in results.items()}
 
     def draw(folder: RunFolder) -> None:

@@ -39,7 +39,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hybridctl import HybridTrajectory, linearize, simulate, simulate_batch
-from hybridctl.app.experiment import Check, Findings, experiment, studied
+from hybridctl.app.experiment import Check, Findings, experiment, study_cases
 from hybridctl.app.report import Tick, record_table
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import EventLimitError, InputError
@@ -190,7 +190,7 @@ def run(config: Config, console: Console) -> Findings:
     def drawn(example: Example, tick: Tick) -> ExampleResult:
         return study(example, config, next(streams), tick)
 
-    results = studied(examples(config), drawn, console)
+    results = study_cases(examples(config), drawn, console)
     summary = {name: result.record() for name, result in results.items()}
     return Findings(
         summary,

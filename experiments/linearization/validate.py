@@ -38,10 +38,10 @@ from rich.console import Console
 from rich.table import Table
 
 from hybridctl import HybridTrajectory, simulate
-from hybridctl.app import plugins
-from hybridctl.app.experiment import Check, Findings, experiment, studied
+from hybridctl.app.experiment import Check, Findings, experiment, study_cases
 from hybridctl.app.plots import Panel, prediction
 from hybridctl.app.report import record_table
+from hybridctl.base import plugins
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError
 from hybridctl.base.run_folder import RunFolder
@@ -130,8 +130,8 @@ def run(validated: str, config: Config, folder: RunFolder, console: Console) -> 
 
     @experiment
     def of_cases(config: Config, console: Console) -> Findings:
-        cases = plugins.load("validations", validated)(config.tolerance)
-        results = studied(cases, lambda build, tick: study(config, build(), tick), console)
+        cases = plugins.load_plugin("validations", validated)(config.tolerance)
+        results = study_cases(cases, lambda build, tick: study(config, build(), tick), console)
         summary = summarize(config, results)
         return Findings(
             summary,

@@ -28,7 +28,7 @@ from numpy.polynomial.legendre import leggauss
 from rich.console import Console
 from rich.table import Table
 
-from hybridctl.app.experiment import Check, Findings, experiment, studied
+from hybridctl.app.experiment import Check, Findings, experiment, study_cases
 from hybridctl.app.plots import BASELINE, REFERENCE, canvas, save_figure
 from hybridctl.app.report import record_table
 from hybridctl.base.checks import Array
@@ -103,7 +103,7 @@ def quick(config: Config) -> Config:
 def run(config: Config, console: Console) -> Findings:
     """Design, track and compare on every case."""
     cases = {name: build(config.tolerance) for name, build in CASES.items()}
-    results = studied(cases, partial(study, config), console)
+    results = study_cases(cases, partial(study, config), console)
     summary = {name: record(config, result) for name, result in results.items()}
 
     def draw(folder: RunFolder) -> None:

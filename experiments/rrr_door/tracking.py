@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings, experiment
-from hybridctl.app.report import event_record, progress, table
+from hybridctl.app.report import encode_event, progress, table
 from hybridctl.base.checks import Array, check_member, check_vector
 from hybridctl.base.errors import InputError
 from hybridctl.base.settings import Positive, Settings
@@ -221,7 +221,7 @@ def measures(
 ) -> dict[str, Any]:
     """Events, forces and inputs of a run, and the error that it feeds back, if any."""
     found: dict[str, Any] = {
-        "events": [event_record(e) for e in events],
+        "events": [encode_event(e) for e in events],
         **contact_measures(plant, run),
         "peak_input": peak_input(run),
         "rms_input": rms_input(run),

@@ -28,7 +28,7 @@ from hybridctl.experiments.tuning.door import DoorTrial, Perturbations, statisti
 from rich.console import Console
 from rich.table import Table
 
-from hybridctl.app.experiment import Check, Findings, experiment, journal_of
+from hybridctl.app.experiment import Check, Findings, experiment, open_journal
 from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, Line, Panel, series
 from hybridctl.app.report import progress, record_table, report_alive
 from hybridctl.base.checks import Array, check_number
@@ -147,7 +147,7 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     completed with what is there, and ends the same. Raises `InputError` for a folder of a run
     with other settings.
     """
-    record = journal_of(folder / RECORD, config)
+    record = open_journal(folder / RECORD, config)
 
     @experiment
     def of_record(config: Config, console: Console) -> Findings:

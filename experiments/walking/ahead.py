@@ -29,7 +29,7 @@ from hybridctl.experiments.walking.walk import Walk, in_mid_step, in_step, pushe
 from rich.console import Console
 from rich.table import Table
 
-from hybridctl.app.experiment import journal_of
+from hybridctl.app.experiment import open_journal
 from hybridctl.app.report import table
 from hybridctl.base.journal import compute_all
 from hybridctl.base.workers import Crew, InProcessExecutor
@@ -143,7 +143,7 @@ def judged(folder: Path, judge: Judge, starts: int, trials: Sequence[WalkTrial])
         walks,
         Crew(InProcessExecutor()),
         None,
-        journal_of(folder / RECORD, judge.config, **settings),
+        open_journal(folder / RECORD, judge.config, **settings),
     )
     found: Found = {trial: [] for _, trial in taken}
     for (_, trial, _), (steps, reason) in zip(walks, kept, strict=True):

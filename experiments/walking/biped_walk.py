@@ -42,7 +42,7 @@ from hybridctl.experiments.walking.limits import (
 from hybridctl.experiments.walking.walk import Walk, scattered, walk
 from rich.console import Console
 
-from hybridctl.app.experiment import Check, Findings, experiment, journal_of
+from hybridctl.app.experiment import Check, Findings, experiment, open_journal
 from hybridctl.app.report import progress, report_alive
 from hybridctl.base.function_cache import find_compiler
 from hybridctl.base.journal import compute_all, compute_trials
@@ -318,7 +318,7 @@ def compared(
         config.seed,
         _is_compiled(config),
     )
-    record = journal_of(folder / RECORD, config)
+    record = open_journal(folder / RECORD, config)
     weights = compute_all(contest.tuned, NAMES, workers, None, record)
     chosen = [Chosen(name, number, tuple(rest)) for name, number, rest in weights]
     slow_first = sorted(chosen, key=lambda each: each.controller != "predictive")

@@ -34,12 +34,31 @@ class View:
     as the last line of a cell, and the file can be kept or sent. It has the meshes of the robot,
     contact forces and impulses as arrows, the modes over time, and a way to each event.
 
+    Args:
+        run: The run. Its states are those of the robot, or begin with these.
+        robot: What moves. For a contact system, or one made of it, its surfaces, contact
+            forces and impulses are shown too.
+        reference: Another motion of the same robot, drawn beside it.
+        estimate: An estimate of the same robot, drawn by the means of all hypotheses together,
+            with ellipsoids of three standard deviations around its points.
+        urdf: Path of the URDF with the meshes, or its text. If None, the URDF that the robot
+            was built from. A robot without shapes is drawn as lines between its joints.
+        packages: Folders that hold what `package://` names.
+        path: HTML file to write. If None, a new one among the temporary files, which `close`
+            removes.
+
     Attributes:
         run: The run.
         scene: What the page shows, as pages of experiments describe it: movers "robot",
             "reference" and "estimate", and surfaces.
         path: The HTML file.
         time: Time at which the page begins, s; see `seek`.
+
+    Raises:
+        InputError: States are not those of the robot, or a mesh is to be drawn and
+            `hybridctl[view]` is not installed.
+        FileFormatError: Shapes or meshes cannot be read.
+        FileWriteError: The page cannot be written.
     """
 
     def __init__(
@@ -53,27 +72,6 @@ class View:
         packages: Sequence[str | os.PathLike[str]] = (),
         path: str | os.PathLike[str] | None = None,
     ) -> None:
-        """Write the page of a run.
-
-        Args:
-            run: The run. Its states are those of the robot, or begin with these.
-            robot: What moves. For a contact system, or one made of it, its surfaces, contact
-                forces and impulses are shown too.
-            reference: Another motion of the same robot, drawn beside it.
-            estimate: An estimate of the same robot, drawn by the means of all hypotheses together,
-                with ellipsoids of three standard deviations around its points.
-            urdf: Path of the URDF with the meshes, or its text. If None, the URDF that the robot
-                was built from. A robot without shapes is drawn as lines between its joints.
-            packages: Folders that hold what `package://` names.
-            path: HTML file to write. If None, a new one among the temporary files, which `close`
-                removes.
-
-        Raises:
-            InputError: States are not those of the robot, or a mesh is to be drawn and
-                `hybridctl[view]` is not installed.
-            FileFormatError: Shapes or meshes cannot be read.
-            FileWriteError: The page cannot be written.
-        """
         self.run = check_instance("run", run, HybridTrajectory)
         given = robot if isinstance(robot, HybridSystem) else None
         system = None if given is None else given.mechanism
@@ -131,7 +129,11 @@ class View:
         self.time = check_number("t", t, at_least=self.run.start, at_most=self.run.end)
 
     def open(self) -> bool:
-        """Show the page in the browser, and return whether one was found."""
+        """Show the page in the browser.
+
+        Returns:
+            Whether a browser was found.
+        """
         return webbrowser.open(self.address)
 
     def close(self) -> None:

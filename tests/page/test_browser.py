@@ -13,12 +13,12 @@ from PIL import Image
 from rich.console import Console
 
 import hybridctl as hc
-from hybridctl.app import plugins
 from hybridctl.app.cli import cli
 from hybridctl.app.page.build import write_page
 from hybridctl.app.page.motion import Mover, Scene, write_motion
 from hybridctl.app.plots import states
 from hybridctl.app.report import table
+from hybridctl.base import plugins
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system
 
@@ -156,7 +156,7 @@ def test_it_goes_slower_around_an_event(opened, run):
 @pytest.mark.parametrize("name", PLAYED)
 def test_pages_of_experiments_play(name, browser, tmp_path):
     """Opened, played, slower around events; what moves has the colour of its legend."""
-    module, folder = plugins.load("experiments", name), RunFolder(name, tmp_path)
+    module, folder = plugins.load_plugin("experiments", name), RunFolder(name, tmp_path)
     module.run(module.quick(module.Config()), folder, Console(quiet=True))
     with tab_of(browser, write_page(folder, [], summary=module.SUMMARY)) as tab:
         legend = (

@@ -35,7 +35,7 @@ _UNLISTED = {PAGE, MOTION}  # files of a run that the page shows itself
 def write_page(
     folder: RunFolder, entries: Sequence[Table | str], *, summary: str = "", claim: str = ""
 ) -> Path:
-    """Write index.html from the files of a run, and return its path.
+    """Write index.html from the files of a run.
 
     Series become charts that can be zoomed, motion.json a player, other figures pictures.
 
@@ -44,6 +44,9 @@ def write_page(
         entries: Tables and lines that the run has printed.
         summary: What the run shows, in a line.
         claim: Docstring of its experiment.
+
+    Returns:
+        Path of the page.
     """
     sections = []
     motion = folder / MOTION

@@ -38,16 +38,15 @@ class Ellipsoid:
 
 
 class Figure:
-    """A robot as lines between its joints, and points: those of contacts or of all joints."""
+    """A robot as lines between its joints, and points: those of contacts or of all joints.
+
+    Args:
+        robot: The robot.
+        contacts: Its contacts. Those of its bodies become the points; if there are none, the
+            origins of all joints do.
+    """
 
     def __init__(self, robot: Robot, contacts: Sequence[AnyContact] = ()) -> None:
-        """Find the joints and the points of a robot.
-
-        Args:
-            robot: The robot.
-            contacts: Its contacts. Those of its bodies become the points; if there are none, the
-                origins of all joints do.
-        """
         self.robot = robot
         self._joints = range(len(robot.joint_names) + 1)  # the first is the world
         self._parents = [0, *(body.parent + 1 for body in robot.tree().bodies)]

@@ -67,23 +67,21 @@ class Shape:
 class RobotShapes:
     """The shapes of a robot, and the poses of the links that carry them.
 
+    Shapes have the colour of the URDF, else that of the mesh file, else grey.
+
+    Args:
+        robot: The robot.
+        geometry: `pinocchio.GeometryModel` of its shapes, see `shapes_of`.
+
     Attributes:
         shapes: All shapes. The `link` of each is an index into what `find_poses` returns.
+
+    Raises:
+        InputError: A shape is a mesh and trimesh is not installed.
+        FileFormatError: A mesh cannot be read.
     """
 
     def __init__(self, robot: Robot, geometry: Any) -> None:
-        """Read the meshes of a robot.
-
-        Shapes have the colour of the URDF, else that of the mesh file, else grey.
-
-        Args:
-            robot: The robot.
-            geometry: `pinocchio.GeometryModel` of its shapes, see `shapes_of`.
-
-        Raises:
-            InputError: A shape is a mesh and trimesh is not installed.
-            FileFormatError: A mesh cannot be read.
-        """
         self._robot = robot
         objects = list(geometry.geometryObjects)
         self._joints = sorted({each.parentJoint for each in objects})
@@ -250,6 +248,10 @@ def _read_file(path: str, scale: Array) -> list[tuple[Mesh, str]]:
     Args:
         path: The file, of a kind that trimesh reads.
         scale: Factors (3,) along the axes.
+
+    Raises:
+        InputError: trimesh is not installed.
+        FileFormatError: The file cannot be read.
     """
     try:
         trimesh = import_module("trimesh")
