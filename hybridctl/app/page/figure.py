@@ -56,8 +56,8 @@ class Figure:
             if isinstance(contact, Contact) and (frame := robot.frame(contact.frame)).joint
         ] or [(joint, np.zeros(3)) for joint in self._joints[1:]]
 
-    def find_bones(self, x: Array) -> Array:
-        """Return lines (n, 2, 3) in m between neighbouring joints, and from joints to points.
+    def find_bones(self, x: Array) -> list[Array]:
+        """Return lines (2, 3) in m between neighbouring joints, and from joints to points.
 
         Args:
             x: State, which begins with the configuration (nq,).
@@ -66,7 +66,7 @@ class Figure:
         places = poses[:, :3, 3]
         between = [(places[p], places[j]) for j, p in enumerate(self._parents) if p]
         ends = [(places[j], (poses[j] @ np.append(p, 1.0))[:3]) for j, p in self._points]
-        return np.array([*between, *ends])
+        return [np.array(bone) for bone in (*between, *ends)]
 
     def find_ellipsoids(self, x: Array, covariance: Array) -> list[Ellipsoid]:
         r"""Return ellipsoids of three standard deviations around the points.
