@@ -27,7 +27,7 @@ AXES = (("x", "y"), ("x", "z"), ("x", "y", "z"))
 _FRAMES = 400  # over a run, evenly: at a quarter of real time a run of 3 s has 30 a second
 _NEAR = np.array([0.0, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0]) * 1e-3  # s, from both ends of an arc
 
-Outline = Callable[[Array], Sequence[Array]]
+Outline = Callable[[Array], Sequence[Array] | Array]
 
 
 @dataclass(frozen=True, eq=False)
