@@ -63,10 +63,10 @@ START = Position(0, 0, frozenset())
 def locate(reference: Reference, events: Sequence[Event]) -> Position:
     """Return the position in a reference after some events, [RS] (4.1).
 
-    An event of the reference is complete when each of its guards has fired, or when those that
-    have fired leave no other to fire. Firings are counted, not modes: a contact that is hit is on
-    its phantom arc even if it opens again at once. A release that is not planned is no event of the
-    reference. Events without guards do not count.
+    An event of the reference is complete when each of its guards has fired, or when the reference
+    has no phantom arc after those that have fired: then no other can fire. Firings are counted, not
+    modes: a contact that is hit is on its phantom arc even if it opens again at once. A release
+    that is not planned is no event of the reference. Events without guards do not count.
 
     Args:
         reference: The reference.
@@ -78,8 +78,8 @@ def locate(reference: Reference, events: Sequence[Event]) -> Position:
 class PositionTracker:
     """The position in a reference along a growing list of events.
 
-    `locate` is called with lists that grow. It reads again only what follows the last event but one
-    of the list before; with another list it begins anew.
+    `locate` is called with lists that grow. It keeps the position after all but the last event of
+    the list before and counts on from there. If a list does not continue that one, it begins anew.
 
     Args:
         reference: The reference.

@@ -2,15 +2,15 @@ r"""Policy for several orders of events: how hypotheses split, are weighed, merg
 
 A hypothesis is a normal distribution that follows one order of events. To first order it does so
 also where the mean has its events at another time: along extended arcs, past a guard that is still
-to fire, or back from an event that is still to come. The belief splits
+to fire, or back from an event that is still to come. A guard is *pending* in a hypothesis if it has
+not fired there, whatever its value at the mean. Besides the hypothesis itself, the belief gets
 
-- at each event of a prediction: into a hypothesis in which the guards of the event are *pending*,
-  for as long as they may not have fired yet, and one in which another guard fires before;
-- at each value: into a hypothesis in which a guard has fired that the mean has not reached yet.
-  Where the value takes the mean past that guard, it is pending in the first hypothesis from there
-  on;
-- at the end of each prediction of a hypothesis with pending guards: into one in which they have
-  fired since.
+- at each event of a prediction: one in which the guards of the event are pending, for as long as
+  they may not have fired yet, and those in which another guard fires before;
+- at each value: one in which a guard has fired that the mean has not reached yet. If the value
+  takes the mean of the hypothesis itself past that guard, the guard is pending there from then on;
+- at the end of each prediction of a hypothesis with pending guards: one in which they have fired
+  since.
 
 The probability of each comes from the guard's value g and its variance,
 :math:`\Phi(\pm g / \sqrt{g_x P g_x^T + \sigma_g^2})`; for the order of two guards, from the
@@ -116,7 +116,8 @@ def predict_hypotheses(
 
     Returns:
         At most four times as many as the bound, the likeliest first, with weights that sum to one.
-        With a bound of one the only hypothesis, with its weight as it was.
+        With a bound of one the only hypothesis, with its weight as it was; at each event it gets
+        notes on the orders that are not followed, where these have more than 1 %.
     """
     model, bound, first = rules.model, rules.bound, None
     if len(hypotheses) == 1 and not hypotheses[0].pending:
@@ -446,9 +447,9 @@ def _weigh_by_value(
 ) -> tuple[list[float], float]:
     """Return the log-weight of each hypothesis after a value, and the value's log-likelihood.
 
-    A hypothesis about whose mode the value contains nothing has no density of it. Its probability
-    stays what it was, and the others share the rest by their densities. That is as if its density
-    were their mean, whatever the unit of the value.
+    A hypothesis about whose mode the value contains nothing has no density of it. It counts with
+    the mean density of the others, weighted by their probabilities before the value. So its own
+    probability stays what it was, and the others share the rest by their densities.
 
     Args:
         rules: The rules of the filter.
@@ -589,11 +590,14 @@ def _end_correction(
         rules: The rules of the filter.
         one: The hypothesis corrected by the value.
         law: The input.
-        weight: Logarithm of its weight after the value, that of its side of guards included.
+        weight: Logarithm of its weight after the value, with the probability of its side of the
+            guards as a factor (`Hypothesis.weight`).
     """
     model, h, after = rules.model, one.prior, one.estimate
-    # Guards by which others have split off are pending from here on, if the value takes the mean
-    # past them. If the mean is still before them, nothing is pending.
+    # The guards that have not fired here are those that were pending before, or those that have
+    # fired in others that split off at this value (`passed`). If the value leaves the mean past one
+    # of them, they are pending from here on, and `side` is the log-probability of being before
+    # them. If the mean is before all of them, none is pending, and they are only noted as passed.
     side, pending, passed = 0.0, h.pending or one.passed, one.passed
     if pending and are_positive_at_mean(model, after, pending, law):
         pending, passed = (), pending
@@ -630,9 +634,12 @@ def apply_contact_signal(
 ) -> tuple[Hypothesis, ...]:
     """Return the hypotheses after a value of a contact signal that are kept.
 
-    In each, the signal decides the mode: nothing is pending any more, and the probability of its
-    side of guards becomes part of its weight. The value has no density, so weights change only as
-    hypotheses merge or are dropped.
+    In each, the signal decides the mode: nothing is pending any more, the probability of its side
+    of guards becomes part of its weight, and `fired` is cleared. `predicted` is set to the estimate
+    before the signal. `reconciliation` is set to that estimate with the map of the change of mode,
+    or to None if the mode does not change; events and notes of the change are added. The value has
+    no density. Weights of several hypotheses change as they merge or are dropped, and are then
+    normalized; the weight of a single one is not.
 
     Args:
         rules: The rules of the filter.

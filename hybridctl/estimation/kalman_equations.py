@@ -78,7 +78,7 @@ _POINT_FRACTIONS: list[float] = SHORT_FORMULA.points.tolist()
 _NODES_TO_POINTS: Array = basis(2.0 * SHORT_FORMULA.points - 1.0) @ TO_SERIES
 """Matrix that takes states at the nodes of `hybrid.series` to those at the collocation points."""
 _SHORTEST_ARC = 1e-300
-"""Length in s of an arc up to which it counts as no time; longer ones have an inverse."""
+"""Length in s of an arc up to which it counts as no time: 1 / length is finite for longer ones."""
 _FIRST_STEP_LIMIT = 50.0
 """Error of one short collocation step, in tolerances, up to which the integration that replaces it
 begins with one step over the same length: its formula has more points. Beyond, its first step is
@@ -196,7 +196,8 @@ def predict_in_one_step(
     if noise is None:
         # The compiled step does not integrate noise here (see `NoisySystem.diffusion`): the mean
         # alone takes it, and the covariance is collocated.
-        taken = steps.step(ahead, law)  # after a sliding contact stops, its bound is below zero
+        # Past the time at which a sliding contact stops, the bound of its guard is below zero.
+        taken = steps.step(ahead, law)
         if taken is None or not taken.error < 1.0 or not (taken.bounds > 0.0).all():
             return None
         return _end_compiled_step(model, mode, e, end, taken, u)
@@ -227,7 +228,8 @@ def extend_in_one_step(
     Returns:
         The prediction. None if there is nothing to extend (`end` is the time of the estimate), if
         the input is not held, if the mode has no compiled step, if the step is longer than the mode
-        allows, or if mean or covariance are not accurate after one step.
+        allows, or if mean or covariance are not accurate after one step. Then
+        `prediction.extend_past_guards` integrates the flow past the guards along an arc.
     """
     mode = model.system.mode(e.mode)
     steps = mode.compiled_steps
@@ -259,7 +261,9 @@ def _end_compiled_step(
 
     Returns:
         The prediction, with the mean on the constraints of the mode. None if one collocation step
-        is not accurate: the covariance needs several, which the caller's other way takes.
+        is not accurate: the covariance needs several. Then `predict_in_one_step` returns None as
+        well, and the prediction is simulated; after `extend_in_one_step` the flow past the guards
+        is integrated along an arc.
     """
     p = e.covariance
     flow = propagate_over_step(model, mode, e.time, end - e.time, taken.states, u, p)

@@ -294,8 +294,9 @@ class BaseEstimator:
     def record(self, given: Readings) -> Record:
         """Return the record of readings: what the filter takes, in channels.
 
-        For thresholds the force of a foot is in it where its contact changes. For hypotheses all
-        forces of feet are, if they count as evidence, and otherwise none.
+        If contacts are found by thresholds, the record has the forces of each foot at the times at
+        which its contact changes. If contacts are hypotheses (`find_evidence`), it has all forces
+        if they count as evidence, and otherwise none.
 
         Args:
             given: Readings as recorded.
@@ -306,7 +307,8 @@ class BaseEstimator:
         """
         s, readings = self.settings, self.readings(given)
         angles, start = readings.angles, float(readings.inertial.complete_rows.times[0])
-        # The rows that the record has, so that `run_record` finds the same.
+        # `run_record` finds the evidence from the record, whose angles begin after the start. The
+        # same rows are taken here, so that both find the same.
         evidence = self.find_evidence(readings.loads, angles.select_rows(angles.times > start))
         record = readings.record(
             self.base,
@@ -441,6 +443,8 @@ class BaseEstimator:
             # samples, a median does not. Of a robot that walks only the mean force points up.
             median = np.median(readings.inertial.complete_rows.values[still], axis=0)
             rate, force = median[:3], median[3:]
+            # The noise that the record shows, at least that of the settings. It is used again for
+            # the bias below.
             noise = self.raise_noise(record, self.foot_motion(record)).settings.noise
             gyroscope = max(gyroscope, median_variance(noise.gyroscope, standstill) ** 0.5)
         x = np.zeros(16)

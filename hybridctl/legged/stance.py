@@ -43,8 +43,8 @@ MOST_ROWS = 1_000
 _GAP_PERIODS = 3.0
 """Time between two samples, in median periods, up to which values between them are interpolated."""
 _GAP_TIME = 0.02
-"""The same in s, for quick samples: half of the shortest window, in which feet move by straight
-lines."""
+"""The same in s, for quick samples: half of the shortest window. The path of a foot in so short a
+time is taken to be straight."""
 _LOW, _HIGH = 0.25, 0.4
 """Thresholds of contact, as shares of the range of a foot's own force: a foot is loaded from 0.4 on
 and unloaded down to 0.25, and stays as it was between them. A biped that stands on both feet has
@@ -145,7 +145,8 @@ def is_sampled(times: Array, first: Array, last: Array) -> NDArray[np.bool_]:
     late = np.flatnonzero(steps > max(_GAP_PERIODS * usual, _GAP_TIME))
     begins = np.concatenate([[-np.inf], times[late], times[-1:]])
     ends = np.concatenate([times[:1], times[late + 1], [np.inf]])
-    # A span meets no gap if as many gaps have ended where it begins as have begun where it ends.
+    # A span meets no gap if all gaps that begin before its end have ended by its beginning. As gaps
+    # are in order, it is enough to compare their numbers.
     return np.asarray(ends.searchsorted(first, "right") == begins.searchsorted(last, "left"))
 
 
@@ -308,6 +309,8 @@ def _find_windows(standing: NDArray[np.bool_], early: int, late: int) -> NDArray
         # A contact that lasts at the first or last row has not come down, or lifted, there.
         begin = first + early if first else first
         end = last - late if last < len(standing) - 1 else last
+        # `end` is the last row of the foot's stand. A window has rows r to r + WINDOW. The maximum
+        # keeps the slice empty where the stand is too short for one.
         found[begin : max(end - WINDOW + 1, begin)] = True
     return found
 

@@ -72,11 +72,12 @@ class Horizon:
         delay: Time between the state from which a plan is made and its first input, s; at most the
             sample. The state is predicted over it.
         iterations: Most iterations of sequential quadratic programming at a sample.
-        settled: Change of a state in an iteration, weighted by the square root of its cost per s,
-            up to which no further iteration is made.
+        settled: Largest change of the states in an iteration up to which no further iteration is
+            made. The change d of a state counts as d sqrt(w), with its weight w: w d^2 is a cost
+            per s, so that `settled` is in 1/sqrt(s).
         memory: Time constant with which the estimate of a disturbance forgets, s.
         patience: Time after the planned one for which an overdue event is waited for, s; then the
-            fixed law acts. It may be infinite.
+            fixed law acts. It is not negative and may be infinite.
         duration: Weight of durations that differ from the motion's, 1/s^2.
         change: Largest change of a duration in an iteration, s.
         longest: Greatest duration of the rest of the present phase that ends with an event,
@@ -86,7 +87,9 @@ class Horizon:
         stay: Least time ahead that is planned where the last phase ends with no event, s.
 
     Raises:
-        InputError: A number is out of range, such as a delay above `sample`.
+        InputError: A number is out of range: an entry of `intervals` below 2; `phases`, `delay`,
+            `patience` or `early` negative; `delay` above `sample`; `longest` below 1; or another
+            number that is not positive.
     """
 
     intervals: tuple[int, int] = (16, 8)
@@ -423,7 +426,7 @@ class ReferenceMotion:
         place = plan.find_place(at.time, at.events, at.last_event)
         s, first = plan.sections[place.section], max(place.fraction, 0.0)
         intervals = self.horizon.intervals[0]
-        if not self.ends_with_event(s.phase):
+        if not self.ends_with_event(s.phase):  # new nodes, over at least `Horizon.stay`
             s = self._resample(s, self._place_nodes(s.phase, first, intervals))
             rest = s.duration
         else:
@@ -436,6 +439,7 @@ class ReferenceMotion:
         states = np.vstack((at.state, s.states[-n:]))
         s = Section(s.phase, fractions, states, s.corrections[-n:], rest)
         later = plan.sections[place.section + 1 :]
+        # Only the phases that the plan does not have yet; the sections of the others are cut off.
         added = self.build_sections(at.events, first)[1 + len(later) :]
         return HorizonPlan(at.time, at.events, at.last_event, (s, *later, *added))
 
@@ -690,9 +694,11 @@ class ReferenceMotion:
     def _find_early_end(self, s: Section) -> tuple[int, Array]:
         """Return the first node where a section that lands may end, and lower limits (n + 1, r).
 
-        The section may end on a surface that is higher than known by up to `Horizon.early`: after
-        the last node that is higher than that, and not before the highest node, as contacts rise
-        before it. If all nodes are lower than `early` it is the highest node itself.
+        The section may end on a surface that is higher than known by up to `Horizon.early`. Two
+        rules give the node. It comes after the last node that is higher than `early`, as there the
+        contacts are above all such surfaces. It does not come before the highest node, as contacts
+        rise before that one and do not land. So if no node is higher than `early`, it is the
+        highest node itself. The end of the section does not count in either rule.
 
         Before the last node, limits ask for no more than the motion itself keeps where it has the
         height of the node.

@@ -8,9 +8,9 @@ variables w are, phase by phase (`PhaseVariables`):
 then perturbations of all phases if the task has a transition cost, and the common margin. Stages
 are the intervals of the phases. Stage i of a phase holds knot i and the d points of its interval:
 its defects contain no other states but the next knot. The input coefficients and the duration of
-a phase are global to its stages. Phases are linked by jumps alone, the last knot of one to the
-first knot of the next. Conditions, closure and final cost see the first knot, the state after
-the last event and all durations.
+a phase are in the defects of all its stages. Phases are linked by jumps alone, the last knot of one
+to the first knot of the next. Conditions, closure and final cost see the first knot, the state
+after the last event and all durations.
 
 The constraints g are blocks, phase by phase: defects and continuity, path limits, gaps, early
 impacts, limits at the start and at the end. Then follow the jumps between phases, the orders of
@@ -445,7 +445,7 @@ def _build_closure(task: Task, first: Expression, last: Expression) -> list[Cons
 
     The projection across m free directions has rank nx - m: all its rows would be dependent
     equations, which IPOPT does not take. So m rows are left out, one for each direction: the row of
-    its largest entry, which the others imply best.
+    the direction's largest entry. The other rows determine that one most accurately.
 
     Args:
         task: A task with a symmetry S.

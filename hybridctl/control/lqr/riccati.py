@@ -2,8 +2,8 @@ r"""The Riccati equation along one arc, backwards, and the gain that belongs to 
 
 .. math:: -\dot V = Q + A^T V + V A - V B R^{-1} B^T V, \qquad K = R^{-1} B^T V .
 
-Where the gain is blended into another one, :math:`(1 - s) K + s \bar K`, the cost obeys the same
-equation with :math:`A - s^2 B \bar K`, :math:`Q + s^2 \bar K^T R \bar K` and
+Where the gain is blended into another one, :math:`(1 - s) K + s \bar K` with a share s, the cost
+obeys the same equation with :math:`A - s^2 B \bar K`, :math:`Q + s^2 \bar K^T R \bar K` and
 :math:`(1 - s^2) B R^{-1} B^T` in place of :math:`A`, :math:`Q` and :math:`B R^{-1} B^T`. So V goes
 back over any interval of time by its `Propagation`.
 """
@@ -341,7 +341,10 @@ class RiccatiEquation:
 
 
 def _estimate_truncation(values: Array) -> Array:
-    """Return the error (...) of a series through values (8, ...): |c_7| + 0.1 |c_6|."""
+    """Return the error (...) of a series through values (8, ...): |c_7| + 0.1 |c_6|.
+
+    Its coefficients are c_0 to c_7.
+    """
     last, next_to_last = np.abs(np.tensordot(TO_SERIES[[-1, -2]], values, axes=1))
     return np.asarray(last + _NEXT_TO_LAST_WEIGHT * next_to_last)
 

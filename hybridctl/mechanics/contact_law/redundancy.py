@@ -60,8 +60,9 @@ from hybridctl.mechanics.contact_law.cone_programme import (
 from hybridctl.mechanics.contact_law.law import SLIPS, CoulombProblem, Modes, scale_problem
 from hybridctl.mechanics.contact_law.linear_equations import LeastNormEquations, solve_least_norm
 
-# "Relative to the multipliers" is relative to `AffineSet.size`. Slacks and multipliers are forces,
-# in N or N s, divided by `ForceCones.units`.
+# Tolerances have two scalings. In this file slacks and multipliers have no unit: they are forces in
+# N, or impulses in N s, divided by `ForceCones.units`. "Relative to the multipliers" means that the
+# tolerance is also multiplied by the largest multiplier, at least 1, such as `AffineSet.size`.
 _INSIDE_TOLERANCE = 1e-12
 """Negative slack, relative to the multipliers, at which a point still counts as inside the cones:
 rounding."""
@@ -69,9 +70,11 @@ _BOUNDARY_TOLERANCE = 1e-9
 """Slack, relative to the multipliers, that counts as zero. It equals `law.CERTIFIED`, to which the
 law itself is checked."""
 _NEAR_BOUNDARY = 1e-5
-"""Slack, relative to the multipliers, up to which a boundary is guessed to be active.
+"""Slack or normal force, relative to the multipliers, up to which a boundary counts as near.
 
-The guess is made at the solution of a cone programme. Its interior-point method leaves products of
+It has two uses. `_guess_active_set` takes near boundaries to be active. `_solve_on_line` leaves an
+end with so small a normal force, which is near an apex, to the cone programme. The guess is made at
+the solution of a cone programme. Its interior-point method leaves products of
 slack and multiplier kappa of 1e-11, so that both may be 3e-6."""
 _THICKNESS = 1e-9
 """Slack, relative to the multipliers, that is added to all cones to ask whether any point is in
@@ -287,7 +290,7 @@ def distribute_in_cones(
 
 
 def find_least_in_cones(cones: Sequence[Cone], allowed: AffineSet) -> LeastPoint | None:
-    """Return the multipliers m_0 + N z of least |z| in the cones, None if there are none.
+    """Return the multipliers m_0 + N z of least |z| in the cones.
 
     The quick methods that fit are tried first. Where they leave the point open, the cone programme
     decides.
@@ -295,6 +298,10 @@ def find_least_in_cones(cones: Sequence[Cone], allowed: AffineSet) -> LeastPoint
     Args:
         cones: The friction cones of the multipliers.
         allowed: m_0 and N.
+
+    Returns:
+        The point. None if the cones contain none, and also if none is found: the cone programme
+        does not converge and the active sets lead to no point in the cones.
     """
     slacks = _cone_slacks(cones, allowed.particular)
     # z = 0 is the least of all. If it lies in the cones it is the answer, with no active boundary.
@@ -366,7 +373,10 @@ def _differentiate_boundaries(
 
 
 def _count_equations(cone: Cone, kind: int) -> int:
-    """Return the number of equations g_j = 0 of the active boundary of a cone."""
+    """Return the number of equations g_j = 0 of the active boundary of a cone.
+
+    INSIDE, which is 0, has none. SIDE, which is 1, has one. An apex has one for each force.
+    """
     return kind if kind < APEX else 1 + len(cone.tangents)
 
 
@@ -378,9 +388,11 @@ def _solve_by_programme(cones: Sequence[Cone], allowed: AffineSet) -> LeastPoint
         allowed: m_0 and N.
 
     Returns:
-        The minimum. Where the active sets find none, the point in the cones that they found if it
-        is as short as the programme's, or the programme's own. None if the programme proves that no
-        point is in the widened cones, or if neither finds one.
+        The minimum. If no active set gives it, the last point in the cones that one of them gave
+        (`found`): always if the programme did not converge, otherwise if it is as short as the
+        programme's point. Else the programme's point, clipped to the cones. None if the programme
+        proves that no point is in the widened cones, or if it did not converge and no active set
+        gave a point in the cones.
     """
     (particular, null), size = allowed, allowed.size
     count = null.shape[1]
@@ -393,12 +405,14 @@ def _solve_by_programme(cones: Sequence[Cone], allowed: AffineSet) -> LeastPoint
         return None
     # A programme that did not converge gives no start: then the active sets start from m_0.
     z = start.point if start.solved else np.zeros(count)
+    # `found` is None unless one of the active sets gave a point in the cones.
     found, is_minimum = _search_active_set(cones, allowed, z, size)
     if is_minimum or not start.solved:
         return found
     if found is not None:
-        # Not optimal, but in the cones, and no longer than the programme's z. It obeys the
-        # equations to rounding, where clipped multipliers miss them by 1e-9: test_least_forces,
+        # Two conditions: the point is in the cones, as `found` is not None, and its z is no longer
+        # than the programme's. It is not optimal, but obeys the equations to rounding, where
+        # clipped multipliers miss them by 1e-9: test_least_forces,
         # test_a_point_on_boundaries_is_taken_where_none_of_them_is_optimal.
         z_found = np.linalg.lstsq(null, found.multipliers - particular)[0]
         if np.linalg.norm(z_found) <= (1.0 + _STEP_STAGNATED) * np.linalg.norm(z):
@@ -718,15 +732,19 @@ def _find_worst_boundary(
     for j, (cone, kind, slack) in enumerate(
         zip(cones, active, _cone_slacks(cones, m), strict=True)
     ):
-        outside = slack_weight * -min(slack, m[cone.normal]) / size
+        outside = slack_weight * -min(slack, m[cone.normal]) / size  # positive outside the cone
+        # No boundary is active, or m leaves the cone although its side is active, by more than the
+        # worst so far: add the side, or the apex where the side does not help.
         if kind == INSIDE or (kind == SIDE and outside > worst):
             violation = outside
             new = SIDE if cone.tangents and kind == INSIDE and m[cone.normal] > 0.0 else APEX
-        elif slack > _BOUNDARY_TOLERANCE * size:  # more boundaries than degrees of freedom
+        # A boundary is active, but m is inside the cone: there are more boundaries than degrees of
+        # freedom.
+        elif slack > _BOUNDARY_TOLERANCE * size:
             violation, new = slack_weight * slack / size, INSIDE
-        elif kind == SIDE:
+        elif kind == SIDE:  # its multiplier pulls if it is negative
             violation, new = -kappa[place] / heaviest, INSIDE
-        else:
+        else:  # the multipliers of an apex pull if they are outside the dual cone
             pull = float(np.linalg.norm(kappa[place + 1 : place + 1 + len(cone.tangents)]))
             violation = -(kappa[place] - cone.friction * pull) / heaviest
             new = SIDE if cone.tangents else INSIDE

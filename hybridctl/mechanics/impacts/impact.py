@@ -53,11 +53,12 @@ SEPARATION_SPEED = 1e-9
 
 Impulses count as zero by the same number, relative to the largest or to 1 N s."""
 _SAME_VELOCITY = 1e-8
-"""Change of momentum J^T E m, for multipliers m of size 1 that no equation determines, up to which
-the velocity counts as determined.
+"""Change of momentum by an undetermined multiplier up to which the velocity counts as determined.
 
-Relative to the largest entry of J^T E, which takes multipliers to momentum. Above it a continuum of
-velocities obeys the law. A choice, above rounding."""
+Redundant contacts leave combinations m of multipliers that no equation determines. The bound is on
+the momentum J^T E m of such combinations of size 1, relative to the largest entry of J^T E. Above
+it they change the velocity, so that a continuum of velocities obeys the law. A choice, above
+rounding."""
 
 
 @dataclass(frozen=True)
@@ -138,8 +139,8 @@ def solve_impact(
 ) -> ImpactResult:
     """Return the result of `impact` where the terms at (q, v) are known.
 
-    A contact that a constant force presses has no impulse: it sticks or slips afterwards as its
-    velocity says.
+    Dry friction of joints is a contact that a constant force presses (`pressed_contacts`). Such a
+    contact has no impulse: its velocity after the impact decides whether it sticks or slips.
 
     Args:
         dynamics: Dynamics of the robot with its contacts.
@@ -329,15 +330,18 @@ class LinearisedImpact(NamedTuple):
     """The equations of an impact in given states, linear in changes dv and dm.
 
     Changes dv of the velocity and dm of the multipliers obey M dv - J^T (E dm - K J dv) = upper and
-    C J dv = lower, where C selects rows.
+    C J dv = lower. The caller gives the right sides `upper` (nv,) and `lower` (k,) to
+    `system.solve`; they are what other changes of the impact add. C selects the rates that the
+    states of the contacts determine.
 
     Attributes:
         directions: Sliding direction of each contact that slides in a surface, by its place among
             the closed ones.
         mix: E (r, k), which makes impulses along all rows of multipliers.
         turning: K (r, r), by which friction turns with the sliding velocity, kg.
-        select: C (k, r): normals of the closed contacts, then tangents of sticking ones, then
-            directions across s of contacts that begin to slide.
+        select: C (k, r): normals of the closed contacts, then tangents of sticking ones. Then
+            one row for each contact that begins to slide in a surface from rest, the direction
+            across its sliding direction s: its rate is held at zero.
         system: The factorised equations, with mass M + J^T K J.
     """
 

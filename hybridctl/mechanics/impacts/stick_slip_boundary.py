@@ -8,10 +8,11 @@ the flow in the mode after the event by
 .. math:: \nu(\tau) = \sigma D_\sigma v^+ + \tau (a_{slip} - a_{after}),
 
 until J_t v = 0. Suppose that the contact then sticks, and that all others that took part in the
-impact stayed closed. Then nothing is left of the perturbation: impulse and friction act only along
-constraints that nu obeys in the end. So the derivative is linear, for any number of contacts on
-the boundary, whichever of them slip and in whatever order they stop. Otherwise it is piecewise
-linear, and it is given for contacts that slip together.
+impact stayed closed. Then nothing is left of the perturbation. For impulses and friction change nu
+by :math:`M^{-1} J^T` of these contacts only, and in the end :math:`J \nu = 0` for the same
+contacts: so nu is zero. Then the derivative is linear, for any number of contacts on the boundary,
+whichever of them slip and in whatever order they stop. Otherwise it is piecewise linear, and it is
+given for contacts that slip together.
 """
 
 from __future__ import annotations
@@ -96,7 +97,9 @@ def find_stick_slip_boundary(
     distance, held = slip.slack[0], _velocity_derivative(stick)
     change = _velocity_derivative(slip) - held
     push = change @ distance / (distance @ distance)
-    # One number, the distance, must tell both sides apart and measure their difference.
+    # One number, the distance, must tell both sides apart and measure their difference. So all
+    # conditions of the slip have to be multiples of it (`along`), and the difference of the two
+    # derivatives the product of a column and it (`push`). `deviation` and `rest` are what is left.
     along = slip.slack @ distance / (distance @ distance)
     deviation = np.abs(slip.slack - np.outer(along, distance)).max()
     independent = deviation > _SAME_PIECE * np.abs(distance).max()
@@ -117,7 +120,8 @@ def find_stick_slip_boundary(
     if brief != modes:
         push = _change_after_slip(dynamics, q, result, u, brief, modes, push)
     elif SLIP in (modes[i] for i in stopping):
-        # In a surface it goes on to slide after the impact, from rest: its slip does not stop.
+        # SLIP is sliding in a surface. As `brief` equals `modes`, the mode after the impact already
+        # is this slip: it goes on from rest and does not stop.
         raise InputError(_unstopped_message(names))
     slack = GuardJacobian(np.zeros(()), distance, np.zeros(len(u)))
     slipped = held + np.outer(push, distance)

@@ -108,8 +108,11 @@ def read_mjcf(mjcf: str | os.PathLike[str], ignore: Collection[str] = ()) -> Com
     Args:
         mjcf: Path of the file, or its text; a text cannot include other files.
         ignore: What of the file may be left out, by kind ("tendon") or by the name of an element.
-            The kinds are those of `_Loss`, and the message of each refusal names them. The name of
-            a joint leaves out all that would be lost of it, and its dry friction too.
+            The kinds are "actuator", "armature", "equality", "flex", "fluid", "frictionloss",
+            "gravcomp", "muscle", "nonlinear", "plugin", "stiffness" and "tendon"; the message of
+            each refusal names its kind. The name of a joint leaves out all that would be lost of
+            it, and its dry friction too. Of a nonlinear spring or damper ("nonlinear") only the
+            nonlinear part is left out, by either name: its linear part stays.
 
     Returns:
         The robot. Without contacts it moves as MuJoCo's compiled model does, except for what is
@@ -135,7 +138,8 @@ def read_mjcf(mjcf: str | os.PathLike[str], ignore: Collection[str] = ()) -> Com
     springs = [k for k in range(compiled.njnt) if compiled.jnt_stiffness[k] > 0.0]
     if _is_disabled(compiled, "SPRING"):
         springs = []
-    # Springs of balls and free joints are here only if they are ignored, see `_lost_joint_forces`.
+    # A robot has springs of hinges and slides only. Those of balls and free joints are left out:
+    # unless `ignore` names them, the loop above has refused the file (`_lost_joint_forces`).
     springs = [k for k in springs if compiled.jnt_type[k] in (_SLIDE, _HINGE)]
     return CompiledRobot(
         model,
@@ -221,7 +225,7 @@ class _Loss(NamedTuple):
     """A part of a model that a robot cannot hold.
 
     Attributes:
-        kind: Kind by which `ignore` names it, such as "tendon".
+        kind: Kind by which `ignore` names it, one of those that `read_mjcf` lists.
         name: Name of the element in the file, made of its index if the file gives none.
         text: What the error says that the file has.
     """
@@ -317,7 +321,8 @@ def _joint_equalities(m: Any) -> dict[int, tuple[str, Mimic]]:
 def _lost_joint_forces(m: Any) -> Iterator[_Loss]:
     """Yield the losses of joint forces that a `Robot` does not have, and of free joints' armature.
 
-    The forces are dry friction, springs of free and ball joints, and nonlinear springs and dampers.
+    The forces are dry friction and springs of free and ball joints, and of nonlinear springs and
+    dampers the nonlinear part: their linear part stays if the loss is ignored.
 
     Args:
         m: The `mujoco.MjModel`.
@@ -449,9 +454,10 @@ def _add_joints(m: Any, model: Any, b: int, parent: _Place) -> _Place:
     """
     joint, pose = parent.joint, parent.pose * _pose(m.body_pos[b], m.body_quat[b])
     for k in range(m.body_jntadr[b], m.body_jntadr[b] + m.body_jntnum[b]):
-        # `before` is the pose of the joint in the frame of the one before it, `after` that of the
-        # body in the frame of the joint. MuJoCo's pose of a body is at the coordinate `reference`:
-        # `at_zero` takes the joint from there to the coordinate 0.
+        # `before` is the pose of this joint in the frame of the joint that carries it, `after` the
+        # pose of the body in the frame of this joint. The file gives the pose of the body at the
+        # coordinate `reference`; Pinocchio needs it at 0. `at_zero` is the joint's motion from
+        # `reference` to 0.
         kind, axis = int(m.jnt_type[k]), np.array(m.jnt_axis[k])
         reference = float(m.qpos0[m.jnt_qposadr[k]])
         anchor = pin.SE3(np.eye(3), np.array(m.jnt_pos[k]))
