@@ -111,6 +111,10 @@ def format_settings(kind: type, experiment: str, **given: object) -> list[str]:
 def check_full(module: Any, experiment: str) -> None:
     """Check that an experiment has a whole study beside its default.
 
+    Args:
+        module: Module of the experiment.
+        experiment: Its name, for the message.
+
     Raises:
         click.UsageError: Its default is the whole study.
     """
