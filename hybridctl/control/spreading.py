@@ -316,7 +316,13 @@ class ReferenceSpreading:
         return position, moment._replace(until=min(moment.until, overdue))
 
     def _make_interim_law(self, event: int, moment: WindowMoment, time: float) -> InputLaw:
-        """Return the law of the interim mode in the window of an event."""
+        """Return the law of the interim mode in the window of an event.
+
+        Args:
+            event: Index of the event; the arc before it has the same index.
+            moment: The moment, with the arc whose positions and gain are followed.
+            time: Time, s.
+        """
         k, residual = moment.arc, self._residuals[event]
         assert residual is not None
         arc, arc_before = self.reference.arcs[k].piece(time), self.reference.arcs[event]

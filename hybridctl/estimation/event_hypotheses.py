@@ -636,9 +636,9 @@ def apply_contact_signal(
 
     In each, the signal decides the mode: nothing is pending any more, the probability of its side
     of guards becomes part of its weight, and `fired` is cleared. `predicted` is set to the estimate
-    before the signal. `reconciliation` is set to that estimate with the map of the change of mode,
-    or to None if the mode does not change; events and notes of the change are added. The value has
-    no density. Weights of several hypotheses change as they merge or are dropped, and are then
+    before the signal. `reconciliation` is set to its mean and covariance with the map of the change
+    of mode, or to None if there is no event; events and notes of the change are added. The value
+    has no density. Weights of several hypotheses change as they merge or are dropped, and are then
     normalized; the weight of a single one is not.
 
     Args:

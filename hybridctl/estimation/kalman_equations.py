@@ -228,8 +228,9 @@ def extend_in_one_step(
     Returns:
         The prediction. None if there is nothing to extend (`end` is the time of the estimate), if
         the input is not held, if the mode has no compiled step, if the step is longer than the mode
-        allows, or if mean or covariance are not accurate after one step. Then
-        `prediction.extend_past_guards` integrates the flow past the guards along an arc.
+        allows, or if mean or covariance are not accurate after one step. Unless there is nothing to
+        extend, the flow past the guards is then integrated along an arc, as in
+        `prediction.extend_past_guards`.
     """
     mode = model.system.mode(e.mode)
     steps = mode.compiled_steps

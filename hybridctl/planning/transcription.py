@@ -383,6 +383,8 @@ def _build_event_order_blocks(
 
     x, rate = v.knots[:, -1], v.build_final_input_rate()
     modes, opening = contact_modes(task.phases[k].mode), find_opening_contacts(task, k)
+    # The event may be late: the arc before it goes on in its own mode for the spread. After orders
+    # in which other contacts are still waiting, the arc goes on for the spread both ways in time.
     arcs = [ContinuedArc(k, modes, x, build_input_before, spread, "late", opening)]
     for order in build_event_orders(task, k, x, build_input_before(0.0), rate):
         if order.limits:
@@ -405,6 +407,7 @@ def _build_event_order_blocks(
             """Return the input (nu, 1) of phase k + 1 at a time after its start, s."""
             return w.build_input(time / w.duration)
 
+        # The event may be early: the arc after it is continued backwards in time.
         start = w.knots[:, 0]
         arcs.append(ContinuedArc(k + 1, modes, start, build_input_after, -spread, "early"))
     # Without a spread of event times no event is early or late, and arcs are not continued.

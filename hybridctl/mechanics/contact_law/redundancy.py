@@ -60,9 +60,10 @@ from hybridctl.mechanics.contact_law.cone_programme import (
 from hybridctl.mechanics.contact_law.law import SLIPS, CoulombProblem, Modes, scale_problem
 from hybridctl.mechanics.contact_law.linear_equations import LeastNormEquations, solve_least_norm
 
-# Tolerances have two scalings. In this file slacks and multipliers have no unit: they are forces in
-# N, or impulses in N s, divided by `ForceCones.units`. "Relative to the multipliers" means that the
-# tolerance is also multiplied by the largest multiplier, at least 1, such as `AffineSet.size`.
+# Tolerances have two scalings. In `AffineSet`, and wherever a point of it is searched, multipliers
+# and slacks have no unit: they are forces in N, or impulses in N s, divided by `ForceCones.units`.
+# "Relative to the multipliers" means that the tolerance is also multiplied by the largest
+# multiplier, at least 1, such as `AffineSet.size`.
 _INSIDE_TOLERANCE = 1e-12
 """Negative slack, relative to the multipliers, at which a point still counts as inside the cones:
 rounding."""
@@ -733,8 +734,9 @@ def _find_worst_boundary(
         zip(cones, active, _cone_slacks(cones, m), strict=True)
     ):
         outside = slack_weight * -min(slack, m[cone.normal]) / size  # positive outside the cone
-        # No boundary is active, or m leaves the cone although its side is active, by more than the
-        # worst so far: add the side, or the apex where the side does not help.
+        # No boundary is active, or m is outside the cone though its side is active, by more than
+        # the worst so far. The side is added; the apex where the side is active already, where f_n
+        # is not positive, and where there is no friction.
         if kind == INSIDE or (kind == SIDE and outside > worst):
             violation = outside
             new = SIDE if cone.tangents and kind == INSIDE and m[cone.normal] > 0.0 else APEX
