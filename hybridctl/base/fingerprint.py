@@ -10,8 +10,8 @@ is in doubt two equal values have two forms: a result is then computed once more
 - Floats are exact: nan, inf, -inf and -0.0 are four values, and 1 is not 1.0.
 - Arrays go by type, shape and the digest of all their bytes.
 - Dataclasses, named tuples and msgspec structs go by their class, fields and other attributes. A
-  dataclass with a `__getstate__` of its own goes by the state that this returns, as it does when
-  pickled.
+  dataclass whose `__getstate__` is written in Python and returns a dict goes by its class and this
+  dict, as it does when pickled.
 - Functions and classes go by their code: by name within installed packages (whose versions a
   journal has to name), else by what is executed: the bytecode with its constants, defaults,
   closure, attributes, and whatever globals it reads. Comments, layout and annotations do not
@@ -288,8 +288,8 @@ class _Description:
             value: The value.
 
         Returns:
-            The forms of the class and, by name, of the state that `_own_state` returns, or else of
-            fields and other attributes. None for other types.
+            The form of the class, and by name the forms of its entries: of the state that
+            `_own_state` returns, or else of fields and other attributes. None for other types.
 
         Raises:
             InputError: The class or a field has no form.
@@ -297,6 +297,7 @@ class _Description:
         kind = type(value)
         if is_dataclass(kind):
             # What `__getstate__` leaves out is not part of the value, such as the system of a run.
+            # The class is part of the form in any case, see below.
             own = _own_state(value)
             entries = _attributes(value) if own is None else own
         elif isinstance(value, msgspec.Struct):
@@ -348,6 +349,8 @@ class _Description:
             module = sys.modules.get(value.__module__ or "")
             source = None if module is None else digest_sources(module)
             return None if source is None else {"$module": [value.__qualname__, source]}
+        # Methods that are written in C go by their class, `owner`, and their name. Those that are
+        # bound to any other object have no form.
         owner = value.__self__ if isinstance(value, BuiltinFunctionType) else None
         if isinstance(value, WrapperDescriptorType | MethodDescriptorType):
             owner = value.__objclass__
@@ -373,10 +376,10 @@ class _Description:
     def _function_parts(self, function: FunctionType) -> Any:
         """Return what a call executes: code, defaults, and the globals and closure that it reads.
 
-        A global without a form is described by the text of its module, which makes its value. So
-        are the closure, the defaults and the attributes of a function that can be imported, which
-        its module made once. Those of other functions vary from function to function: they need a
-        form.
+        A global without a form is described by the text of its module, which makes its value. The
+        same text describes the closure, the defaults and the attributes of a function that can be
+        imported, as its module makes it only once. A function that cannot be imported may be one of
+        many with different closures: these need a form.
 
         Args:
             function: A function written in Python.

@@ -9,9 +9,9 @@ changed is foreign too.
 
 A run that replaces an earlier one moves the earlier files into `.hybridctl-earlier`. They are
 removed when the run has ended, and moved back when it fails. A killed run does neither; the next
-run in that folder does it first. The marker of a run moves after its files, so it shows after a
-kill what to do: as long as it is in the source, the move has not ended. A move into
-`.hybridctl-earlier` is then undone, and every other move is completed.
+run in that folder does it first. The marker of a run moves last, so it shows after a kill what to
+do: as long as it is in the folder from which the files move, the move has not ended. A move into
+`.hybridctl-earlier` is then undone, and every other move is completed, such as the one back.
 """
 
 from __future__ import annotations
@@ -166,6 +166,8 @@ class RunStore:
     def close(self, *, ended: bool) -> None:
         """End the run and let others into the folder; further calls do nothing.
 
+        The lock of the folder is released in any case, also where this raises an error.
+
         If foreign files keep the earlier run from going back, it stays in `EARLIER`, with a line in
         the log: an error would hide the one by which this run has failed.
 
@@ -198,7 +200,8 @@ class RunStore:
     def close_left_over(self) -> None:
         """Close the store of a run that no `with` statement ends.
 
-        It has failed if it has not written `SUMMARY`. A run that is resumed may have one already.
+        The run has failed if it has not written `SUMMARY` itself: a run that is resumed may find
+        the one of the earlier attempt.
         """
         self.close(ended=self._has_summary and self.marker.owns(SUMMARY, self.root))
 
@@ -353,8 +356,9 @@ class RunStore:
             return
         outside, inside = self.root / MARKER, aside / MARKER
         if outside.exists() and inside.exists() and outside.samefile(inside):
-            # Killed between link and unlink of the marker's own move, in either direction. With the
-            # marker outside alone, the next lines move back what is still inside, or nothing.
+            # Killed between link and unlink of the marker's own move, in either direction: both
+            # names are one file. Without the name inside, the next lines move back the files that
+            # are still inside. After a move aside these are all, after a move back there are none.
             inside.unlink()
         current, earlier = Marker.read(self.root), Marker.read(aside)
         if earlier is None:

@@ -137,20 +137,20 @@ class StageKernel:
     def _compute_stages(self, h: float, numbers: range, rate: Rate) -> None:
         """Update the rates of some stages, and the state and the rate of the last of them.
 
-        Stage i + 1 of number i has its rate in row i + 1 of `_rates`; row 0 is that of the start.
+        Row k of `_rates` is the rate at stage k. Stage 0 is the start of the step.
 
         Args:
             h: Length of the step, s.
-            numbers: Numbers of the stages less one: stage 0 is where the step starts.
+            numbers: Numbers i of the tableau's rows; row i gives stage i + 1.
             rate: The rate, checked or not.
 
         Raises:
             SystemDefinitionError: A rate is no array of numbers, or of the wrong shape.
             IntegrationError: A rate or an input is not finite, where rates are checked.
-            TypeError: A rate does not fit for another reason; likewise the next three.
-            ValueError: See `TypeError`.
-            OverflowError: See `TypeError`.
-            ComplexWarning: See `TypeError`; tests make warnings errors.
+            TypeError: numpy cannot store a rate and the checks find nothing wrong with it.
+            ValueError: As `TypeError`.
+            OverflowError: As `TypeError`.
+            ComplexWarning: As `TypeError`, where warnings are errors, as in tests.
         """
         t, x, rates = self.time, self.state, self._rates
         rows, nodes, earlier = self._tableau.rows, self._tableau.nodes, self._earlier_rates
@@ -203,7 +203,9 @@ class StageKernel:
 
         Its last stage Y and its end y are both at t + h, and f changes between them by its fastest
         eigenvalue, HNW II, IV.2 (2.8): |y - Y| / |f(y) - f(Y)|. Infinite where the error of the
-        step did not feel that change, and for formulas whose last stage is elsewhere.
+        step did not feel that change: h |f(y) - f(Y)| is at most `_NOTICEABLE_CHANGE`, a tenth of
+        the tolerance, as a root mean square. Infinite also for formulas whose last stage is
+        elsewhere.
         """
         tableau, s, h = self._tableau, self._tableau.stages, self._end - self.time
         if tableau.nodes[s - 2] != 1.0:  # RK23
@@ -391,7 +393,8 @@ class ExplicitStepper:
             # After a rejected attempt the next step is no longer than the accepted one (HNW).
             h, most = abs(end - t) * scale_rejected_step(error, exponent), 1.0
         grown = abs(end - t) * scale_accepted_step(error, exponent, most)
-        # The end of the flow has cut this step: its length says nothing of the next flow's steps,
+        # A step that the end of the flow has cut says nothing of how long the next flow's steps may
+        # be. So the next attempt is no shorter than the one that this step was to be (`tried`),
         # unless a longer attempt was rejected (`most` is 1).
         self.length = max(grown, tried) if end == t_end and most > 1.0 else grown
         self.fastest_decay = kernel.fastest_decay

@@ -103,7 +103,7 @@ def compute_outcome(
     """Return the mode and the jump that guards of a mode lead to if they fire together.
 
     Without an edge of their own the single edges are applied one after the other, with the same
-    mode and state in every order. A guard that the mode reached so far lacks is done with.
+    mode and state in every order. A guard that the mode reached does not have counts as fired.
 
     The impulses are the sum over the resets of the first order by the names of the guards; a reset
     that reports none counts as zero. They can depend on the order although the state does not,
@@ -147,8 +147,9 @@ class FiringOrder(NamedTuple):
         mode: Key of the mode reached.
         jump: The last jump, with the state reached.
         impulses: Sum (n,) of the impulses of all jumps, N s; empty if none reports any.
-        waiting: The other guards of the event that the mode reached has. Without any the event is
-            over, though not all guards need have fired: one may do what another would do.
+        waiting: Guards of the event that have not fired and that the mode reached still has. The
+            event is over when there are none, though not all guards need have fired: one may do
+            what another would do.
         resets: The resets that were applied, each with the point where it was.
     """
 
@@ -188,7 +189,7 @@ def list_outcomes(
 def fire_in_all_orders(
     system: HybridSystem, source: ModeKey, guards: tuple[str, ...], t: float, x: Array, u: Array
 ) -> Iterator[FiringOrder]:
-    """Return all ways in which guards of one mode fire one after the other, from none of them on.
+    """Return all ways in which guards of one mode fire one after the other, also incomplete ones.
 
     Orders are tried by the names of the guards, so that the first complete one does not depend on
     the order in which guards are declared. Where orders of the same guards agree, one of them goes

@@ -131,16 +131,20 @@ def simulate(
     `Arc.changes`.
 
     **Accumulating events** (Zeno). By default robots whose bounces accumulate come to rest, and so
-    does any system whose `Transition` states a `rest`; without one they are a `ZenoError`. Rest is
-    taken where intervals between events and their jumps shrink by one ratio and are predicted to
-    end within the horizon (`ZenoPolicy.horizon`), after jumps that add up to no more than the flow
-    makes meanwhile. The state that they tend to is taken at once. So is it after ten events within
-    that time, if the guards have not risen above their tolerance since the last one. What rest
-    takes away from the rates of guards has to be what the flow makes of them in that time: a light
-    ball that is squeezed by a falling mass has ever shorter intervals, too, and goes on. Ten events
-    in a row within nine times `ZenoPolicy.min_dwell` without rest are an error, and so are three at
-    once of which two left mode and state as they were. Bounces may end before, in a contact that
-    the mode selects. That rest was assumed is said by the event
+    does any system whose `Transition` states a `rest`; without one they are a `ZenoError`. The run
+    goes on at once from the state that the events tend to, in either of two cases:
+
+    - The intervals between events shrink by one ratio, and so do their jumps. By that ratio the
+      events end within the horizon (`ZenoPolicy.horizon`), and their further jumps add up to no
+      more than the flow makes meanwhile.
+    - Ten events are within the horizon, and the guards have not risen above their tolerance between
+      the last two of them.
+
+    In both cases rest may take from the rates of guards only about what the flow makes of them in
+    such a time: a light ball that is squeezed by a falling mass has ever shorter intervals, too,
+    and goes on. Ten events in a row within nine times `ZenoPolicy.min_dwell` without rest are an
+    error, and so are three at once of which the first two left mode and state as they were. Bounces
+    may end before, in a contact that the mode selects. That rest was assumed is said by the event
     (`event.rest` in words, the predicted time as `event.accumulation`) and by one line of the log
     "hybridctl" per run, of level INFO; `linearize` refuses such a run.
 
@@ -148,7 +152,8 @@ def simulate(
     consistent or no step short enough, the run is taken past that instant, if the system has a way:
     contacts let go for up to 1e-4 s, and one impact of all that touch then gives the impulses that
     their forces would have (see `mechanics.impacts.resets`). Both ends are events, see
-    `Event.bridged`; there is one `BridgeWarning` a run, and `linearize` refuses it.
+    `Event.bridged`. Such a run gives one `BridgeWarning`, however often it jams, and `linearize`
+    refuses it.
 
     Args:
         system: The hybrid system.
@@ -170,7 +175,8 @@ def simulate(
             in a `ZenoError` if the last ten of them are within the horizon and no rest is taken.
         event_window: Guards that fall through zero within this time of the first, s, are one event.
             Where their joint event has no edge of its own, the single edges are applied one after
-            the other, and must give the same state in every order (see `jump`).
+            the other, and must lead to the same mode and state in every order (see `jump`), else
+            it is an `AmbiguousEventError`.
         on_zeno: "rest" takes the rest that the system states. "raise" takes none: the run goes on
             through accumulating events, and ends in a `ZenoError` where they crowd, see above. A
             `ZenoPolicy` has their settings too, and may give rests to systems that
@@ -190,7 +196,8 @@ def simulate(
 
     Raises:
         InputError: If an argument is wrong, with its kin: `GuardViolatedError` if x0 lies outside
-            its mode, `ConstraintViolatedError` if it is off what the mode holds.
+            its mode, `ConstraintViolatedError` if it is off what the mode holds, and
+            `UnknownNameError` if `method`, `on_zeno` or `on_jam` is none of its names.
         SimulationError: If the run cannot go on, by its kin: `IntegrationError`, `EventLimitError`,
             `StepLimitError`, `ZenoError`, `AmbiguousEventError`, `NoContactSolutionError`.
 

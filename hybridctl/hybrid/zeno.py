@@ -37,8 +37,8 @@ CROWD_SIZE = 10
 _IDLE_CROWD_SIZE = 3
 """Number of events at one instant that crowd if those before the last one changed nothing.
 
-Others would follow at that instant: the mode and the state from which the third event came are
-those from which the second one came."""
+Further events would follow at that instant without end: the third one came from the mode and the
+state from which the second one came."""
 _MIN_JUMP_RATIO = 1e-6
 """Smallest jump that changes the state, relative to the largest jump of its sequence.
 
@@ -64,9 +64,10 @@ class ZenoPolicy:
             `crowding_span`, or where it reaches `max_events` and the last ten are within the
             horizon. Bounces that first end in a contact that the mode selects are no error.
         horizon: Longest time before the predicted end of the events at which rest is taken, s. It
-            is also the time in which ten events crowd if the guards have stayed at zero since the
-            last of them but one. Rest is early by up to this time; much less than 1e-5 s takes many
-            more events. It must not be negative; below `crowding_span` that counts.
+            is also the time in which ten events crowd if the guards have stayed at zero between the
+            last two of them. Rest is early by up to this time; much less than 1e-5 s takes many
+            more events. It must not be negative. If it is less than `crowding_span`, that span is
+            the horizon of rest.
         min_dwell: Mean time between ten events below which they crowd whatever the guards do
             between them, s. The default is a tenth of the default `event_window`. It must not be
             negative.
@@ -179,9 +180,10 @@ def find_accumulations(
             that crowd, s.
         compute_speed: Returns the norm of the flow, in units of the state per s; called only if an
             end is near. Jumps that are yet to come may add up to no more than the flow makes in
-            the horizon, or in twice the time from the last window's start to the end. Those of a
-            ball add up to what gravity makes in it once. Impacts of a light limb in turn may be of
-            much larger accelerations; they end at another velocity than one impact of all.
+            the longer of two times: the horizon, and twice the time from the last window's start
+            to the end. Those of a bouncing ball add up to no more than gravity makes in that time
+            once. Impacts of a light limb in turn may be of much larger accelerations; they end at
+            another velocity than one impact of all.
     """
     steady = predict_accumulation(events)
     if steady is not None:
@@ -202,7 +204,8 @@ def predict_accumulation(events: Sequence[SequenceEvent]) -> Accumulation | None
     period that fits is taken.
 
     Args:
-        events: The last events, in order of time.
+        events: The last events, in order of time. There have to be more than three windows of them:
+            four events at least, and 16 for windows of five.
     """
     for period in range(1, _MIXED_PERIOD + 1):
         if len(events) <= 3 * period:

@@ -108,8 +108,8 @@ class PiecewiseLinearJump:
 
     A call takes O(n^2 d) time and O(d) memory for each perturbation if the resets are the identity.
     Event times that agree to rounding are a tie, and of tied guards the one that was declared first
-    fires. If the jumps commute to first order, as they do without resets, the result does not
-    depend on this; `order` does.
+    fires. If the jumps commute to first order, as they do without resets, this choice changes only
+    `order`, not the result.
 
     Args:
         guards: Names of the guards.
@@ -330,8 +330,8 @@ class PiecewiseLinearJump:
         Args:
             accuracy: Difference that counts as none, relative to the largest entry of the map.
                 Fields that are equal on both sides of an event differ by the rounding of its state,
-                which stiff contacts multiply. Their difference then has no correct digit, so its
-                entries are compared with the largest one, not with themselves.
+                which stiff contacts multiply. Small entries may then be rounding alone, so all
+                differences are compared with the largest entry, not each with its own.
         """
         pieces = self.pieces(accuracy=accuracy)
         return are_equal_maps(
@@ -456,7 +456,8 @@ class PiecewiseLinearJump:
         times, sizes = mode.time_state @ columns, np.abs(mode.time_state) @ size
         times[:, width:] += mode.time_input
         sizes[:, width:] += np.abs(mode.time_input)
-        # Rounding of the times, entry by entry: sizes are the sums of their absolute terms.
+        # `sizes` are the sums of the absolute terms of `times`, entry by entry, and `limits` is how
+        # far rounding may put `times` wrong.
         limits = accuracy * _count_roundings(len(self.guards), columns.shape[1]) * sizes
         for position, j in enumerate(mode.left):
             rivals = np.delete(mode.left, position)

@@ -19,10 +19,10 @@ G is the saltation matrix, [Salt] (2), [RS] (3.33); J is the input gain, [RS] (3
 compare both trajectories at the same time. A perturbed trajectory that has not yet met its own
 event is compared with the arc of the nominal one continued past the event.
 
-Close to grazing, where :math:`\dot g` is small, these derivatives have few correct digits. With an
-error e of the state the event time is known to :math:`\tau = |D_x g|\, e / |\dot g|`, and the guard
-rate to :math:`|\ddot g|\, \tau`. A `NearGrazingWarning` says where that is more than a thousandth
-of the guard rate.
+Close to grazing, where :math:`\dot g` is small, these derivatives have few correct digits. An error
+e of the state makes the event time wrong by up to :math:`\tau = |D_x g|\, e / |\dot g|`, and so the
+guard rate by up to :math:`|\ddot g|\, \tau`. A `NearGrazingWarning` says where the latter is more
+than a thousandth of the guard rate.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _LARGEST_GUARD_ACCELERATION = 1e4
 """Second derivative of a guard in units of the state per s^2.
 
 Guards that are not near grazing at this acceleration are not evaluated a second time: that saves
-time at nearly all events. Faster guards of so small a rate are not warned of."""
+time at nearly all events. So a guard of greater acceleration may be near grazing unwarned."""
 _LONGEST_SHIFT = 1e-6
 """Time in s over which a guard rate is evaluated to find its change. The value is a choice.
 
@@ -334,6 +334,7 @@ def linearize_guard(
             f"the event of guard {guard!r} at t = {before.time:.9g} s leads to the border of "
             f"{border.name!r} and is piecewise linear: jump_derivative serves it where it is alone"
         )
+    # Both sides of a linear border have the same derivative.
     reset = None if border is None else border.negative
     return linearize_crossing(system, guard, before, after, reset, report)
 

@@ -17,8 +17,9 @@ Case 4. Let d be the distance from the border, reached at the event's own time:
 .. math:: \delta d = D_x d\, \delta x + D_u d\, \delta u + \dot d\, \delta t .
 
 The case "positive" holds where :math:`\delta d \ge 0`. So the event is treated as two simultaneous
-guards: its own, and the border, which is crossed without any change. The border "fires" after the
-guard by :math:`\delta d` in the positive case, and before it in the negative one.
+guards: its own, and the border, which is crossed without any change. As long as neither has fired,
+the border has the time :math:`\delta t + \delta d`: it comes after the guard in the positive case,
+and before it in the negative one.
 """
 
 from __future__ import annotations
@@ -79,9 +80,9 @@ def jump_derivative(
     """Return the first-order jump of an event.
 
     The jump is called with a perturbation before the event, at equal times, and a change of the
-    input. An event without a guard, at which only the input law changes, has the identity. Guards
-    count as fired once the mode has none of them left: a foot whose corners stop sliding together
-    is done after the first corner.
+    input. An event without a guard, at which only the input law changes, has the identity. A guard
+    that the mode reached does not have counts as fired: of a foot whose corners stop sliding
+    together, all are done after the first corner.
 
     Args:
         system: The hybrid system of the run.
@@ -91,12 +92,15 @@ def jump_derivative(
         simultaneous: "in turn": guards fire one by one, however small the perturbation is. "at
             once": an impact of several contacts stays one, as in `simulate` with an `event_window`
             above the time that perturbations put between them. This jump exists also if orders of
-            the guards lead to different states.
+            the guards lead to different states. It is for two or more guards with a joint edge
+            whose reset is `ResetModel.at_once`, and not for rest or bridges: other events are
+            taken as with "in turn".
 
     Returns:
-        A linear jump for one guard, and for several that fire "at once" of which only one can be
-        the first. A piecewise linear one for other guards, or if the reset of the only guard is at
-        a border between two cases; the guards are then those of `linearize_at_border`.
+        A linear jump for at most one guard, and for several that fire "at once" if only one of them
+        can be the first. Else a piecewise linear one. That is also the jump of one guard whose
+        reset is at a border between two cases of different derivative; its guards are this guard
+        and the border, see `linearize_at_border`.
 
     Raises:
         GrazingError: A guard rate is not significant, in a phantom mode too. With "at once", this
@@ -176,8 +180,9 @@ def linearize_at_border(
 
     Returns:
         The jump of the guards (guard, border.name). The order (0, 1) is the positive case and
-        (1, 0) the negative one. The time of the border is that of the event plus the distance if
-        the border comes first, and zero if it comes last.
+        (1, 0) the negative one. The border has a time only to be compared with the guard: with
+        none fired, that of the guard plus the distance. After the guard it is crossed without any
+        change, so that its time does not matter and is zero.
     """
     positive = linearize_crossing(system, guard, before, after, border.positive)
     negative = linearize_crossing(system, guard, before, after, border.negative)

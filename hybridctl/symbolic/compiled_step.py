@@ -236,7 +236,8 @@ class CompiledMode(ModeModel, CompiledSteps):
             sound, error, states, guards, bounds = self._step((t, *scalars), x, law.value)
             inputs = law.at_nodes
         elif isinstance(law, LinearFeedback):
-            # (k, nu) and (k, nu, nx), read by CasADi as columns: (nu, k) and (nx, nu k).
+            # numpy's rows are CasADi's columns: the offsets (k, nu) are read as (nu, k), and the
+            # gains (k, nu, nx) as (nx, nu k), the k transposed gains side by side.
             offsets, gains = law.along(t + ahead.h * _LAW_FRACTIONS)
             limits = _NO_LIMITS if law.limits is None else law.limits
             columns = (
@@ -326,10 +327,20 @@ class _StepInputs(NamedTuple):
         """The length of the step, s; negative backward in time."""
         return self.scalars[1]
 
+    @property
+    def rtol(self) -> Expression:
+        """The relative tolerance."""
+        return self.scalars[2]
+
+    @property
+    def atol(self) -> Expression:
+        """The absolute tolerance, in the unit of each coordinate."""
+        return self.scalars[3]
+
     def compute_error_scale(self, x: Expression, end: Expression) -> Expression:
         """Return atol + rtol max(|x|, |end|) of each entry, for values at start and end."""
         largest: Expression = ca.fmax(ca.fabs(x), ca.fabs(end))
-        return self.scalars[3] + self.scalars[2] * largest
+        return self.atol + self.rtol * largest
 
     def build_function(
         self,
@@ -342,8 +353,8 @@ class _StepInputs(NamedTuple):
 
         Args:
             name: Name of the function.
-            motion: The function that the results call. If it is small, its calls are replaced by
-                its operations.
+            motion: The function that decides by its size. If it is small, the calls of all
+                functions are replaced by their operations.
             results: The expressions.
             further_inputs: Symbols that are arguments behind `scalars` and `x`, such as `u`. Last
                 come the parameters.
@@ -363,9 +374,10 @@ def build_step(motion: Function) -> Function:
             are not valid. Further arguments become the last ones of the step.
 
     Returns:
-        A `casadi.Function` of (t, h, rtol, atol), x and u. Its results are soundness, error in
-        units of the tolerance, states (nx, 8) at the nodes, guards (n, 8) there and their lower
-        bounds (n,). The step is sound if all evaluations on it are, see `find_least_soundness`.
+        A `casadi.Function` of (t, h, rtol, atol), with the start t and the length h of the step in
+        s, and of x (nx,) and u (nu,). Its results are soundness, error in units of the tolerance,
+        states (nx, 8) at the nodes, guards (n, 8) there and their lower bounds (n,). The step is
+        sound if all evaluations on it are, see `find_least_soundness`.
     """
     start = _StepInputs.create(motion)
     sound, error, states, _, *guards = _compute_step(motion, start, lambda i, x: start.u)
@@ -379,9 +391,10 @@ def build_feedback_step(motion: Function) -> Function:
         motion: Field and guards, see `build_step`.
 
     Returns:
-        A `casadi.Function` of (t, h, rtol, atol), x, b (nu, k), the transposed K (nx, nu k), least
-        and greatest input (nu,). b and K are at the k times of all stages, then of all nodes. Its
-        results are those of `build_step`, with the inputs (nu, 8) at the nodes after the states.
+        A `casadi.Function` of (t, h, rtol, atol) and x as in `build_step`, b (nu, k), the
+        transposed K (nx, nu k) side by side, least and greatest input (nu,). b and K are at the k
+        times of all stages, then of all nodes. Its results are those of `build_step`, with the
+        inputs (nu, 8) at the nodes after the states.
     """
     start = _StepInputs.create(motion)
     nx, nu, k = start.x.numel(), start.u.numel(), len(_LAW_FRACTIONS)
@@ -447,10 +460,10 @@ def build_differentiated_step(
             mode. None if the mode has no constraints.
 
     Returns:
-        A `casadi.Function` of (t, h, rtol, atol), x and u, and with noise of the densities
-        (ndx, ndx) of the state and (nu, nu) of the input, and the compliance. Its results are
-        soundness, error in units of the tolerance, end state (nx,) and derivative (ndx, ndx), and
-        with noise the covariance (ndx, ndx) and the lower bounds (n,) of the guards.
+        A `casadi.Function` of (t, h, rtol, atol), x and u as in `build_step`, and with noise of the
+        densities (ndx, ndx) of the state and (nu, nu) of the input, and the compliance. Its results
+        are soundness, error in units of the tolerance, end state (nx,) and derivative (ndx, ndx),
+        and with noise the covariance (ndx, ndx) and the lower bounds (n,) of the guards.
     """
     start = _StepInputs.create(motion)
     n, u = start.x.numel(), start.u
@@ -491,9 +504,10 @@ def build_differentiated_step(
     covariance = end[:, 1 + ndx :]
     # Rounding may leave a variance of zero slightly negative.
     deviations = ca.sqrt(ca.fabs(ca.diag(covariance)))
-    # Directions that constraints hold gather only rounding errors. Their standard deviations count
-    # as at least atol, or these errors would shorten the step.
-    scale = start.scalars[2] * (deviations @ deviations.T + start.scalars[3] ** 2) + _MIN_SQUARE
+    # An entry's error is relative to rtol times the product of the standard deviations of its row
+    # and column, to which atol^2 is added: directions that constraints hold gather only rounding
+    # errors, which would shorten the step otherwise.
+    scale = start.rtol * (deviations @ deviations.T + start.atol**2) + _MIN_SQUARE
     errors.append(_compute_error(start, scale, [rate[:, 1 + ndx :] for rate in rates]))
     *_, bounds = _compute_step(motion, start, lambda i, x: u)
     results += [back @ covariance @ back.T, bounds]

@@ -21,9 +21,9 @@ Certificate. Violations of the law are measured in units of the data, never of t
 large forces excuse nothing. These are the units of the dimensionless problem (`scale_problem`):
 V / d_i for velocities of contact i and (V / g) d_i for its forces. V is the size of the terms whose
 sum is b, g_i the largest diagonal entry of the block of G of contact i, g the largest of these, and
-d_i = sqrt(g / g_i) >= 1. For the contact of largest response they are V and V / g. For others they
-are smaller than V and V / g_i, so that the certificate is stricter. A solution is accepted if no
-violation exceeds `CERTIFIED`.
+d_i = sqrt(g / g_i). For the contact of largest response they are V and V / g. For others they are
+smaller than V and V / g_i, as 1 <= d_i <= g / g_i, so that the certificate is stricter than one in
+V and V / g_i. A solution is accepted if no violation exceeds `CERTIFIED`.
 """
 
 from __future__ import annotations
@@ -239,8 +239,8 @@ def scale_problem(problem: CoulombProblem) -> tuple[CoulombProblem, ProblemUnits
 
     With :math:`d_i = \sqrt{g / g_i}` and g the largest g_i, :math:`f_i = (V / g) d_i f'_i` and
     :math:`w_i = V w'_i / d_i`. The largest diagonal entry of each block of G is then 1; it is less
-    for contacts whose response is below `_MIN_RESPONSE`. As d_i >= 1, an error in f' or w' is no
-    smaller than the same error in units of V / g_i or V.
+    for contacts whose response is below `_MIN_RESPONSE`. As 1 <= d_i <= g / g_i, an error in f' is
+    no smaller than the same error in units of V / g_i, and one in w' no smaller than in units of V.
 
     Args:
         problem: Problem in any units.
@@ -278,6 +278,7 @@ def force_scales(responses: list[float]) -> tuple[list[float], float]:
         responses: Response g_i of each contact, its largest diagonal entry of G. Those below 1e-6
             of the largest count as that.
     """
+    # Where no contact responds to forces, responses give no unit of forces: any will do.
     largest = max(responses, default=0.0) or 1.0
     return [sqrt(largest / max(g, _MIN_RESPONSE * largest)) for g in responses], largest
 
