@@ -68,7 +68,7 @@ def prepared(name: str, duration: float) -> FilterLog:
     """A synthetic log of a body, and the first estimate from it."""
     chosen = [f"rate={RATE}", f"duration={duration}", f"particles={PARTICLES}"]
     source = find_model(name)
-    settings = source.configured(None, chosen)
+    settings = source.configure(None, chosen)
     model = source.make(settings)
     start, record = first_estimate(model, settings, simulate_record(model, settings)[0])
     samples = sum(len(series.times) for series in record.channels.values())

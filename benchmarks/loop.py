@@ -68,7 +68,7 @@ def filter_table(quick: bool) -> Table:
     source = find_model("door")
     length = 0.1 if quick else 0.6
     noise = ["reset_noise=0.02", "guard_noise=0.001"]
-    settings = source.configured(None, ["rate=1000.0", "begin=0.9", f"duration={length}", *noise])
+    settings = source.configure(None, ["rate=1000.0", "begin=0.9", f"duration={length}", *noise])
     model = source.make(settings)
     start, record = first_estimate(model, settings, simulate_record(model, settings)[0])
     samples, kept, rows = list(record.samples()), make_filter("salted", model, settings), []

@@ -5,7 +5,7 @@ import re
 from docutils import nodes
 
 from hybridctl import __version__
-from hybridctl.app.page.fragments import formula_html
+from hybridctl.app.page.fragments import render_formula
 
 project = "hybridctl"
 author = "The hybridctl authors"
@@ -66,7 +66,7 @@ def aliases_by_name(app, what, name, obj, options, signature, returned):
 def write_formula(translator, node):
     """A formula as a drawing, within a line or below it: the site needs no network."""
     block = isinstance(node, nodes.math_block)
-    drawn = formula_html(node.astext(), block=block)
+    drawn = render_formula(node.astext(), block=block)
     translator.body.append(f'<div style="overflow-x: auto">{drawn}</div>' if block else drawn)
     raise nodes.SkipNode
 

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 from PIL import Image
 
-from hybridctl.app import plugins
+from hybridctl.base import plugins
 
 HERE = Path(__file__).parent
 PAGE = HERE / "gallery.md"
@@ -153,7 +153,7 @@ def page() -> str:
     lines = ["| " + " | ".join(row + [""] * (COLUMNS - len(row))) + " |" for row in rows]
     parts = [HEAD, "\n".join(["| " * COLUMNS + "|", "|---" * COLUMNS + "|", *lines]) + "\n"]
     for name in FIGURES:
-        summary = plugins.load("experiments", name).SUMMARY
+        summary = plugins.load_plugin("experiments", name).SUMMARY
         picture = picture_of(name)
         image = f"\n![{name}]({picture})\n" if (HERE / picture).is_file() else ""
         note = f"\n{NOTES[name]}\n" if name in NOTES else ""

@@ -3,7 +3,7 @@
 An experiment is a module with a line `SUMMARY`, a frozen dataclass `Config`, a function
 `quick(config)` that returns a cheaper one, and `run(config, folder, console)` that returns what
 summary.json holds. Its docstring begins with the claim. It is found by its entry point, see
-`hybridctl.app.plugins`.
+`hybridctl.base.plugins`.
 
 Experiments of one kind share a runner: `contacts.closed_form` for motions that are known in closed
 form, `convergence` for errors over the size of their cause, `cube_filter.score` for filters on

@@ -13,7 +13,7 @@ from . import sensitivity as sensitivity
 from . import symbolic as symbolic
 from .app import plots as plots
 from .app.sweep import sweep as sweep
-from .app.viewer.view import view as view
+from .app.view import view as view
 from .base.spaces import VectorSpace as VectorSpace
 from .base.time_series import Series as Series
 from .control.feasibility import feasibility as feasibility

@@ -14,8 +14,9 @@ import pytest
 from rich.console import Console
 
 import hybridctl
-from hybridctl.app import cli, plugins, report
+from hybridctl.app import cli, report
 from hybridctl.app.report import progress
+from hybridctl.base import plugins
 from hybridctl.base.errors import InputError
 
 
@@ -229,6 +230,6 @@ def test_a_checkout_whose_experiments_are_not_installed_is_named(monkeypatch):
         def load(self):
             raise ModuleNotFoundError("No module named 'x'", name="hybridctl.experiments")
 
-    monkeypatch.setattr(plugins, "_announced", lambda group: {"slope": Announced()})
+    monkeypatch.setattr(plugins, "_find_entry_points", lambda group: {"slope": Announced()})
     with pytest.raises(InputError, match=r"'slope'.*checkout.*pip install -e \."):
-        plugins.load("experiments", "slope")
+        plugins.load_plugin("experiments", "slope")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import hybridctl as hc
-from hybridctl.app import plugins
+from hybridctl.base import plugins
 
 DOCS = Path(__file__).parent.parent / "docs"
 sys.path.insert(0, str(DOCS))
@@ -69,4 +69,4 @@ def test_the_gallery_has_every_experiment():
     """Its page is the one that is made of them, and all but those of recordings have figures."""
     gallery = importlib.import_module("gallery")
     assert gallery.PAGE.read_text() == gallery.page()
-    assert set(gallery.FIGURES) == set(plugins.names("experiments")) - {"cube-identify"}
+    assert set(gallery.FIGURES) == set(plugins.list_plugins("experiments")) - {"cube-identify"}

@@ -10,7 +10,7 @@ from hybridctl.experiments.contacts import slope
 
 import hybridctl as hc
 from hybridctl.app.models import find_model
-from hybridctl.app.sweep import plan, values_of
+from hybridctl.app.sweep import parse_axis, plan_units
 from hybridctl.base.checks import make_printable, quote
 from hybridctl.base.errors import FileFormatError, FileWriteError, HybridctlError, InputError
 from hybridctl.base.files import atomic
@@ -156,9 +156,9 @@ def test_a_formula_of_many_terms_is_one():
 
 def test_sweeps_are_bounded():
     with pytest.raises(InputError, match="at most 1000000 units, got 1000000000"):
-        values_of("k=0:1:1000000000")
+        parse_axis("k=0:1:1000000000")
     with pytest.raises(InputError, match="at most 1000000 units"):
-        plan("slope", slope.Config(), ["speed=0:1:2000", "slope=0.1:1:2000"], None)
+        plan_units("slope", slope.Config(), ["speed=0:1:2000", "slope=0.1:1:2000"], None)
 
 
 def test_values_are_quoted_shortly_whatever_they_are():

@@ -72,7 +72,7 @@ def folder(tmp_path, monkeypatch):
 
 def test_a_log_is_filtered_by_a_function_in_a_file(folder):
     source = find_model("bouncer.py:make")
-    system = source.make(source.configured(None, ["restitution=0.6"])).system
+    system = source.make(source.configure(None, ["restitution=0.6"])).system
     run = hc.simulate(system, "air", [1.05, 0.1], (0.0, 0.9))
     write_csv(folder / "log.csv", ["h"], run, [0])
     summary, states = filtered(folder, "bouncer.py:make", "height", "h", "--set", "restitution=0.6")

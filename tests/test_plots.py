@@ -14,10 +14,10 @@ from hybridctl.robots import ball, block, cube
 import hybridctl as hc
 from hybridctl.app import plots
 from hybridctl.app.plots.panels import Line, Panel, series
+from hybridctl.base import plugins
 from hybridctl.base.errors import FileWriteError, InputError, UnknownNameError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.measurement import coordinates
-from hybridctl.hybrid import trajectory
 
 OPEN = ("open", "open")
 
@@ -78,9 +78,9 @@ def test_packages_announce_how_to_draw_a_run(landing, monkeypatch):
     """A backend is an entry point; without any, hybridctl is not installed."""
 
     def announce(*points):
-        monkeypatch.setattr(trajectory, "entry_points", lambda *, group: points)
+        monkeypatch.setattr(plugins, "entry_points", lambda *, group: points)
 
-    announce(EntryPoint("words", "plot_words:draw", trajectory.RUN_PLOTS))
+    announce(EntryPoint("words", "plot_words:draw", "hybridctl.run_plots"))
     module = SimpleNamespace(draw=lambda run, path, *, names: (run, path, names))
     monkeypatch.setitem(sys.modules, "plot_words", module)
     assert landing.plot("a", names=["b"], backend="words") == (landing, "a", ["b"])

@@ -16,9 +16,9 @@ import pytest
 from hybridctl.experiments.linearization import validate
 from hybridctl.experiments.tuning import tune
 
-from hybridctl.app import plugins
 from hybridctl.app.models import find_model
 from hybridctl.app.report import record_table
+from hybridctl.base import plugins
 from hybridctl.base.errors import FileFormatError, FileWriteError, InputError
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.run_marker import LOCK, MARKER
@@ -116,14 +116,15 @@ def test_settings_have_the_types_of_their_fields():
 
 
 @pytest.mark.parametrize(
-    "name", [*plugins.names("experiments"), "tune", "validate", *plugins.names("models")]
+    "name",
+    [*plugins.list_plugins("experiments"), "tune", "validate", *plugins.list_plugins("models")],
 )
 def test_every_experiment_reads_its_own_settings_back(name):
     others = {"tune": tune.Config, "validate": validate.Config}
-    if name in plugins.names("models"):
+    if name in plugins.list_plugins("models"):
         kind = find_model(name).settings
     else:
-        kind = others[name] if name in others else plugins.load("experiments", name).Config
+        kind = others[name] if name in others else plugins.load_plugin("experiments", name).Config
     stored = json.loads(json.dumps(dataclasses.asdict(kind())))
     assert parse_settings(kind, stored, "settings") == kind()
 

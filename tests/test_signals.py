@@ -10,7 +10,7 @@ import time
 import pytest
 from attack.kills import processes_of
 
-from hybridctl.app.commands.signals import Stopped, resumed_in, stopped_by_signals
+from hybridctl.app.commands.signals import Stopped, advise_resuming, stop_on_signals
 from hybridctl.base.workers import Crew, WorkerProcesses, crew
 
 BUSY = """
@@ -124,7 +124,7 @@ def test_a_signal_ends_the_command_line_with_one_line(sent, tmp_path, capsys):
     signal.signal(sent, signal.SIG_DFL)  # a job in the background has it ignored, and so it stays
 
     def run():
-        with stopped_by_signals(), resumed_in(tmp_path, "runs.jsonl"):
+        with stop_on_signals(), advise_resuming(tmp_path, "runs.jsonl"):
             os.kill(os.getpid(), sent)
             time.sleep(10)
 
@@ -147,7 +147,7 @@ def test_a_signal_ends_the_command_line_with_one_line(sent, tmp_path, capsys):
 def test_a_run_that_keeps_nothing_begins_again(tmp_path):
     again = pytest.raises(Stopped, match="stopped by SIGINT; run the command again")
     for record in (None, "runs.jsonl"):
-        with again, resumed_in(tmp_path, record):
+        with again, advise_resuming(tmp_path, record):
             raise Stopped(signal.SIGINT)
 
 
@@ -155,7 +155,7 @@ def test_signals_that_are_ignored_stay_so_and_handlers_come_back():
     before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)}
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with stopped_by_signals():
+        with stop_on_signals():
             os.kill(os.getpid(), signal.SIGINT)
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         assert signal.getsignal(signal.SIGTERM) is before[signal.SIGTERM]
@@ -167,7 +167,7 @@ def test_other_threads_have_no_handlers():
     before, found = signal.getsignal(signal.SIGTERM), []
 
     def run():
-        with stopped_by_signals():
+        with stop_on_signals():
             found.append(signal.getsignal(signal.SIGTERM))
 
     thread = threading.Thread(target=run)

@@ -39,7 +39,7 @@ from hybridctl.robots.biped import AIR, BipedParameters
 from rich.console import Console
 
 from hybridctl import HybridSystem, HybridTrajectory, linearize, simulate, simulate_batch
-from hybridctl.app.experiment import Check, Findings, experiment, studied
+from hybridctl.app.experiment import Check, Findings, experiment, study_cases
 from hybridctl.app.page.motion import Mover, Scene, write_motion
 from hybridctl.app.plots import REFERENCE, TRACKING, Line, Panel, series
 from hybridctl.base.checks import Array, check_number
@@ -174,7 +174,7 @@ def run(config: Config, console: Console) -> Findings:
         "rigid": Variant(long, biped.rigid(long)),
         "rigid, short": Variant(short, biped.rigid(short)),
     }
-    results = studied(variants, partial(_study_variant, config), console)
+    results = study_cases(variants, partial(_study_variant, config), console)
     limits = _compare_stiff_ground(config)
     summary = {name: _record(config, result) for name, result in results.items()}
 

@@ -32,7 +32,7 @@ from rich.table import Table
 from hybridctl.app.experiment import Findings, experiment
 from hybridctl.app.page.motion import Mover, Scene
 from hybridctl.app.plots import BASELINE, Pose, snapshots
-from hybridctl.app.report import event_record, record_table
+from hybridctl.app.report import encode_event, record_table
 from hybridctl.base.checks import Array, check_number
 from hybridctl.base.errors import InputError
 from hybridctl.base.run_folder import RunFolder
@@ -238,7 +238,7 @@ def _find_first(run: HybridTrajectory, guard: str) -> Event:
 
 def _tabulate_events(run: HybridTrajectory) -> Table:
     """Return the table of events and impulses of a run."""
-    rows = [{**event_record(event), "modes": format_mode(event.mode_after)} for event in run.events]
+    rows = [{**encode_event(event), "modes": format_mode(event.mode_after)} for event in run.events]
     columns = {
         "event": "{guards}",
         "modes after": "{modes}",

@@ -13,7 +13,7 @@ from rich.table import Table
 from hybridctl.app.experiment import Check, Findings
 from hybridctl.app.page.motion import Scene, write_motion
 from hybridctl.app.plots import energy, forces, modes
-from hybridctl.app.report import event_record, progress
+from hybridctl.app.report import encode_event, progress
 from hybridctl.base.checks import Array
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.hybrid.laws import InputLaw
@@ -95,7 +95,7 @@ class KnownMotions:
         worst = max(abs(c.error) for group in found.values() for c in group)
         summary = {
             name: {
-                "events": [event_record(event) for event in runs[name].events],
+                "events": [encode_event(event) for event in runs[name].events],
                 "comparisons": [comparison.record() for comparison in group],
             }
             for name, group in found.items()

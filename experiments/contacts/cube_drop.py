@@ -28,7 +28,7 @@ from hybridctl.app import plots
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.page.motion import Mover, Scene, write_motion
 from hybridctl.app.plots import Line, Panel, Pose
-from hybridctl.app.report import event_record, progress, record_table
+from hybridctl.app.report import encode_event, progress, record_table
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError
 from hybridctl.base.run_folder import RunFolder
@@ -128,7 +128,7 @@ def run(config: Config, console: Console) -> Findings:
         "modes": _count_modes(events),
         "energy": compute_energy(drop.model, events),
         "contact": contact,
-        "events": [event_record(event) for event in events.events],
+        "events": [encode_event(event) for event in events.events],
     }
     slack = 1e-6 * drop.model.mass * drop.model.gravity  # a table that pulled would by the weight
     lowest, least = contact["lowest_gap_m"], contact["least_normal_force_N"]

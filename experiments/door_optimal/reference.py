@@ -20,7 +20,7 @@ from hybridctl.experiments.rrr_door.reference import CLOSED, OPEN, Design, build
 from hybridctl.experiments.rrr_door.runner import CUT, Perturbations, SpringGains
 from hybridctl.robots import rrr_door
 
-from hybridctl.app.report import event_record
+from hybridctl.app.report import encode_event
 from hybridctl.base.checks import Array, check_member
 from hybridctl.base.settings import Positive, Settings
 from hybridctl.control.reference import Reference, extend
@@ -101,7 +101,7 @@ class VariantOptimum:
             "mismatch": self.optimum.mismatch,
             "iterations": self.optimum.iterations,
             "seconds": self.optimum.seconds,
-            "events": [event_record(event) for event in self.optimum.run.events],
+            "events": [encode_event(event) for event in self.optimum.run.events],
         }
 
     def extended(self, extension: float) -> Reference:

@@ -25,7 +25,7 @@ from hybridctl.experiments.rrr_door.runner import LawSearch
 from rich.console import Console
 from rich.table import Table
 
-from hybridctl.app.experiment import Check, Findings, experiment, sources
+from hybridctl.app.experiment import Check, Findings, digest_experiment, experiment
 from hybridctl.app.report import progress, record_table, table
 from hybridctl.base.checks import Array, check_member
 from hybridctl.base.journal import Journal
@@ -174,7 +174,7 @@ def make_ensemble(
         folder = Path(config.record)
         folder.mkdir(parents=True, exist_ok=True)
         name = f"{law}-{plant.name}".replace(" ", "_").replace(",", "").replace(".", "_")
-        record = Journal(folder / f"{name}.jsonl", {"trial": trial}, sources(config, ()))
+        record = Journal(folder / f"{name}.jsonl", {"trial": trial}, digest_experiment(config, ()))
     return Ensemble(trial, members, executor, record, penalty=1.0)
 
 

@@ -25,7 +25,7 @@ from hybridctl.experiments.runners import tabulate
 from rich.console import Console
 from rich.table import Table
 
-from hybridctl.app.experiment import Check, Findings, experiment, journal_of
+from hybridctl.app.experiment import Check, Findings, experiment, open_journal
 from hybridctl.app.models import find_model
 from hybridctl.app.plots import CURVES, Line, Panel, series
 from hybridctl.app.report import progress, table
@@ -160,7 +160,7 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     Returns:
         The content of summary.json.
     """
-    record = journal_of(folder / RECORD, config)
+    record = open_journal(folder / RECORD, config)
     return experiment(partial(_study, record))(config, folder, console)
 
 
@@ -366,7 +366,7 @@ def _format_square(row: Mapping[str, Any]) -> str:
 @cache
 def _settings(model: str, scale: float) -> FilterSettings:
     """Return the settings of a model at a scale of the noise."""
-    settings: FilterSettings = find_model(model).configured(None, SETUPS[model].assignments)
+    settings: FilterSettings = find_model(model).configure(None, SETUPS[model].assignments)
     sensors = {
         k: scale * getattr(settings, k)
         for k in ("position_noise", "angle_noise")

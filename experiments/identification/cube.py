@@ -30,7 +30,7 @@ from scipy.spatial.transform import Rotation
 from scipy.stats import qmc
 
 from hybridctl import simulate
-from hybridctl.app.experiment import Check, Findings, experiment, journal_of
+from hybridctl.app.experiment import Check, Findings, experiment, open_journal
 from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, canvas, save_figure
 from hybridctl.app.report import progress
 from hybridctl.base.checks import Array, check_number
@@ -145,7 +145,7 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     """
     if config.data is None:
         raise InputError(f"cube-identify needs data=FILE, recorded tosses; they are from {ORIGIN}")
-    journal = journal_of(folder / RECORD, config)
+    journal = open_journal(folder / RECORD, config)
     return experiment(partial(_identify, journal, config.data))(config, folder, console)
 
 

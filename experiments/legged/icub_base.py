@@ -143,7 +143,8 @@ def make_checks(summary: dict[str, Any]) -> list[Check]:
         Check(f"{position} [m]", found["position_rmse"], 0.018),
         Check(f"{position} over the walk [m]", found["position_rmse_walk"], 0.025),
         Check("root mean square error of yaw [deg]", float(np.degrees(found["yaw_rmse"])), 0.35),
-        Check("mean NEES of the position, 3 expected", found["mean_nees"], 4.0, 2.0),
+        # Below half its dimension the filter would claim 1.4 times the error that it makes.
+        Check("mean NEES of the position, 3 expected", found["mean_nees"], 4.0, 1.5),
         *(Check(f"touchdowns on the {side}", count, 3, 3) for side, count in sides),
     ]
 

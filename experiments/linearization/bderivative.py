@@ -30,7 +30,7 @@ from hybridctl.experiments.runners import tabulate
 from rich.console import Console
 
 from hybridctl import BDerivative, HybridSystem, simulate_batch, symbolic
-from hybridctl.app.experiment import Check, Findings, experiment, studied
+from hybridctl.app.experiment import Check, Findings, experiment, study_cases
 from hybridctl.app.plots import REFERENCE, TRACKING, Line, Panel, plane
 from hybridctl.base.checks import Array, check_array, check_number
 from hybridctl.base.errors import InputError
@@ -167,7 +167,7 @@ def quick(config: Config) -> Config:
 @experiment
 def run(config: Config, console: Console) -> Findings:
     """Return the findings of a ball and differences in every field."""
-    results = studied(instances(config), partial(_simulate_ball, config), console)
+    results = study_cases(instances(config), partial(_simulate_ball, config), console)
     summary = {}
     for name, found in results.items():
         b = found.instance.derivative()

@@ -33,7 +33,7 @@ from hybridctl.experiments.runners import tabulate
 from rich.console import Console
 
 from hybridctl import HybridTrajectory, linearize, simulate, simulate_batch
-from hybridctl.app.experiment import Check, Findings, experiment, studied
+from hybridctl.app.experiment import Check, Findings, experiment, study_cases
 from hybridctl.app.report import Tick
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import EventLimitError, InputError
@@ -66,7 +66,7 @@ def run(config: Config, console: Console) -> Findings:
     def study(example: Example, tick: Tick) -> figures.ExampleResult:
         return _study_example(example, config, next(streams), tick)
 
-    results = studied(examples(config), study, console)
+    results = study_cases(examples(config), study, console)
     summary = {name: _record(result) for name, result in results.items()}
     checks = []
     for name, result in results.items():

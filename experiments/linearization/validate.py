@@ -38,9 +38,9 @@ from hybridctl.experiments.runners import tabulate
 from rich.console import Console
 
 from hybridctl import HybridTrajectory, simulate
-from hybridctl.app import plugins
-from hybridctl.app.experiment import Check, Findings, experiment, studied
+from hybridctl.app.experiment import Check, Findings, experiment, study_cases
 from hybridctl.app.plots import Panel, prediction
+from hybridctl.base import plugins
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError
 from hybridctl.base.run_folder import RunFolder
@@ -139,8 +139,10 @@ def run(validated: str, config: Config, folder: RunFolder, console: Console) -> 
 
     @experiment
     def validate_cases(config: Config, console: Console) -> Findings:
-        cases = plugins.load("validations", validated)(config.tolerance)
-        results = studied(cases, lambda build, tick: _study_case(config, build(), tick), console)
+        cases = plugins.load_plugin("validations", validated)(config.tolerance)
+        results = study_cases(
+            cases, lambda build, tick: _study_case(config, build(), tick), console
+        )
         summary = _summarize(config, results)
         right, wrong = summary["best_derivative_error"], summary["reset_only_error"]
         said = "relative error of the derivative with the resets' Jacobians alone / with saltation"

@@ -29,7 +29,7 @@ from numpy.polynomial.legendre import leggauss
 from rich.console import Console
 
 from hybridctl import ReferenceSpreading, extend, hybrid_lqr, linearize, simulate
-from hybridctl.app.experiment import Check, Findings, experiment, studied
+from hybridctl.app.experiment import Check, Findings, experiment, study_cases
 from hybridctl.app.plots import BASELINE, REFERENCE, canvas, save_figure
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError, SimulationError
@@ -127,7 +127,7 @@ def quick(config: Config) -> Config:
 def run(config: Config, console: Console) -> Findings:
     """Return the findings of all designs on every case."""
     cases = {name: make(config.tolerance) for name, make in CASES.items()}
-    results = studied(cases, partial(study, config), console)
+    results = study_cases(cases, partial(study, config), console)
     summary = {name: _record(config, result) for name, result in results.items()}
     checks = []
     for name, entry in summary.items():

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings, experiment
-from hybridctl.app.report import event_record, progress, table
+from hybridctl.app.report import encode_event, progress, table
 from hybridctl.base.checks import Array, check_member, check_vector
 from hybridctl.base.errors import InputError
 from hybridctl.base.settings import Positive, Settings
@@ -271,7 +271,7 @@ def measure_run(
         error: Error that the run feeds back; None for the reference, which has none.
     """
     found: dict[str, Any] = {
-        "events": [event_record(e) for e in events],
+        "events": [encode_event(e) for e in events],
         **measure_contacts(plant, run),
         "peak_input": find_peak_input(run),
         "rms_input": compute_rms_input(run),

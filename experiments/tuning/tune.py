@@ -28,7 +28,7 @@ from hybridctl.experiments.rrr_door.runner import DoorTrial, Perturbations, make
 from rich.console import Console
 from rich.table import Table
 
-from hybridctl.app.experiment import Check, Findings, experiment, journal_of
+from hybridctl.app.experiment import Check, Findings, experiment, open_journal
 from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, Line, Panel, series
 from hybridctl.app.report import progress, record_table, report_alive
 from hybridctl.base.checks import Array, check_number
@@ -174,7 +174,7 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     Raises:
         InputError: The folder belongs to a run with other settings.
     """
-    record = journal_of(folder / RECORD, config)
+    record = open_journal(folder / RECORD, config)
 
     @experiment
     def tune_with_record(config: Config, console: Console) -> Findings:

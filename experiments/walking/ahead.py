@@ -36,7 +36,7 @@ from hybridctl.experiments.walking.walk import (
 from rich.console import Console
 from rich.table import Table
 
-from hybridctl.app.experiment import journal_of
+from hybridctl.app.experiment import open_journal
 from hybridctl.app.report import table
 from hybridctl.base.journal import compute_all
 from hybridctl.base.workers import Crew, InProcessExecutor
@@ -177,7 +177,7 @@ def run_trials(folder: Path, judge: Judge, starts: int, trials: Sequence[WalkTri
     settings = {name: getattr(judge, name) for name in ("law", "steps", "seed", "compiled")}
     taken = [(number, trial) for number, trial in enumerate(trials) if judge.can_take(trial)]
     walks = [(*each, start) for start in range(starts) for each in taken]
-    journal = journal_of(folder / RECORD, judge.config, **settings)
+    journal = open_journal(folder / RECORD, judge.config, **settings)
     kept = compute_all(judge.count_steps, walks, Crew(InProcessExecutor()), None, journal)
     found: Found = {trial: [] for _, trial in taken}
     for (_, trial, _), (steps, reason) in zip(walks, kept, strict=True):

@@ -44,7 +44,7 @@ from hybridctl.experiments.walking.limits import (
 from hybridctl.experiments.walking.walk import Walk, draw_start, walk
 from rich.console import Console
 
-from hybridctl.app.experiment import Check, Findings, experiment, journal_of
+from hybridctl.app.experiment import Check, Findings, experiment, open_journal
 from hybridctl.app.report import progress, report_alive
 from hybridctl.base.function_cache import find_compiler
 from hybridctl.base.journal import compute_all, compute_trials
@@ -334,7 +334,7 @@ def compare_controllers(
         config.seed,
         _uses_compiler(config),
     )
-    record = journal_of(folder / RECORD, config)
+    record = open_journal(folder / RECORD, config)
     tuned = compute_all(contest.tune, NAMES, workers, None, record)
     chosen = [Chosen(name, number, tuple(rest)) for name, number, rest in tuned]
     slow_first = sorted(chosen, key=lambda each: each.controller != "predictive")

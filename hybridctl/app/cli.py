@@ -15,8 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hybridctl.app import plugins
-from hybridctl.app.commands.options import live_options, reference_options
+from hybridctl.app.commands.options import (
+    check_full,
+    format_settings,
+    live_options,
+    read_switches,
+    reference_options,
+)
+from hybridctl.base import plugins
 from hybridctl.base.errors import HybridctlError
 
 if TYPE_CHECKING:
@@ -82,20 +88,31 @@ def cli(log_level: str) -> None:
 @cli.command("list")
 def list_experiments() -> None:
     """List the experiments, the models for filters, and legged robots with the folder of files."""
-    experiments = plugins.names("experiments")
+    from hybridctl.app.models import list_robot_files
+
+    experiments = plugins.list_plugins("experiments")
     width = max(map(len, experiments), default=0)
     for name in experiments:
-        click.echo(f"{name:<{width}}  {plugins.load('experiments', name).SUMMARY}")
-    click.echo(f"models for filters: {', '.join(plugins.names('models'))}")
-    robots = plugins.robot_files()
+        click.echo(f"{name:<{width}}  {plugins.load_plugin('experiments', name).SUMMARY}")
+    click.echo(f"models for filters: {', '.join(plugins.list_plugins('models'))}")
+    robots = list_robot_files()
     if robots:
         click.echo(f"legged robots for filters: {', '.join(robots)}")
         click.echo(f"  (files in {next(iter(robots.values())).parent})")
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A run as asked for: where it goes, what it is set to, and what is to be shown of it."""
+class RunOptions:
+    """The options that all runs have.
+
+    Attributes:
+        out: Folder for the results; None for a new one.
+        overwrite: Whether an earlier run of the command in it is replaced.
+        config: JSON file with settings.
+        settings: Texts `key=value`, which win over the file.
+        look: Whether to show the page of the run in a browser.
+        show: Whether to print the settings and stop.
+    """
 
     out: Path | None
     overwrite: bool
@@ -104,10 +121,14 @@ class Asked:
     look: bool
     show: bool
 
-    def configured(self, module: Any, quick: bool, *more: str, full: bool = False) -> Any:
+    def configure(self, module: Any, quick: bool, *more: str, full: bool = False) -> Any:
         """Return the configuration of a module, or None where it was to be printed only.
 
-        more: `key=value`, which win over the settings.
+        Args:
+            module: Module of an experiment, with `Config`, `quick` and, for `full`, `full`.
+            quick: Whether to take its quick settings.
+            *more: Texts `key=value`, which win over the settings.
+            full: Whether to take the settings of the whole study.
         """
         from hybridctl.base.settings import load_configuration
 
@@ -121,12 +142,19 @@ class Asked:
             return None
         return found
 
-    def shows(self, model: str) -> bool:
-        """Return whether the settings of a model were to be printed only; then they are."""
+    def print_settings_if_asked(self, model: str) -> bool:
+        """Print the settings of a model if they were asked for.
+
+        Args:
+            model: Text that names the model, see `find_source`.
+
+        Returns:
+            Whether they were asked for.
+        """
         from hybridctl.app.models import find_source
 
         if self.show:
-            _echo_settings(find_source(model).configured(self.config, self.settings))
+            _echo_settings(find_source(model).configure(self.config, self.settings))
         return self.show
 
     def run(
@@ -137,13 +165,21 @@ class Asked:
         claim: str | None = None,
         resumes: str | None = None,
     ) -> None:
-        """Run `find(folder, console)` in a folder, and leave its page.
+        """Run a function in a folder, and leave its page.
 
-        Raises `ClaimError`, in the end, where what was found does not hold what is claimed.
+        Args:
+            name: Name of the run, and of its folder where none was named.
+            find: Function of the folder and the console that does the work.
+            summary: What the run shows, in a line.
+            claim: Docstring of the experiment, for the page.
+            resumes: Name of the journal from which an interrupted run goes on.
+
+        Raises:
+            ClaimError: The run has ended, and what was found contradicts a claim.
         """
-        from hybridctl.app.commands.signals import resumed_in
-        from hybridctl.app.experiment import hold_claims
-        from hybridctl.app.page.build import finish
+        from hybridctl.app.commands.signals import advise_resuming
+        from hybridctl.app.experiment import check_claims
+        from hybridctl.app.page.build import publish_page
         from hybridctl.app.page.transcript import Transcript
         from hybridctl.base.run_folder import RunFolder
 
@@ -153,19 +189,21 @@ class Asked:
         with RunFolder(name, self.out, kind=kind, **options) as folder:
             console = Transcript()
             gc.freeze()  # what imports have left would be gone through by every full collection
-            with resumed_in(folder.path, resumes):
+            with advise_resuming(folder.path, resumes):
                 find(folder, console)
-                finish(folder, console, summary, claim, look=self.look)
-        hold_claims(folder)
+                publish_page(folder, console, summary, claim, look=self.look)
+        check_claims(folder)
 
 
-def _of_runs(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command whose first argument is `Asked`, from options that all runs have."""
+def _add_run_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command whose first argument is `RunOptions`, from options that all runs have."""
 
     @wraps(command)
     def packed(**given: Any) -> None:
-        asked = Asked(**{field.name: given.pop(field.name) for field in fields(Asked)})
-        command(asked, **given)
+        run_options = RunOptions(
+            **{field.name: given.pop(field.name) for field in fields(RunOptions)}
+        )
+        command(run_options, **given)
 
     for option in (_SHOW, _OPEN, _SET, _CONFIG, _OVERWRITE, _OUT):
         packed = option(packed)
@@ -174,7 +212,7 @@ def _of_runs(command: Callable[..., None]) -> Callable[..., None]:
 
 @cli.command(context_settings=_SWITCHED)
 @click.argument("experiment", metavar="EXPERIMENT")
-@_of_runs
+@_add_run_options
 @click.option(
     "--gains", type=click.Path(), help="File of gains by `tune`, in place of those in the settings."
 )
@@ -185,7 +223,7 @@ def _of_runs(command: Callable[..., None]) -> Callable[..., None]:
 @click.pass_context
 def simulate(
     context: click.Context,
-    asked: Asked,
+    run_options: RunOptions,
     experiment: str,
     gains: str | None,
     quick: bool,
@@ -199,16 +237,16 @@ def simulate(
     and run. A setting that is true or false can be switched on by its name, as in
     `simulate rrr-door --friction --release`. Ends with exit code 1 where a claim does not hold.
     """
-    from hybridctl.app.models import experiment_module
+    from hybridctl.app.models import load_experiment
 
-    module = experiment_module("experiments", experiment)
-    if full and not hasattr(module, "full"):
-        raise click.UsageError(f"{experiment} runs in full by default, so --full does not apply")
-    own = _as_settings(module.Config, experiment, gains=gains, workers=workers, dask=dask)
-    switched = _switched(module.Config, context.args)
-    found = asked.configured(module, quick, *own, *switched, full=full)
+    module = load_experiment("experiments", experiment)
+    if full:
+        check_full(module, experiment)
+    own = format_settings(module.Config, experiment, gains=gains, workers=workers, dask=dask)
+    switched = read_switches(module.Config, context.args)
+    found = run_options.configure(module, quick, *own, *switched, full=full)
     if found is not None:
-        asked.run(
+        run_options.run(
             Path(experiment).stem,
             partial(module.run, found),
             getattr(module, "SUMMARY", ""),
@@ -218,11 +256,13 @@ def simulate(
 
 
 @cli.command()
-@click.argument("experiment", type=click.Choice(plugins.names("validations")), metavar="EXPERIMENT")
-@_of_runs
+@click.argument(
+    "experiment", type=click.Choice(plugins.list_plugins("validations")), metavar="EXPERIMENT"
+)
+@_add_run_options
 @_SEED
 @click.option("--quick", is_flag=True, help="One direction, fewer sizes, looser tolerances.")
-def validate(asked: Asked, experiment: str, seed: int | None, quick: bool) -> None:
+def validate(run_options: RunOptions, experiment: str, seed: int | None, quick: bool) -> None:
     """Compare the linearization of an experiment with simulations near its trajectory.
 
     The remainder of a linearization that is right shrinks as the square of the perturbation.
@@ -230,16 +270,18 @@ def validate(asked: Asked, experiment: str, seed: int | None, quick: bool) -> No
     """
     from hybridctl.experiments.linearization import validate as module
 
-    found = asked.configured(module, quick, *_as_settings(module.Config, experiment, seed=seed))
+    found = run_options.configure(
+        module, quick, *format_settings(module.Config, experiment, seed=seed)
+    )
     if found is not None:
         find = partial(module.run, experiment, found)
         summary = "a linearization beside simulations"
-        asked.run(f"validate-{experiment}", find, summary, module.__doc__)
+        run_options.run(f"validate-{experiment}", find, summary, module.__doc__)
 
 
 @cli.command(context_settings=_SWITCHED)
 @click.argument("experiment", metavar="EXPERIMENT")
-@_of_runs
+@_add_run_options
 @_SEED
 @_WORKERS
 @_DASK
@@ -247,7 +289,7 @@ def validate(asked: Asked, experiment: str, seed: int | None, quick: bool) -> No
 @click.pass_context
 def tune(
     context: click.Context,
-    asked: Asked,
+    run_options: RunOptions,
     experiment: str,
     seed: int | None,
     workers: int | None,
@@ -259,19 +301,19 @@ def tune(
     Leaves gains.npz for `simulate EXPERIMENT --gains FILE`. EXPERIMENT is rrr-door, whose
     variants --friction and --release choose, or a Python file with Config, quick, run and RECORD.
     """
-    from hybridctl.app.models import experiment_module
+    from hybridctl.app.models import load_experiment
 
-    module = experiment_module("tunings", experiment)
-    own = _as_settings(module.Config, experiment, seed=seed, workers=workers, dask=dask)
-    found = asked.configured(module, quick, *own, *_switched(module.Config, context.args))
+    module = load_experiment("tunings", experiment)
+    own = format_settings(module.Config, experiment, seed=seed, workers=workers, dask=dask)
+    found = run_options.configure(module, quick, *own, *read_switches(module.Config, context.args))
     if found is not None:
         name, find = f"tune-{Path(experiment).stem}", partial(module.run, found)
-        asked.run(name, find, "gains before and after tuning", module.__doc__, module.RECORD)
+        run_options.run(name, find, "gains before and after tuning", module.__doc__, module.RECORD)
 
 
 @cli.command()
 @click.argument("experiment", metavar="EXPERIMENT")
-@_of_runs
+@_add_run_options
 @click.option(
     "--vary",
     multiple=True,
@@ -283,7 +325,7 @@ def tune(
 @_DASK
 @click.option("--quick", is_flag=True, help="The quick settings of the experiment.")
 def sweep(
-    asked: Asked,
+    run_options: RunOptions,
     experiment: str,
     vary: tuple[str, ...],
     seeds: int | None,
@@ -296,26 +338,26 @@ def sweep(
     The numbers do not depend on how many workers there are. A worker that dies costs its unit
     only. Nested settings have dotted names, as in `--vary robot.hinge_damping=10:20:5`.
     """
-    from hybridctl.app.experiment import sources
-    from hybridctl.app.models import experiment_module
-    from hybridctl.app.sweep import PLAN, plan, run, write
+    from hybridctl.app.experiment import digest_experiment
+    from hybridctl.app.models import load_experiment
+    from hybridctl.app.sweep import PLAN, plan_units, run_units, write_sweep
     from hybridctl.app.sweep_result import Sweep
     from hybridctl.base.workers import crew
 
-    base = asked.configured(experiment_module("experiments", experiment), quick)
+    base = run_options.configure(load_experiment("experiments", experiment), quick)
     if base is None:
         return
-    units = plan(experiment, base, vary, seeds)
+    units = plan_units(experiment, base, vary, seeds)
 
     def find(folder: RunFolder, console: Console) -> None:
         folder.write_configuration(base, seed=None)
-        code = sources(base, [unit.settings for unit in units])
+        code = digest_experiment(base, [unit.settings for unit in units])
         with crew(1 if workers is None else workers, dask) as found:
-            rows = run(units, folder, found, click.echo, code=code)
-        write(Sweep(tuple(rows), tuple(units[0].varied)), folder, console)
+            rows = run_units(units, folder, found, click.echo, code=code)
+        write_sweep(Sweep(tuple(rows), tuple(units[0].varied)), folder, console)
 
     name = f"sweep-{Path(experiment).stem}"
-    asked.run(name, find, f"{len(units)} runs of {experiment}", None, PLAN)
+    run_options.run(name, find, f"{len(units)} runs of {experiment}", None, PLAN)
 
 
 @cli.command()
@@ -369,40 +411,40 @@ def record_log(
 
     seeds = () if seed is None else (f"seed={seed}",)
     if show:
-        _echo_settings(find_source(model).configured(config, (*settings, *seeds)))
+        _echo_settings(find_source(model).configure(config, (*settings, *seeds)))
         return
     source = find_model(model)
-    configuration = source.configured(config, (*settings, *seeds))
+    configuration = source.configure(config, (*settings, *seeds))
     console = Transcript()
     if out is None:
         with RunFolder(f"record-{source.name}", kind="record") as folder:
-            record.record(source, configuration, folder.path, console)
+            record.record_log(source, configuration, folder.path, console)
     else:
-        record.record(source, configuration, out, console, overwrite=overwrite)
+        record.record_log(source, configuration, out, console, overwrite=overwrite)
 
 
 @cli.command("filter")
 @click.argument("log", type=_PATH, required=False, metavar="[LOG]")
 @_MODEL
-@_of_runs
+@_add_run_options
 @_MAPPING
 @_SEGMENT
 @click.option("--truth", type=_PATH, help="The truth that `record` has left.")
 @click.option("--compare", is_flag=True, help="Run the other filters too, and compare them.")
 @click.option("--mcap", is_flag=True, help="Write the estimates as MCAP too.")
 @reference_options
-def filter_log(asked: Asked, log: Path | None, model: str, **options: Any) -> None:
+def filter_log(run_options: RunOptions, log: Path | None, model: str, **options: Any) -> None:
     """Run a salted Kalman filter on a log, and say whether the result can be trusted.
 
     Without LOG, a synthetic one is recorded first. For a legged base --compare runs the invariant
     filter of the literature and odometry of loaded feet beside it, and estimates.tum can be
     compared by other tools.
     """
-    from hybridctl.app.commands.filter import FilterRequest, prepared
+    from hybridctl.app.commands.filter import FilterRequest, prepare_run
 
-    if not asked.shows(model):
-        given = asked.config, asked.settings
-        asked.run(*prepared(FilterRequest(model, log, *given, **options)))
+    if not run_options.print_settings_if_asked(model):
+        given = run_options.config, run_options.settings
+        run_options.run(*prepare_run(FilterRequest(model, log, *given, **options)))
 
 
 @cli.command("live")
@@ -425,7 +467,7 @@ def live_base(
     if show:
         from hybridctl.app.models import find_source
 
-        _echo_settings(find_source(model).configured(config, settings))
+        _echo_settings(find_source(model).configure(config, settings))
         return
     answer_live(find_base_model(model, config, settings), **options)
 
@@ -433,7 +475,7 @@ def live_base(
 @cli.command("identify")
 @click.argument("logs", type=_PATH, nargs=-1, required=True, metavar="LOG [LOG...]")
 @_MODEL
-@_of_runs
+@_add_run_options
 @click.option("--parameters", required=True, help="Model settings to estimate: NAME,NAME,...")
 @click.option("--bounds", multiple=True, metavar="NAME=LOW:HIGH", help="Bounds; may be repeated.")
 @_MAPPING
@@ -454,7 +496,7 @@ def live_base(
 @_WORKERS
 @_DASK
 def identify_parameters(
-    asked: Asked,
+    run_options: RunOptions,
     logs: tuple[Path, ...],
     model: str,
     parameters: str,
@@ -467,26 +509,14 @@ def identify_parameters(
     Parameters are settings of the model (--settings shows them) and start at their values, which
     --set changes.
     """
-    from hybridctl.app.commands.identify import IdentifyRequest, prepared
+    from hybridctl.app.commands.identify import IdentifyRequest, prepare_run
 
-    if asked.shows(model):
+    if run_options.print_settings_if_asked(model):
         return
     names, shown = (tuple(filter(None, text.split(","))) for text in (parameters, profiles))
-    options |= {"config": asked.config, "assignments": asked.settings}
+    options |= {"config": run_options.config, "assignments": run_options.settings}
     options["workers"] = 1 if workers is None else workers
-    asked.run(*prepared(IdentifyRequest(logs, model, names, profiles=shown, **options)))
-
-
-def _as_settings(kind: type, experiment: str, **given: object) -> list[str]:
-    """Return the options that were given, as settings `key=value` of the configuration `kind`.
-
-    Raises `click.UsageError` for one that is no setting of it.
-    """
-    found = {name: value for name, value in given.items() if value is not None}
-    for name in found:
-        if name not in kind.__dataclass_fields__:  # type: ignore[attr-defined]
-            raise click.UsageError(f"{experiment} has no {name}, so --{name} does not apply")
-    return [f"{name}={json.dumps(value)}" for name, value in found.items()]
+    run_options.run(*prepare_run(IdentifyRequest(logs, model, names, profiles=shown, **options)))
 
 
 def _print_versions(context: click.Context) -> None:
@@ -504,29 +534,18 @@ def _echo_settings(configuration: Any) -> None:
     click.echo(json.dumps(asdict(configuration), indent=2))
 
 
-def _switched(kind: type, arguments: list[str]) -> list[str]:
-    """Boolean settings from arguments such as --friction, as `key=true`."""
-    known = [f.name for f in fields(kind) if isinstance(f.default, bool)]
-    flags = {f"--{name.replace('_', '-')}": name for name in known}
-    for argument in arguments:
-        if argument not in flags:
-            raise click.UsageError(
-                f"no such option: {argument}; this experiment also has {', '.join(flags) or 'none'}"
-            )
-    return [f"{flags[argument]}=true" for argument in arguments]
-
-
 def main() -> None:
-    """Run the command line, and end with one line and exit code 1 for an error raised on purpose.
+    """Run the command line.
 
-    Ctrl-C does, too, with exit code 130 (143 for SIGTERM). Matrices are small, so one BLAS thread
-    is fastest, unless the environment says otherwise.
+    An error that is raised on purpose becomes one line and exit code 1. Ctrl-C ends with exit code
+    130, SIGTERM with 143.
     """
-    from hybridctl.app.commands.signals import stopped_by_signals
+    from hybridctl.app.commands.signals import stop_on_signals
 
+    # Matrices are small: one BLAS thread is fastest.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
-        with stopped_by_signals():
+        with stop_on_signals():
             cli(prog_name="hybridctl")
     except HybridctlError as error:
         from hybridctl.base.checks import make_printable

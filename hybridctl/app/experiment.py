@@ -33,7 +33,14 @@ CHECKS = "checks.json"
 
 @dataclass(frozen=True)
 class Check:
-    """A claim in words, which holds where `value` lies from `least` to `most`."""
+    """A claim in words, which holds where a value lies within bounds.
+
+    Attributes:
+        claim: The claim.
+        value: What was found.
+        most: Upper bound, itself allowed.
+        least: Lower bound, itself allowed.
+    """
 
     claim: str
     value: float
@@ -55,9 +62,13 @@ class Check:
 class Findings:
     """What an experiment has found.
 
-    summary: the content of summary.json. printed: tables and lines, in their order. checks: of its
-    claims. runs: trajectories to be saved as NAME.npz. texts: other files, by name. draw: writes
-    the figures into a folder.
+    Attributes:
+        summary: Content of summary.json.
+        printed: Tables and lines, in their order.
+        checks: Checks of its claims.
+        runs: Trajectories to be saved as NAME.npz, by name.
+        texts: Other text files, by name.
+        draw: Function that writes the figures into a folder.
     """
 
     summary: Mapping[str, Any]
@@ -71,10 +82,16 @@ class Findings:
 def experiment(
     find: Callable[[C, Console], Findings],
 ) -> Callable[[C, RunFolder, Console], dict[str, Any]]:
-    """Return `run(config, folder, console)` of an experiment, made of its `find(config, console)`.
+    """Return `run(config, folder, console)` of an experiment.
 
-    `find` prints nothing but its progress. The seed of config.json is `config.seed`, if there is
-    one. Returned is the content of summary.json.
+    The seed in config.json is `config.seed`, if there is one.
+
+    Args:
+        find: Function of the configuration and the console that returns the findings. It prints
+            nothing but its progress.
+
+    Returns:
+        A function that runs the experiment in a folder, and returns the content of summary.json.
     """
 
     @wraps(find)
@@ -90,7 +107,7 @@ def experiment(
             console.print(part)
         if found.checks:
             folder.write_json(CHECKS, {"checks": [check.record() for check in found.checks]})
-            console.print(check_table(found.checks))
+            console.print(make_check_table(found.checks))
         if found.draw is not None and folder.draws:
             with report_alive(console, "drawing figures"):
                 found.draw(folder)
@@ -99,7 +116,7 @@ def experiment(
     return run
 
 
-def journal_of(path: Path, config: Any, **more: Any) -> Journal:
+def open_journal(path: Path, config: Any, **more: Any) -> Journal:
     """Return the journal in which a study keeps its runs, to go on from where it was interrupted.
 
     Args:
@@ -111,10 +128,10 @@ def journal_of(path: Path, config: Any, **more: Any) -> Journal:
         InputError: For a journal of other settings.
     """
     settings = {k: v for k, v in asdict(config).items() if k not in ("workers", "dask")}
-    return Journal(path, {"settings": settings, **more}, sources(config, settings))
+    return Journal(path, {"settings": settings, **more}, digest_experiment(config, settings))
 
 
-def sources(config: Any, settings: Any) -> dict[str, Any]:
+def digest_experiment(config: Any, settings: Any) -> dict[str, Any]:
     """Return digests of the code of an experiment, and of the files that settings name.
 
     Args:
@@ -127,16 +144,32 @@ def sources(config: Any, settings: Any) -> dict[str, Any]:
     return {"source": source, "files": dict(digest_named_files(settings))}
 
 
-def studied(
+def study_cases(
     cases: Mapping[str, Case], study: Callable[[Case, Tick], Found], console: Console
 ) -> dict[str, Found]:
-    """Return a study's result of each case, by name, and report the share that is done."""
+    """Study cases one after the other, and report the share that is done.
+
+    Args:
+        cases: Cases by name.
+        study: Function of a case, and of a function to be called with the share of it that is done.
+        console: Where progress is shown.
+
+    Returns:
+        What `study` returns of each case, by name.
+    """
     with progress(console, 0.0, 1.0) as begin:
         return {name: study(case, begin(name)) for name, case in cases.items()}
 
 
-def hold_claims(folder: RunFolder) -> None:
-    """Raise `ClaimError` for a run whose checks.json has claims that do not hold."""
+def check_claims(folder: RunFolder) -> None:
+    """Check that a run contradicts no claim of its experiment.
+
+    Args:
+        folder: Folder of the run. Without checks.json it has no claims.
+
+    Raises:
+        ClaimError: A claim does not hold.
+    """
     if not (folder / CHECKS).is_file():
         return
     found = json.loads((folder / CHECKS).read_text(encoding="utf-8"))["checks"]
@@ -145,16 +178,16 @@ def hold_claims(folder: RunFolder) -> None:
         raise ClaimError(f"{len(failed)} of {len(found)} claims do not hold: {'; '.join(failed)}")
 
 
-def check_table(checks: Sequence[Check]) -> Table:
-    """Every claim with what was found, what is expected, and whether it holds."""
+def make_check_table(checks: Sequence[Check]) -> Table:
+    """Return a table of claims: what was found, what is expected, and whether they hold."""
     rows = [
-        (check.claim, f"{check.value:.3g}", _range(check), "yes" if check.holds else "NO")
+        (check.claim, f"{check.value:.3g}", _format_range(check), "yes" if check.holds else "NO")
         for check in checks
     ]
     return table("Claims", ["claim", "found", "expected", "holds"], rows)
 
 
-def _range(check: Check) -> str:
+def _format_range(check: Check) -> str:
     if check.least == float("-inf"):
         return f"at most {check.most:.3g}"
     if check.most == float("inf"):

@@ -3,7 +3,7 @@
 As the command line takes them::
 
     ball                    what a package has announced, see `plugins`
-    go1                     a legged robot whose file comes with hybridctl, see `robot_files`
+    go1                     a legged robot whose file comes with hybridctl, see `list_robot_files`
     my_robot.py:make        a function in a file
     robot.yaml              a robot, see `robot_file`, or a legged base, see `logs.base_file`
 
@@ -29,8 +29,8 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any, Generic, TypeVar, get_type_hints
 
-from hybridctl.app import plugins
 from hybridctl.app.robot_file import RobotSettings, load_robot
+from hybridctl.base import plugins
 from hybridctl.base.checks import check_instance, check_member, quote
 from hybridctl.base.errors import FileFormatError, InputError
 from hybridctl.base.settings import load_configuration
@@ -47,7 +47,12 @@ M = TypeVar("M", FilterModel, BaseModel)
 class ModelSource(Generic[M]):
     """A model by name: the type of its settings, and the function that makes it of them.
 
-    given: settings by name that are not as the type has them.
+    Attributes:
+        name: Its name.
+        kind: `FilterModel`, or `BaseModel` for the base of a legged robot.
+        settings: Type of its settings, a dataclass with defaults.
+        function: Function of these settings, or of no argument, that returns the model.
+        given: Settings by name that differ from the defaults of the type.
     """
 
     name: str
@@ -56,21 +61,35 @@ class ModelSource(Generic[M]):
     function: Callable[..., M]
     given: Mapping[str, Any] = field(default_factory=dict)
 
-    def configured(
+    def configure(
         self,
         file: str | Path | None = None,
         assignments: Sequence[str] = (),
         given: Mapping[str, Any] = MappingProxyType({}),
     ) -> Any:
-        """Return a model's settings, from a JSON file and `key=value`, see `load_configuration`."""
+        """Return settings of the model.
+
+        Args:
+            file: JSON file with settings.
+            assignments: Texts `key=value`, which win over the file.
+            given: Settings by name, over which the file wins.
+
+        Raises:
+            InputError: A setting does not have the type or the range of the model's settings.
+            FileFormatError: The file cannot be read.
+        """
         return load_configuration(self.settings, file, assignments, {**self.given, **given})
 
     def make(self, settings: Any = None) -> M:
-        """Return the model of these settings, by default those of the source.
+        """Return the model.
 
-        Raises `InputError` where the function returns something else.
+        Args:
+            settings: Its settings; if None, those of the source.
+
+        Raises:
+            InputError: The function returns something else than a model.
         """
-        arguments = [settings or self.configured()][
+        arguments = [settings or self.configure()][
             : len(inspect.signature(self.function).parameters)
         ]
         made = check_instance(f"what {self.name!r} returns", self.function(*arguments), self.kind)
@@ -78,9 +97,15 @@ class ModelSource(Generic[M]):
 
 
 def find_model(text: str) -> ModelSource[FilterModel]:
-    """Return the source of a filter model that a text names.
+    """Return the source of a filter model.
 
-    Raises `InputError` for that of a legged base, and what `find_source` raises.
+    Args:
+        text: Text that names it, see this module.
+
+    Raises:
+        InputError: It names the base of a legged robot, or a function that makes no model.
+        UnknownNameError: There is no such model.
+        FileFormatError: A file cannot be read or run.
     """
     source = find_source(text)
     if source.kind is not FilterModel:
@@ -89,19 +114,26 @@ def find_model(text: str) -> ModelSource[FilterModel]:
 
 
 def find_source(text: str) -> ModelSource[Any]:
-    """Return the source that a text names; see this module.
+    """Return the source of a model.
 
-    Raises `UnknownNameError` for what is none, with the names that there are, `FileFormatError`
-    for a file that cannot be read or run, and `InputError` for a function of another kind.
+    Args:
+        text: Text that names it, see this module.
+
+    Raises:
+        InputError: It names a function that makes no model, or a Python file without a function.
+        UnknownNameError: There is no such model; the message lists those that there are.
+        FileFormatError: A file cannot be read or run.
     """
     path, colon, name = text.rpartition(":")
     if colon and path.endswith(".py"):
-        module = _imported(Path(path))
+        module = _import_file(Path(path))
         functions = [k for k, v in vars(module).items() if inspect.isfunction(v)]
-        return _source(name, getattr(module, check_member(f"function in {path}", name, functions)))
+        return _inspect_function(
+            name, getattr(module, check_member(f"function in {path}", name, functions))
+        )
     if text.endswith(".py"):
         raise InputError(f"model must name a function, as in {text}:NAME, got {quote(text)}")
-    robots = plugins.robot_files()
+    robots = list_robot_files()
     if text in robots or Path(text).suffix in (".yaml", ".yml"):
         text = str(robots.get(text, text))
         name, content = Path(text).stem, read_yaml(text, "model")
@@ -110,24 +142,54 @@ def find_source(text: str) -> ModelSource[Any]:
             return ModelSource(name, BaseModel, BaseSettings, base.model, asdict(base.settings))
         robot = load_robot(text, content)
         return ModelSource(name, FilterModel, RobotSettings, robot.filter_model)
-    check_member("model", text, [*plugins.names("models"), *robots])
-    return _source(text, plugins.load("models", text))
+    check_member("model", text, [*plugins.list_plugins("models"), *robots])
+    return _inspect_function(text, plugins.load_plugin("models", text))
 
 
-def from_anywhere(text: str) -> str:
-    """Return the model or experiment for processes that stand in another folder."""
+def list_robot_files() -> dict[str, Path]:
+    """Return the YAML files of legged robots that come with hybridctl, by name."""
+    # They are data in the folder `robots/legged`: nothing is imported.
+    spec = importlib.util.find_spec("hybridctl.robots")
+    if spec is None or spec.origin is None:
+        return {}  # an installation without robots
+    return {
+        path.stem: path for path in sorted((Path(spec.origin).parent / "legged").glob("*.yaml"))
+    }
+
+
+def make_absolute(text: str) -> str:
+    """Return the name of a model or experiment for processes that stand in another folder."""
     path, colon, name = text.rpartition(":")
     if colon and path.endswith(".py"):
         return f"{Path(path).absolute()}:{name}"
     return str(Path(text).absolute()) if Path(text).suffix in (".py", ".yaml", ".yml") else text
 
 
-def experiment_module(group: str, text: str) -> Any:
-    """Return the module of an entry point of a group, or a Python file with the same parts."""
-    return _imported(Path(text)) if text.endswith(".py") else plugins.load(group, text)
+def load_experiment(group: str, text: str) -> Any:
+    """Return the module of an experiment.
+
+    Args:
+        group: Group of entry points, see `base.plugins`.
+        text: Name in this group, or path of a Python file with the same parts.
+
+    Raises:
+        InputError: There is no such file, or an announced module cannot be imported.
+        UnknownNameError: No package announces the name.
+        FileFormatError: The file cannot be run.
+    """
+    return _import_file(Path(text)) if text.endswith(".py") else plugins.load_plugin(group, text)
 
 
-def _source(name: str, function: Callable[..., Any]) -> ModelSource[Any]:
+def _inspect_function(name: str, function: Callable[..., Any]) -> ModelSource[Any]:
+    """Return the source of the model that a function makes.
+
+    Args:
+        name: Name of the model.
+        function: Function of no argument, or of settings whose type its annotation says.
+
+    Raises:
+        InputError: The function has other arguments.
+    """
     parameters = list(inspect.signature(function).parameters)
     if not parameters:
         return ModelSource(name, FilterModel, FilterSettings, function)
@@ -142,8 +204,16 @@ def _source(name: str, function: Callable[..., Any]) -> ModelSource[Any]:
     )
 
 
-def _imported(path: Path) -> ModuleType:
-    """Return the module in a file, known to Python by a name of its own."""
+def _import_file(path: Path) -> ModuleType:
+    """Return the module in a file, known to Python by a name of its own.
+
+    Args:
+        path: Python file, which runs.
+
+    Raises:
+        InputError: There is no such file.
+        FileFormatError: It cannot be run.
+    """
     if not path.is_file():
         raise InputError(f"model {str(path)!r} does not exist")
     name = f"hybridctl_model_{path.stem}"

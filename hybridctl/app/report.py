@@ -20,7 +20,7 @@ from hybridctl.base.checks import make_printable
 from hybridctl.hybrid.trajectory import Event
 
 
-def event_record(event: Event) -> dict[str, Any]:
+def encode_event(event: Event) -> dict[str, Any]:
     """Return an event as it stands in summary.json."""
     return {
         "time": event.time,
@@ -35,7 +35,14 @@ def event_record(event: Event) -> dict[str, Any]:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
-    """Return a table whose first column is text and whose others are aligned to the right."""
+    """Return a table of the console.
+
+    Args:
+        title: Title, as text.
+        columns: Headers, as text.
+        rows: Cells of each row, shown as text. The first is aligned to the left, others to the
+            right.
+    """
     result = Table(title=escape(title), title_justify="left", title_style="bold")
     for i, column in enumerate(columns):
         result.add_column(escape(make_printable(column)), justify="left" if i == 0 else "right")
@@ -53,10 +60,17 @@ def record_table(
 ) -> Table:
     """Return a table with a row for each record, whose cells are formats of its entries.
 
-    columns: a format by header, such as "{mean:.2f} ± {error:.2f}". Numbers are in SI units; where
-    a header ends with [mm], [mrad], [ms], [deg] or [%] they are converted. Entries of a list or a
-    mapping stand side by side, a flag is yes or no, zero has no sign, and what is None, or missing
-    where other records have it, is a dash. Raises `KeyError` for an entry that no record has.
+    Entries of a list or a mapping stand side by side, a flag is yes or no, zero has no sign. What
+    is None, or missing where other records have it, is a dash.
+
+    Args:
+        title: Title, as text.
+        records: Records, with numbers in SI units.
+        columns: A format by header, such as "{mean:.2f} ± {error:.2f}". Where a header ends with
+            [mm], [mrad], [ms], [deg] or [%], numbers are converted to that unit.
+
+    Raises:
+        KeyError: A format names an entry that no record has.
     """
     given = list(records)
     cells = [_Cells(header, given) for header in columns]
@@ -82,7 +96,7 @@ class _Cells(Formatter):
         return None if value is _MISSING else value, name
 
     def _entry(self, name: str, record: Mapping[str, Any]) -> Any:
-        """Return an entry of a record, None where it is one of what is None."""
+        """Return an entry of a record: None if a part is None, `_MISSING` if one is missing."""
         try:
             return super().get_field(name, (), record)[0]
         except KeyError:
@@ -106,7 +120,7 @@ class _Cells(Formatter):
 
 
 def say(console: Console, line: str) -> None:
-    """Print a line as it is: no markup, and not broken where the console ends."""
+    """Print a line as text, without markup, and unbroken however narrow the console is."""
     console.print(make_printable(line), markup=False, highlight=False, soft_wrap=True)
 
 
@@ -163,7 +177,11 @@ def _can_animate(console: Console) -> bool:
 
 @contextmanager
 def _draw_bars(console: Console) -> Iterator[BeginWork]:
-    """Yield a function that begins a work with a bar, which vanishes when the block ends."""
+    """Show works as bars, which vanish when the block ends.
+
+    Yields:
+        A function that begins a work and returns its tick.
+    """
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bars:
 
@@ -176,7 +194,11 @@ def _draw_bars(console: Console) -> Iterator[BeginWork]:
 
 @contextmanager
 def _print_progress(console: Console) -> Iterator[BeginWork]:
-    """Yield a function that begins a work with lines, one at least every `HEARTBEAT`."""
+    """Show works as lines, one at least every `HEARTBEAT`.
+
+    Yields:
+        A function that begins a work and returns its tick.
+    """
     lines, done = _ProgressLines(quiet=console.quiet), threading.Event()
 
     def watch() -> None:
@@ -205,12 +227,15 @@ class _ProgressLines:
         self._begun = self._told = time.monotonic()
 
     def begin(self, title: str, start: float, end: float) -> Tick:
-        """Begin a work, and return the function that prints a line for each tenth of it.
+        """Begin a work.
 
         Args:
             title: What is done.
             start: Value at which it begins.
             end: Value at which it ends.
+
+        Returns:
+            A function of the value reached, which prints a line for each tenth of the work.
         """
         self._title, self._begun = title, time.monotonic()
         tenths = 0

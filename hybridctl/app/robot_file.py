@@ -182,7 +182,12 @@ class RobotEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class RobotSettings(FilterSettings):
-    """The friction, static too, and restitution of all contacts; None for those of the file."""
+    """Settings of a robot's filter.
+
+    Attributes:
+        friction: Friction of all contacts, static too; None for that of the file.
+        restitution: Restitution of all contacts; None for that of the file.
+    """
 
     friction: NotNegative | None = None
     restitution: NotNegative | None = None
@@ -196,7 +201,15 @@ class RobotSettings(FilterSettings):
 
 @dataclass(frozen=True)
 class RobotFile:
-    """What a file says of a robot, checked as far as it goes without the robot."""
+    """What a file says of a robot, checked as far as it goes without the robot.
+
+    Attributes:
+        path: The file.
+        robot: Its content.
+        contacts: Its contacts by name.
+        joints: Springs and dampers by joint.
+        encoders: Encoders by channel.
+    """
 
     path: Path
     robot: RobotEntry
@@ -205,42 +218,51 @@ class RobotFile:
     encoders: dict[str, EncoderEntry]
 
     def filter_model(self, settings: RobotSettings) -> FilterModel:
-        """Return the filter model of the robot, with these settings.
+        """Return the filter model of the robot.
 
-        What does not fit the robot raises an `InputError` that names the file.
+        Args:
+            settings: Settings of the filter.
+
+        Raises:
+            InputError: The file does not fit the robot; the message names the file.
         """
         try:
-            return self._filter_model(settings)
+            return self._make_filter_model(settings)
         except InputError as error:
             raise type(error)(f"{self.path}: {error}") from error
 
-    def _filter_model(self, settings: RobotSettings) -> FilterModel:
+    def _make_filter_model(self, settings: RobotSettings) -> FilterModel:
         law = settings.contact_law()
-        robot = self._robot()
-        contacts = [replace(each, **law) for name in self.contacts for each in self._made(name)]
+        robot = self._build_robot()
+        contacts = [
+            replace(each, **law) for name in self.contacts for each in self._make_contacts(name)
+        ]
         # Logs start in any state, where the modes of dry friction are not known.
         if robot.friction.any():
             _LOG.warning("%s: the dry friction of joints is left out of the filter", self.path)
         system, noise = contact_system(robot, contacts, joint_friction=False), self.robot.noise
         space, key = RobotStateSpace(robot), (OPEN,) * len(contacts)
         motors = self.robot.motors
-        kick = self._through(robot, noise.impulse, noise.angular_impulse)
-        start = self._start(space, key)
+        kick = self._make_covariance(robot, noise.impulse, noise.angular_impulse)
+        start = self._make_start(space, key)
         return FilterModel(
             system=system,
             open=key,
-            sensors=self._sensors(space),
+            sensors=self._make_sensors(space),
             process_noise=Noise(
-                self._through(robot, noise.force, noise.torque), True, "noise", settings.compliance
+                self._make_covariance(robot, noise.force, noise.torque),
+                True,
+                "noise",
+                settings.compliance,
             ),
             reset_noise=Noise(kick, True, "impulse", settings.compliance) if kick.any() else None,
             guard_noise=surface_noise(contacts, noise.surface),
             start=start,
-            scenario=None if start is None else partial(_drawn, start),
+            scenario=None if start is None else partial(_make_scenario, start),
             inputs=None if motors is None else LogChannel(motors.channel, motors.joints, unit="Nm"),
         )
 
-    def _robot(self) -> Robot:
+    def _build_robot(self) -> Robot:
         springs, motors = self.joints, self.robot.motors
         urdf, root = self.path.parent / self.robot.urdf, self.robot.root
         given = Robot.from_urdf(urdf, root=root)
@@ -255,9 +277,9 @@ class RobotFile:
             gravity=self.robot.gravity,
         )
 
-    def _made(self, name: str) -> list[Contact]:
+    def _make_contacts(self, name: str) -> list[Contact]:
         """Return the contacts of one entry, one for each of its surfaces."""
-        entry, surfaces = self.contacts[name], self._surfaces(name)
+        entry, surfaces = self.contacts[name], self._make_surfaces(name)
         names = (
             [name] if entry.planes is None else [f"{name} {k + 1}" for k in range(len(surfaces))]
         )
@@ -268,7 +290,12 @@ class RobotFile:
             for each, surface in zip(names, surfaces, strict=True)
         ]
 
-    def _surfaces(self, name: str) -> list[Surface]:
+    def _make_surfaces(self, name: str) -> list[Surface]:
+        """Return the surfaces of a contact.
+
+        Raises:
+            InputError: The contact has several kinds of surfaces.
+        """
         entry = self.contacts[name]
         given = [kind for kind in SURFACES if getattr(entry, kind) is not None]
         if len(given) > 1:
@@ -277,13 +304,18 @@ class RobotFile:
             ball = entry.sphere
             return [Sphere(np.array(ball.center), ball.radius, ball.inside)]
         if entry.terrain is not None:
-            return [_terrain(f"contacts.{name}.terrain", entry.terrain)]
+            return [_make_ground(f"contacts.{name}.terrain", entry.terrain)]
         planes = entry.planes or () if entry.plane is None else (entry.plane,)
         if planes:
             return [Plane(plane.point, plane.normal) for plane in planes]
-        return [_terrain("terrain", self.robot.terrain)]
+        return [_make_ground("terrain", self.robot.terrain)]
 
-    def _sensors(self, space: RobotStateSpace) -> tuple[Sensor, ...]:
+    def _make_sensors(self, space: RobotStateSpace) -> tuple[Sensor, ...]:
+        """Return the sensors: the pose of the base, and encoders.
+
+        Raises:
+            InputError: There are none, or the pose is that of a base that does not float.
+        """
         sensors = []
         if self.robot.pose is not None:
             if self.robot.root != "floating":
@@ -303,13 +335,28 @@ class RobotFile:
             raise InputError("encoders or pose must say what is measured, and there is neither")
         return tuple(sensors)
 
-    def _through(self, robot: Robot, linear: float, angular: float) -> Array:
-        """Covariance in the space of the input: forces along, torques about the axes of joints."""
+    def _make_covariance(self, robot: Robot, linear: float, angular: float) -> Array:
+        """Return a covariance in the space of the input, diagonal.
+
+        Args:
+            robot: The robot, whose actuation says along which joints inputs act.
+            linear: Standard deviation of inputs along axes.
+            angular: Standard deviation of inputs about axes.
+        """
         units = [label.endswith("[N m]") for label in robot.labels.forces]
         turns = np.array(units) @ robot.actuation > 0.0
         return np.diag(np.where(turns, angular, linear) ** 2)
 
-    def _start(self, space: RobotStateSpace, key: ModeKey) -> Estimate | None:
+    def _make_start(self, space: RobotStateSpace, key: ModeKey) -> Estimate | None:
+        """Return the estimate before the first row of a log; None if the file has no start.
+
+        Args:
+            space: State space of the robot.
+            key: Mode of the estimate.
+
+        Raises:
+            InputError: Configuration or velocity do not have the size of the robot's.
+        """
         start = self.robot.start
         if start is None:
             return None
@@ -326,34 +373,47 @@ class RobotFile:
 
 
 def load_robot(path: str | Path, content: Any) -> RobotFile:
-    """Return the robot that the content of a YAML file describes.
+    """Return the robot that a YAML file describes.
 
-    An error names the file, the key, its value, and what is right.
+    Args:
+        path: The file.
+        content: Its content.
+
+    Raises:
+        InputError: The content is wrong; the message names file, key, value, and what is right.
     """
     try:
         robot = parse_settings(RobotEntry, content, "robot")
         return RobotFile(
             Path(path),
             robot,
-            _entries(ContactEntry, "contacts", robot.contacts),
-            _entries(JointEntry, "joints", robot.joints),
-            _entries(EncoderEntry, "encoders", robot.encoders),
+            _parse_entries(ContactEntry, "contacts", robot.contacts),
+            _parse_entries(JointEntry, "joints", robot.joints),
+            _parse_entries(EncoderEntry, "encoders", robot.encoders),
         )
     except InputError as error:
         raise type(error)(f"{path}: {error}") from error
 
 
-def _drawn(start: Estimate) -> Scenario:
+def _make_scenario(start: Estimate) -> Scenario:
     """Return the scenario that starts at an estimate's mean, with the spread of its covariance."""
     return Scenario(start.mean, np.sqrt(np.diag(start.covariance)))
 
 
-def _entries(kind: type[T], section: str, given: dict[str, Any]) -> dict[str, T]:
+def _parse_entries(kind: type[T], section: str, given: dict[str, Any]) -> dict[str, T]:
     return {name: parse_settings(kind, value, f"{section}.{name}") for name, value in given.items()}
 
 
-def _terrain(where: str, height: Height) -> Surface:
-    """Ground of this height; a plane where it is the same everywhere."""
+def _make_ground(where: str, height: Height) -> Surface:
+    """Return ground of a height; a plane if it is the same everywhere.
+
+    Args:
+        where: Key of the height in the file, for errors.
+        height: Number, or formula of x and y, m.
+
+    Raises:
+        InputError: The formula is no smooth height.
+    """
     if isinstance(height, float):
         return Plane((0.0, 0.0, height), (0.0, 0.0, 1.0))
     found = parse_formula(where, height, ("x", "y"))

@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from hybridctl.app.models import experiment_module, from_anywhere
+from hybridctl.app.models import load_experiment, make_absolute
 from hybridctl.app.page.build import write_page
 from hybridctl.app.page.transcript import Transcript
 from hybridctl.app.report import say, table
-from hybridctl.app.sweep_result import DONE, FAILED, LOST, Row, Sweep, short
+from hybridctl.app.sweep_result import DONE, FAILED, LOST, Row, Sweep, shorten_setting
 from hybridctl.base.checks import check_callable, check_count, check_sequence, quote, suggest_names
 from hybridctl.base.errors import HybridctlError, InputError, UnknownNameError
 from hybridctl.base.files import atomic
@@ -40,8 +40,8 @@ from hybridctl.base.workers import Crew, call_numbered, crew
 
 PLAN = "sweep.jsonl"
 MOST_UNITS = 1_000_000
-_PRINTED = 200  # rows of a table that is printed
-_ENTRIES = 16  # of a list that become columns
+_PRINTED = 200  # rows: a longer table is not printed, but is in the files
+_ENTRIES = 16  # first entries of a list that become columns: a state has hardly more
 _ENTRIES_OF_ROWS = {"status", "message"}  # beside what varied and results
 _TIMES = frozenset({"simulation_seconds", "seconds_per_step"})  # how long a run took, not a result
 
@@ -50,9 +50,12 @@ Settings = dict[str, Any]
 
 @dataclass(frozen=True)
 class Unit:
-    """One run: the settings that vary, with the seed among them, and all settings.
+    """One run of a sweep. Its results depend on the experiment and the settings alone.
 
-    Its results depend on the experiment and the settings alone.
+    Attributes:
+        experiment: Name of the experiment or the function.
+        varied: Settings that vary, with the seed among them, by dotted name.
+        settings: All settings.
     """
 
     experiment: str
@@ -63,45 +66,59 @@ class Unit:
     def key(self) -> str:
         """Name of its results in a folder: it differs where a setting differs.
 
-        Raises `InputError` for a setting without a canonical form, see `fingerprint`.
+        Raises:
+            InputError: A setting has no canonical form, see `fingerprint`.
         """
         return compute_fingerprint([self.experiment, make_canonical_form("grid", self.settings)])
 
     @property
     def label(self) -> str:
         """What varies, in words."""
-        return ", ".join(f"{name}={short(value)}" for name, value in self.varied.items())
+        return ", ".join(f"{name}={shorten_setting(value)}" for name, value in self.varied.items())
 
 
-def plan(experiment: str, base: Any, vary: Sequence[str], seeds: int | None) -> tuple[Unit, ...]:
+def plan_units(
+    experiment: str, base: Any, vary: Sequence[str], seeds: int | None
+) -> tuple[Unit, ...]:
     """Return the units of a sweep around a configuration, the last of `vary` changing fastest.
 
-    vary: texts as of `values_of`. seeds: each combination runs with that many seeds, from the one
-    of `base` on.
+    Args:
+        experiment: Name of an experiment, or path of its Python file.
+        base: Configuration of the experiment.
+        vary: Texts that `parse_axis` takes.
+        seeds: Number of seeds of each combination, from that of `base` on; None for one.
 
-    Raises `InputError` for a value that the setting does not take or no setting that varies, and
-    `UnknownNameError` for one that the experiment does not have.
+    Raises:
+        InputError: A setting does not take a value, or nothing varies.
+        UnknownNameError: The experiment has no such setting.
     """
-    module, start = experiment_module("experiments", experiment), dataclasses.asdict(base)
-    axes = dict(values_of(text) for text in vary)
+    module, start = load_experiment("experiments", experiment), dataclasses.asdict(base)
+    axes = dict(parse_axis(text) for text in vary)
     if seeds is not None:
-        first = _at(start, "seed", experiment)
-        _check_number(check_count("seeds", seeds))
+        first = _find_setting(start, "seed", experiment)
+        _check_unit_count(check_count("seeds", seeds))
         axes["seed"] = [first + k for k in range(seeds)]
     if not axes:
         raise InputError("a sweep must vary a setting (KEY=a:b:n) or have seeds, got neither")
-    _check_number(math.prod(map(len, axes.values())))
+    _check_unit_count(math.prod(map(len, axes.values())))
     units = []
     for combination in product(*axes.values()):
         settings = start
         for name, value in zip(axes, combination, strict=True):
-            settings = _with(settings, name, value, experiment)
-        units.append(_unit(from_anywhere(experiment), module, settings, list(axes)))
+            settings = _replace_setting(settings, name, value, experiment)
+        units.append(_make_unit(make_absolute(experiment), module, settings, list(axes)))
     return tuple(units)
 
 
-def values_of(text: str) -> tuple[str, list[Any]]:
-    """Return the values of "KEY=a:b:n" (n evenly from a to b) or "KEY=v,w,..." (JSON or text)."""
+def parse_axis(text: str) -> tuple[str, list[Any]]:
+    """Return the name and the values of a setting that varies.
+
+    Args:
+        text: "KEY=a:b:n", n values evenly from a to b, or "KEY=v,w,...", JSON or text.
+
+    Raises:
+        InputError: The text is of neither form.
+    """
     key, equals, given = text.partition("=")
     if not equals or not key or not given:
         raise InputError(f"vary must look like KEY=a:b:n or KEY=v,w,..., got {quote(text)}")
@@ -109,31 +126,54 @@ def values_of(text: str) -> tuple[str, list[Any]]:
     if len(parts) == 1:
         return key, [parse_json_or_text(value) for value in given.split(",")]
     try:
-        low, high, steps = float(parts[0]), float(parts[1]), int(parts[2])
-        if len(parts) != 3 or steps < 1 or not np.isfinite([low, high]).all():
-            raise ValueError
-    except (ValueError, IndexError) as error:
+        start, end, number = parts
+        low, high, steps = float(start), float(end), int(number)
+        is_axis = steps >= 1 and bool(np.isfinite([low, high]).all())
+    except ValueError:  # of numbers, or of another count of parts
+        is_axis = False
+    if not is_axis:
         raise InputError(
             f"vary must have a finite start, end and number of values, KEY=a:b:n, got {quote(text)}"
-        ) from error
-    _check_number(steps)
+        )
+    _check_unit_count(steps)
     return key, np.linspace(low, high, steps).tolist()
 
 
-def _check_number(units: int) -> None:
+def _check_unit_count(units: int) -> None:
+    """Check that a sweep is not too large to be listed.
+
+    Raises:
+        InputError: There are more than `MOST_UNITS` units.
+    """
     if units > MOST_UNITS:
         raise InputError(f"a sweep must have at most {MOST_UNITS} units, got {units}")
 
 
-def _unit(experiment: str, module: ModuleType, settings: Settings, names: list[str]) -> Unit:
-    """Return a unit whose settings are those of a valid configuration."""
+def _make_unit(experiment: str, module: ModuleType, settings: Settings, names: list[str]) -> Unit:
+    """Return a unit whose settings are those of a valid configuration.
+
+    Args:
+        experiment: Name of the experiment.
+        module: Its module.
+        settings: All settings.
+        names: Dotted names of those that vary.
+    """
     checked = dataclasses.asdict(parse_settings(module.Config, settings, "settings"))
-    varied = {name: _at(checked, name, experiment) for name in names}
+    varied = {name: _find_setting(checked, name, experiment) for name in names}
     return Unit(experiment, varied, json.loads(json.dumps(checked)))
 
 
-def _at(settings: Mapping[str, Any], name: str, experiment: str) -> Any:
-    """Return a setting by its dotted name."""
+def _find_setting(settings: Mapping[str, Any], name: str, experiment: str) -> Any:
+    """Return a setting by its dotted name.
+
+    Args:
+        settings: Nested settings.
+        name: Dotted name.
+        experiment: Name of the experiment, for errors.
+
+    Raises:
+        UnknownNameError: There is no such setting.
+    """
     found: Any = settings
     for part in name.split("."):
         if not isinstance(found, Mapping) or part not in found:
@@ -146,42 +186,58 @@ def _at(settings: Mapping[str, Any], name: str, experiment: str) -> Any:
     return found
 
 
-def _with(settings: Settings, name: str, value: Any, experiment: str) -> Settings:
-    """Return the settings with another value under a dotted name; whole numbers stay whole."""
-    now = _at(settings, name, experiment)
+def _replace_setting(settings: Settings, name: str, value: Any, experiment: str) -> Settings:
+    """Return settings with another value under a dotted name; whole numbers stay whole.
+
+    Args:
+        settings: Nested settings.
+        name: Dotted name.
+        value: New value.
+        experiment: Name of the experiment, for errors.
+    """
+    now = _find_setting(settings, name, experiment)
     whole = isinstance(now, int) and not isinstance(now, bool)
     if whole and isinstance(value, float) and value.is_integer():
         value = int(value)
     head, _, rest = name.partition(".")
-    inner = _with(settings[head], rest, value, experiment) if rest else value
+    inner = _replace_setting(settings[head], rest, value, experiment) if rest else value
     return {**settings, head: inner}
 
 
-def work(unit: Unit) -> Row:
-    """Run a unit: its status and, where it is done, the numbers of its summary by dotted names.
+def run_unit(unit: Unit) -> Row:
+    """Run a unit of an experiment.
 
-    Errors that hybridctl raises on purpose are results, with the status "failed".
+    Args:
+        unit: The unit.
+
+    Returns:
+        "status", "message", and under "values" the numbers of its summary by dotted names. Errors
+        that hybridctl raises on purpose are results, with the status "failed".
     """
-    module = experiment_module("experiments", unit.experiment)
+    module = load_experiment("experiments", unit.experiment)
     config = parse_settings(module.Config, unit.settings, "settings")
     with TemporaryDirectory() as scratch:
         folder = RunFolder(unit.experiment, scratch, draws=False)
-        return _outcome_of(partial(module.run, config, folder, Console(quiet=True)))
+        return _record_outcome(partial(module.run, config, folder, Console(quiet=True)))
 
 
-def _called(function: Callable[..., Any], unit: Unit) -> Row:
-    """Return the numbers that a function returns for the settings of a unit, or why it has none."""
-    return _outcome_of(partial(function, **unit.settings))
+def _call_function(function: Callable[..., Any], unit: Unit) -> Row:
+    """Return the row of what a function returns for the settings of a unit."""
+    return _record_outcome(partial(function, **unit.settings))
 
 
-def _outcome_of(run: Callable[[], Any]) -> Row:
-    """Return status, message and numbers of a run; raises for a result that `numbers` refuses."""
+def _record_outcome(run: Callable[[], Any]) -> Row:
+    """Return status, message and numbers of a run.
+
+    Raises:
+        InputError: The result is refused by `list_numbers`, or two results have one name.
+    """
     try:
         found = run()
     except HybridctlError as error:
         return {"status": FAILED, "message": str(error), "values": {}}
     values: dict[str, Any] = {}
-    for name, value in numbers(found, "" if isinstance(found, Mapping) else "result"):
+    for name, value in list_numbers(found, "" if isinstance(found, Mapping) else "result"):
         if name in values:
             raise InputError(f"results must have different names, got {name!r} twice")
         values[name] = value
@@ -204,9 +260,9 @@ def sweep(
 
     Args:
         function: Takes the names of the grid as keywords, and returns a number, or numbers in a
-            mapping, which may be nested and get dotted names; see `numbers`. Where it raises an
-            error of hybridctl, such as a simulation that cannot go on, the run has "failed"; other
-            errors end the sweep.
+            mapping, which may be nested and get dotted names; see `list_numbers`. Where it raises
+            an error of hybridctl, such as a simulation that cannot go on, the run has "failed";
+            other errors end the sweep.
         grid: The values of each name, of which all combinations are taken, the last name changing
             fastest; or a list of the combinations. Without `out` values may be any objects.
         workers: This process (1), as many others (0 for one on each processor), or any executor of
@@ -231,8 +287,8 @@ def sweep(
             others in `out`, and for a folder with results of another grid.
     """
     check_callable("function", function)
-    points = _points(grid)
-    if isinstance(workers, int) and workers != 1 and not _importable(function):
+    points = _list_points(grid)
+    if isinstance(workers, int) and workers != 1 and not _is_importable(function):
         raise InputError(
             f"function must be in a module that other processes can import, got {function!r} of "
             f"{function.__module__!r}; with workers=1 any function will do"
@@ -247,22 +303,26 @@ def sweep(
     own = (
         nullcontext(Crew(workers, len(points))) if isinstance(workers, Executor) else crew(workers)
     )
-    job, code = partial(_called, function), {} if folder is None else {"function": function}
+    job, code = partial(_call_function, function), {} if folder is None else {"function": function}
     with folder or nullcontext(), own as found:
-        rows = run(units, folder, found, tell or (lambda line: None), job=job, code=code)
+        rows = run_units(units, folder, found, tell or (lambda line: None), job=job, code=code)
         result = Sweep(tuple(rows), tuple(units[0].varied))
         if folder is not None:
             console = Transcript(quiet=True)
-            write(result, folder, console)
+            write_sweep(result, folder, console)
             write_page(folder, console.entries, summary=repr(result), claim=function.__doc__ or "")
     return result
 
 
-def _points(grid: Any) -> list[Settings]:
-    """Return the combinations of a grid."""
+def _list_points(grid: Any) -> list[Settings]:
+    """Return the combinations of a grid.
+
+    Raises:
+        InputError: The grid has no values, or combinations of different names.
+    """
     if isinstance(grid, Mapping):
         axes = {name: list(values) for name, values in grid.items()}
-        _check_number(math.prod(map(len, axes.values())))
+        _check_unit_count(math.prod(map(len, axes.values())))
         points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
     else:
         points = check_sequence("grid", grid)
@@ -276,7 +336,7 @@ def _points(grid: Any) -> list[Settings]:
     return points
 
 
-def _importable(function: Any) -> bool:
+def _is_importable(function: Any) -> bool:
     """Return whether another process finds the function by its name."""
     while isinstance(function, partial):
         function = function.func
@@ -284,13 +344,13 @@ def _importable(function: Any) -> bool:
     return getattr(module, name, None) is function and hasattr(module, "__file__")
 
 
-def run(
+def run_units(
     units: Sequence[Unit],
     folder: RunFolder | None,
     workers: Crew,
     tell: Callable[[str], None],
     *,
-    job: Callable[[Unit], Row] = work,
+    job: Callable[[Unit], Row] = run_unit,
     code: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[Row]:
     """Run the units that have no result in the folder yet.
@@ -317,7 +377,7 @@ def run(
         raise InputError(f"grid must not have the name {name!r}, which every row has of its own")
     found, record, keys = dict[int, Row](), None, list[str]()
     if folder is not None:
-        keys = list(_different(unit.key for unit in units))
+        keys = list(_number_equal_keys(unit.key for unit in units))
         shown = [{name: _as_label(value) for name, value in unit.varied.items()} for unit in units]
         known = {"experiment": units[0].experiment, "units": keys, "varied": shown}
         record = Journal(folder / PLAN, known, code)
@@ -329,15 +389,15 @@ def run(
         tell(f"{len(found)} of {len(units)} runs have results already")
     left = [(k, unit) for k, unit in enumerate(units) if k not in found]
     for (k, unit), future in workers.finished(partial(call_numbered, job), left):
-        row = found[k] = _outcome(future)
+        row = found[k] = _await_row(future)
         if record is not None and row["status"] != LOST:
             record.put(keys[k], (row,))
         note = f": {row['message']}" if row["message"] else ""
         tell(f"[{len(found)}/{len(units)}] {unit.label}: {row['status']}{note}")
-    return _rows(units, [found[k] for k in range(len(units))])
+    return _make_rows(units, [found[k] for k in range(len(units))])
 
 
-def _different(keys: Iterable[str]) -> Iterator[str]:
+def _number_equal_keys(keys: Iterable[str]) -> Iterator[str]:
     """Yield the keys, those that came before with a number."""
     seen = Counter[str]()
     for key in keys:
@@ -350,7 +410,7 @@ def _as_label(value: Any) -> Any:
     return value.item() if isinstance(value, np.bool_ | np.number) else value
 
 
-def numbers(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
+def list_numbers(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
     """Yield the numbers in nested results with their dotted names.
 
     Truth values are numbers, and nan and infinities are kept. A complex number has two, its `real`
@@ -374,7 +434,7 @@ def numbers(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
     if isinstance(value, Mapping):
         children = [(str(key), child) for key, child in value.items() if key not in _TIMES]
     elif isinstance(value, list | tuple):
-        children = [(_name_of(child, k), child) for k, child in enumerate(value[:_ENTRIES])]
+        children = [(_name_entry(child, k), child) for k, child in enumerate(value[:_ENTRIES])]
     elif isinstance(value, int | float):
         yield name, value
         return
@@ -389,15 +449,23 @@ def numbers(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
             f"{quote(value)}"
         )
     for key, child in children:
-        yield from numbers(child, f"{name}.{key}" if name else key)
+        yield from list_numbers(child, f"{name}.{key}" if name else key)
 
 
-def _name_of(entry: Any, place: int) -> str:
+def _name_entry(entry: Any, place: int) -> str:
     return str(entry.get("quantity", place)) if isinstance(entry, Mapping) else str(place)
 
 
 def write_table(folder: RunFolder, rows: Sequence[Row]) -> list[Path]:
-    """Write table.csv and, where pyarrow is installed, table.parquet; returns their paths."""
+    """Write table.csv and, if pyarrow is installed, table.parquet.
+
+    Args:
+        folder: Folder of the run.
+        rows: Rows of the table, by the names of columns.
+
+    Returns:
+        Paths of the tables.
+    """
     columns = list(dict.fromkeys(name for row in rows for name in row))
     with atomic(folder / "table.csv") as temporary, open(temporary, "w", newline="") as file:
         writer = csv.DictWriter(file, columns, restval="")
@@ -421,8 +489,14 @@ def write_table(folder: RunFolder, rows: Sequence[Row]) -> list[Path]:
     return [folder / "table.csv", folder / "table.parquet"]
 
 
-def write(found: Sweep, folder: RunFolder, console: Console) -> None:
-    """Print how the units ended and what they found, and leave tables and a figure of it."""
+def write_sweep(found: Sweep, folder: RunFolder, console: Console) -> None:
+    """Print how the units ended and what they found, and write tables and a figure.
+
+    Args:
+        found: The sweep.
+        folder: Folder of the run.
+        console: Where tables are printed.
+    """
     ended = Counter(row["status"] for row in found.rows)
     console.print(table("How the runs ended", ["status", "runs"], sorted(ended.items())))
     if len(found.rows) <= _PRINTED:
@@ -433,8 +507,12 @@ def write(found: Sweep, folder: RunFolder, console: Console) -> None:
         found.plot(folder / "figures/sweep.png")
 
 
-def _outcome(future: Future[Row]) -> Row:
-    """Return the result of a unit, or that its worker was lost; errors of the code are raised."""
+def _await_row(future: Future[Row]) -> Row:
+    """Return the row of a unit when it has ended, with the status "lost" if its worker died.
+
+    Raises:
+        Exception: The job has raised it.
+    """
     try:
         return future.result()
     except Exception as error:
@@ -443,7 +521,7 @@ def _outcome(future: Future[Row]) -> Row:
         return {"status": LOST, "message": f"its worker died: {error}", "values": {}}
 
 
-def _rows(units: Sequence[Unit], results: Sequence[Mapping[str, Any]]) -> list[Row]:
+def _make_rows(units: Sequence[Unit], results: Sequence[Mapping[str, Any]]) -> list[Row]:
     """Return what varied, status, message and results of each unit.
 
     A result with the name of a setting is that setting if it has its value in all rows; otherwise

@@ -35,8 +35,10 @@ Row = dict[str, Any]
 class Sweep:
     """The runs of a sweep.
 
-    rows: of each run what varied, its "status" ("done", "failed" or, where its worker died,
-    "lost"), a "message" that says why, and its results by name. varied: the names of what varied.
+    Attributes:
+        rows: Of each run what varied, its "status" ("done", "failed" or, if its worker died,
+            "lost"), a "message" that says why, and its results by name.
+        varied: Names of what varied.
     """
 
     rows: tuple[Row, ...]
@@ -48,7 +50,9 @@ class Sweep:
         return f"Sweep({len(self.rows)} runs over {', '.join(self.varied)}: {how})"
 
     def _repr_html_(self) -> str:
-        return render_html_table(self._columns(self._first(None, _TOLD)), self._cells(None))
+        return render_html_table(
+            self._list_columns(self._choose_results(None, _TOLD)), self._format_rows(None)
+        )
 
     @property
     def results(self) -> tuple[str, ...]:
@@ -72,9 +76,14 @@ class Sweep:
         return tuple(found)
 
     def values(self, name: str) -> Array:
-        """Return a result, or what varied, of all runs (n,); NaN where a run has none.
+        """Return a result, or what varied, of all runs (n,); NaN for a run that has none.
 
-        Raises `UnknownNameError` for a name that is none, `InputError` for what is no number.
+        Args:
+            name: Name of the result or setting.
+
+        Raises:
+            UnknownNameError: There is no such name.
+            InputError: It is no number.
         """
         check_member("name", name, (*self.varied, *self.results))
         try:
@@ -92,45 +101,59 @@ class Sweep:
 
     def table(self, names: Sequence[str] | None = None) -> Table:
         """Return a console table of the rows with some results, by default the first that vary."""
-        shown = self._first(names, _TOLD)
-        heads = [_wrapped(name) for name in self._columns(shown)]
-        return table("Runs", heads, list(self._cells(names)))
+        shown = self._choose_results(names, _TOLD)
+        heads = [_wrap_name(name) for name in self._list_columns(shown)]
+        return table("Runs", heads, list(self._format_rows(names)))
 
     def plot(
         self, path: str | os.PathLike[str] | None = None, names: Sequence[str] | None = None
     ) -> Figure:
-        """Results over what varies most, a line for each combination of the rest.
+        """Draw results over what varies most, a line for each combination of the rest.
 
-        Of runs that differ in the seed alone it shows every one and their mean. names: of the
-        results, by default the first that vary. Returns a matplotlib figure, which `path` saves.
+        Of runs that differ in the seed alone every one is shown, and their mean.
 
-        Raises `InputError` where nothing that varies is a number, or no result does.
+        Args:
+            path: File to save the figure in; None to save none.
+            names: Results to draw; None for the first that vary.
+
+        Returns:
+            The figure.
+
+        Raises:
+            InputError: Nothing that varies is a number, or no result varies.
         """
         from hybridctl.app import plots
 
-        shown = self._first(names, _DRAWN)
+        shown = self._choose_results(names, _DRAWN)
         if not self.axes:
             raise InputError("a sweep must vary a number to be drawn over it")
         axis = self.axes[0]
         if not shown:
             raise InputError("names must be given: no result of the sweep varies")
-        groups = list(self._groups(axis))
-        panels = [plots.Panel(_wrapped(n), list(self._lines(axis, n, groups))) for n in shown]
+        groups = list(self._group_rows(axis))
+        panels = [
+            plots.Panel(_wrap_name(n), list(self._make_lines(axis, n, groups))) for n in shown
+        ]
         title = f"{len(self.rows)} runs over {', '.join(self.varied)}"
         if len(groups) > _LINES:
             title += f"; the first {_LINES} of {len(groups)} combinations"
         return plots.series(path, plots.grid(panels), title=title, xlabel=axis)
 
-    def _first(self, names: Sequence[str] | None, most: int) -> tuple[str, ...]:
+    def _choose_results(self, names: Sequence[str] | None, most: int) -> tuple[str, ...]:
         return self.varying[:most] if names is None else tuple(names)
 
-    def _columns(self, shown: Sequence[str]) -> tuple[str, ...]:
+    def _list_columns(self, shown: Sequence[str]) -> tuple[str, ...]:
         return (*self.varied, "status", *shown)
 
-    def _cells(self, names: Sequence[str] | None) -> Iterator[list[str]]:
+    def _format_rows(self, names: Sequence[str] | None) -> Iterator[list[str]]:
+        """Format the rows of the table.
+
+        Yields:
+            Cells of a row.
+        """
         for row in self.rows:
-            columns = self._columns(self._first(names, _TOLD))
-            yield [_cell(row.get(name, "")) for name in columns]
+            columns = self._list_columns(self._choose_results(names, _TOLD))
+            yield [_format_cell(row.get(name, "")) for name in columns]
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -142,18 +165,35 @@ class Sweep:
                 sizes[name] = len(set(values)) if name != _SEED else 0
         return tuple(sorted(sizes, key=lambda name: -sizes[name]))
 
-    def _groups(self, axis: str) -> Iterator[tuple[str, list[Row]]]:
-        """Runs that differ along the axis and by seed alone, and what they have in common."""
+    def _group_rows(self, axis: str) -> Iterator[tuple[str, list[Row]]]:
+        """Group runs that differ along an axis and by seed alone.
+
+        Args:
+            axis: Name of what varies along the axis.
+
+        Yields:
+            What the runs of a group have in common, in words, and their rows.
+        """
         others = [name for name in self.varied if name not in (axis, _SEED)]
         groups: dict[tuple[Any, ...], list[Row]] = {}
         for row in self.rows:
             # By what the values are: their labels are rounded or cut short.
-            key = tuple(_identity(row[name]) for name in others)
+            key = tuple(_identify_value(row[name]) for name in others)
             groups.setdefault(key, []).append(row)
         for rows in groups.values():
-            yield ", ".join(f"{name}={_cell(rows[0][name])}" for name in others), rows
+            yield ", ".join(f"{name}={_format_cell(rows[0][name])}" for name in others), rows
 
-    def _lines(self, axis: str, name: str, groups: Sequence[tuple[str, list[Row]]]) -> Any:
+    def _make_lines(self, axis: str, name: str, groups: Sequence[tuple[str, list[Row]]]) -> Any:
+        """Make the lines of one result.
+
+        Args:
+            axis: Name of the abscissa.
+            name: Name of the result.
+            groups: Groups of rows, of which each becomes a line.
+
+        Yields:
+            Points of all seeds, if there are several, and the line of their means.
+        """
         from hybridctl.app.plots import CURVES, Line
 
         for k, (label, rows) in enumerate(groups[:_LINES]):
@@ -161,23 +201,23 @@ class Sweep:
             x = np.array([row[axis] for row in rows], dtype=np.float64)
             y = np.array([row.get(name, np.nan) for row in rows], dtype=np.float64)
             at = np.unique(x)
-            means = np.array([_mean(y[x == value]) for value in at])
+            means = np.array([_compute_mean(y[x == value]) for value in at])
             if len(at) < len(x):
                 yield Line(x, y, None, color, ".", 1.0)
             yield Line(at, means, label or None, color, style)
 
 
-def _mean(values: Array) -> float:
+def _compute_mean(values: Array) -> float:
     known = values[np.isfinite(values)]
     return float(known.mean()) if len(known) else np.nan
 
 
-def _identity(value: Any) -> Any:
+def _identify_value(value: Any) -> Any:
     """Return what tells values apart: of numbers and text the exact value, else the object."""
     return repr(value) if isinstance(value, int | float | str | None) else id(value)
 
 
-def short(value: Any) -> str:
+def shorten_setting(value: Any) -> str:
     """Return a setting in a few words, for labels and cells of a table.
 
     Args:
@@ -192,11 +232,11 @@ def short(value: Any) -> str:
     return text if len(text) <= _LONGEST_SETTING else f"{text[:_LONGEST_SETTING]}..."
 
 
-def _cell(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else short(value)
+def _format_cell(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else shorten_setting(value)
 
 
-def _wrapped(name: str) -> str:
+def _wrap_name(name: str) -> str:
     """Return a dotted name on as many lines as it needs."""
     lines = [""]
     for part in name.split("."):

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from importlib.metadata import entry_points
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from hybridctl.base.checks import Array, check_member, check_number, check_vector, format_count
 from hybridctl.base.errors import InputError
+from hybridctl.base.plugins import load_plugin
 from hybridctl.base.tables import render_html_table
 from hybridctl.hybrid.arc import Arc, Side, compute_outputs
 from hybridctl.hybrid.event import Event as Event
@@ -22,7 +22,6 @@ from hybridctl.hybrid.run_file import read_run, write_run
 from hybridctl.hybrid.run_table import make_run_table
 from hybridctl.hybrid.system import HybridSystem
 
-RUN_PLOTS = "hybridctl.run_plots"
 """Group of entry points under which packages announce functions that draw a run."""
 
 
@@ -260,13 +259,7 @@ class HybridTrajectory:
             InputError: If none announces any, as where hybridctl itself is not installed, or as the
                 backend raises it.
         """
-        announced = {point.name: point for point in entry_points(group=RUN_PLOTS)}
-        if not announced:
-            raise InputError(
-                f"backend {backend!r} cannot be found: no installed package has entry points of "
-                f"the group {RUN_PLOTS!r}; install hybridctl itself, a checkout by `pip install -e`"
-            )
-        draw = announced[check_member("backend", backend, sorted(announced))].load()
+        draw = load_plugin("run_plots", backend, argument="backend")
         return draw(self, path, names=names)
 
     def sampled(self, period: float) -> Iterator[tuple[Arc, Array]]:

@@ -189,7 +189,7 @@ EXPERIMENT = '''
 """Writes some files."""
 import time
 from dataclasses import dataclass
-from hybridctl.app.experiment import journal_of
+from hybridctl.app.experiment import open_journal
 SUMMARY, RECORD = "files", "runs.jsonl"
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ def quick(config):
     return config
 
 def run(config, folder, console):
-    record = journal_of(folder / RECORD, config)
+    record = open_journal(folder / RECORD, config)
     folder.write_configuration(config, seed=None)
     for k in range(5):
         time.sleep(0.003)

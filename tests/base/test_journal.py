@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from control.pushed_ball import Trial
 
-from hybridctl.app.experiment import journal_of
+from hybridctl.app.experiment import open_journal
 from hybridctl.base import journal as journals
 from hybridctl.base.errors import FileFormatError, InputError
 from hybridctl.base.journal import Journal, compute_all
@@ -28,8 +28,8 @@ class Config:
 
 def test_settings_that_differ_are_named_with_both_values(tmp_path):
     path = tmp_path / "runs.jsonl"
-    journal_of(path, Config())
-    journal_of(path, Config(workers=4))
+    open_journal(path, Config())
+    open_journal(path, Config(workers=4))
     for other, said in (
         (Config(rate=2.0), r"settings\.rate \(before 1\.0, now 2\.0\)"),
         (
@@ -38,7 +38,7 @@ def test_settings_that_differ_are_named_with_both_values(tmp_path):
         ),
     ):
         with pytest.raises(InputError, match=said):
-            journal_of(path, other)
+            open_journal(path, other)
     with pytest.raises(InputError, match="other settings"):
         Journal(path, {"rate": 1})
     (tmp_path / "list").write_text("[1, 2]\n")
@@ -73,10 +73,10 @@ def test_a_file_that_settings_name_counts_with_what_it_holds(tmp_path):
     data, path = tmp_path / "data.csv", tmp_path / "runs.jsonl"
     data.write_text("1")
     config = Config(data=str(data))
-    journal_of(path, config).put("x", (1,))
-    assert journal_of(path, config).get("x") == (1,)
+    open_journal(path, config).put("x", (1,))
+    assert open_journal(path, config).get("x") == (1,)
     data.write_text("2")
-    assert journal_of(path, config).get("x") is None
+    assert open_journal(path, config).get("x") is None
 
 
 def test_the_text_of_an_experiment_counts(tmp_path):
@@ -89,7 +89,7 @@ def test_the_text_of_an_experiment_counts(tmp_path):
         module.__file__ = str(path)
         sys.modules["own_experiment"] = module
         exec(compile(text, path, "exec"), vars(module))
-        record = journal_of(tmp_path / "runs.jsonl", module.Config())
+        record = open_journal(tmp_path / "runs.jsonl", module.Config())
         found.append(record.get("x"))
         record.put("x", (more,))
     del sys.modules["own_experiment"]

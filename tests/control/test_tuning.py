@@ -9,12 +9,17 @@ from control.pushed_ball import P0, Trial, scene
 from scipy.optimize import minimize
 
 import hybridctl as hc
-from hybridctl.base.errors import FileFormatError, InputError
+from hybridctl.base.errors import (
+    ConstraintViolatedError,
+    FileFormatError,
+    GuardViolatedError,
+    InputError,
+)
 from hybridctl.base.journal import Journal, compute_all, compute_trials
 from hybridctl.base.workers import Crew, InProcessExecutor, crew
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.spreading import ReferenceSpreading
-from hybridctl.control.tuning.ensemble import Ensemble, compute_digest, outcome
+from hybridctl.control.tuning.ensemble import Ensemble, Outcome, compute_digest, outcome
 from hybridctl.control.tuning.prediction import PredictedCost, Prediction
 from hybridctl.control.tuning.search import Validation, minimize_prediction, tune
 from hybridctl.control.tuning.structure import EntryGains
@@ -148,6 +153,17 @@ def test_failures_are_counted_and_cost_the_penalty():
     np.testing.assert_array_equal(statistics.errors[[1, 3]], 7.0)
     assert np.isfinite(statistics.peak_input)
     assert Ensemble(Trial(failing=(0,)), range(1))(gains).peak_input == np.inf
+
+
+@pytest.mark.parametrize("error", [GuardViolatedError, ConstraintViolatedError])
+def test_a_motion_that_drifts_off_its_mode_is_a_failure_of_its_member(error):
+    def trial(controller, gains, member):
+        if member == 1:
+            raise error("off its mode")
+        return Outcome(1.0, 2.0)
+
+    gains = STRUCTURE.schedule(START)
+    assert Ensemble(trial, range(3))(gains).failures == {error.__name__: 1}
 
 
 def test_a_record_keeps_failures_and_refuses_other_settings(tmp_path):

@@ -32,7 +32,7 @@ START = np.array([0.0, 0.3, 0.02, 0.3, 0.0, 0.0])  # m, m, rad and their rates: 
 @pytest.mark.parametrize("kind", [SaltedKalmanFilter, UnscentedFilter])
 def test_value_by_value_it_is_the_run_to_the_last_bit(kind):
     source = find_model("block")
-    chosen = source.configured(None, ["duration=0.35", "rate=50", "hypotheses=3"])
+    chosen = source.configure(None, ["duration=0.35", "rate=50", "hypotheses=3"])
     model = source.make(chosen)
     record, _ = simulate_record(model, chosen)
     start, rest = first_estimate(model, chosen, record)
@@ -85,7 +85,7 @@ def test_an_impact_that_the_prediction_has_not_reached_is_recognised_at_once(see
 def test_kicks_and_noise_of_sensors_are_drawn_apart():
     """Other sensors see the same motion; other kicks are seen with the same noise."""
     source = find_model("ball")
-    chosen = source.configured(None, ["duration=0.3", "rate=50", "force_noise=0.01"])
+    chosen = source.configure(None, ["duration=0.3", "rate=50", "force_noise=0.01"])
     model = source.make(chosen)
 
     def drawn(**changes):

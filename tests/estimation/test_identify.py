@@ -34,7 +34,7 @@ class At:
 
 
 def model_at(name, names, *assignments):
-    return At(name, find_model(name).configured(None, assignments), names)
+    return At(name, find_model(name).configure(None, assignments), names)
 
 
 def records(at, seeds) -> tuple[Record, ...]:

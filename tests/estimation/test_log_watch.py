@@ -41,7 +41,7 @@ def hopper(tmp_path_factory):
     (folder / "hop.urdf").write_text(HOPPER)
     (folder / "hop.yaml").write_text(MODEL)
     source = find_source(str(folder / "hop.yaml"))
-    settings = source.configured()
+    settings = source.configure()
     robot = Robot.from_urdf(HOPPER, root="sagittal", stiffness={"leg": 2e3}, damping={"leg": 10.0})
     toe = Contact("toe", "foot", Plane((0, 0, 0), (0, 0, 1)), friction=0.7)
     start = np.zeros(8)

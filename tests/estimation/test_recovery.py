@@ -132,7 +132,7 @@ def test_to_filter_and_smoother_an_inflation_is_process_noise_at_that_time(kind)
 
 def prepared(name, *assignments):
     source = find_model(name)
-    chosen = source.configured(None, assignments)
+    chosen = source.configure(None, assignments)
     return source.make(chosen), chosen
 
 
@@ -336,8 +336,8 @@ def test_settings_are_checked():
             options=FilterOptions(beginning=Beginning("air", np.eye(3))),
         )
     with pytest.raises(InputError, match="patience"):
-        find_model("ball").configured(None, ["patience=0"])
-    assert find_model("ball").configured(None, ["patience=null"]).patience is None
+        find_model("ball").configure(None, ["patience=0"])
+    assert find_model("ball").configure(None, ["patience=null"]).patience is None
 
 
 @pytest.mark.parametrize("width", [1e-2, 1e2])

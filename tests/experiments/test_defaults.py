@@ -5,8 +5,8 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from hybridctl.app import plugins
 from hybridctl.app.cli import cli
+from hybridctl.base import plugins
 from hybridctl.base.errors import ClaimError, InputError
 
 RECORDED = {"cube-identify", "icub-base"}  # on recordings that are elsewhere
@@ -45,7 +45,8 @@ def mark_experiment(name):
 
 
 @pytest.mark.parametrize(
-    "name", [mark_experiment(n) for n in sorted(set(plugins.names("experiments")) - RECORDED)]
+    "name",
+    [mark_experiment(n) for n in sorted(set(plugins.list_plugins("experiments")) - RECORDED)],
 )
 def test_an_experiment_holds_what_it_claims_at_its_defaults(name, tmp_path):
     done = CliRunner().invoke(

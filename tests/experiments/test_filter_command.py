@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from hybridctl.app.cli import cli
-from hybridctl.app.commands.filter import ranking
+from hybridctl.app.commands.filter import rank_filters
 from hybridctl.app.models import find_model
 from hybridctl.base.errors import HybridctlError, SimulationError
 from hybridctl.estimation.synthetic import simulate_record
@@ -142,9 +142,9 @@ def test_how_probable_each_mode_is_stands_beside_the_estimates(undrawn, tmp_path
 
 def test_filters_that_a_log_does_not_tell_apart_are_named():
     """Odds of twenty to one, a log-likelihood of 3, decide."""
-    text = ranking({"salted": 10.0, "no_jump": 7.5, "particle": 6.9})
+    text = rank_filters({"salted": 10.0, "no_jump": 7.5, "particle": 6.9})
     assert text.startswith("this log cannot tell salted, no_jump apart")
-    assert ranking({"salted": 10.0, "no_jump": 6.0}).startswith("salted explains the log best")
+    assert rank_filters({"salted": 10.0, "no_jump": 6.0}).startswith("salted explains the log best")
 
 
 def test_a_baseline_that_fails_does_not_take_the_others_along(undrawn, tmp_path, monkeypatch):
@@ -203,10 +203,10 @@ def test_the_foot_force_tells_the_mode(undrawn, tmp_path):
 
 def test_the_same_seed_gives_the_same_log_and_others_do_not():
     source = find_model("ball")
-    model = source.make(source.configured(None, QUICK["ball"]))
+    model = source.make(source.configure(None, QUICK["ball"]))
     logs = []
     for seed in (1, 1, 2):
-        given = source.configured(None, [*QUICK["ball"], f"seed={seed}"])
+        given = source.configure(None, [*QUICK["ball"], f"seed={seed}"])
         logs.append(simulate_record(model, given)[0].channels["position"].values)
     np.testing.assert_array_equal(logs[0], logs[1])
     assert not np.allclose(logs[0], logs[2])

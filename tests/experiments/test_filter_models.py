@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hybridctl.robots import ball
 
-from hybridctl.app import plugins
 from hybridctl.app.models import find_model
+from hybridctl.base import plugins
 from hybridctl.base.errors import InputError
 from hybridctl.base.time_series import Series
 from hybridctl.estimation.consistency import band, nees
@@ -25,7 +25,7 @@ FREE = ["duration=0.2", "rate=50", "spread=0"]  # no impact yet, and always the 
 
 def made(model, *assignments):
     source = find_model(model)
-    settings = source.configured(None, assignments)
+    settings = source.configure(None, assignments)
     return source.make(settings), settings
 
 
@@ -186,12 +186,12 @@ def test_units_and_broken_values_are_caught():
     assert "no unit quaternion" in record.notes[0]
 
 
-@pytest.mark.parametrize("kind", plugins.names("models"))
+@pytest.mark.parametrize("kind", plugins.list_plugins("models"))
 def test_every_setting_is_checked(kind):
     for name, value in (("rate", "x"), ("duration", 1e9), ("seed", -1), ("gate", 0), ("noise", -1)):
         with pytest.raises(InputError, match=name):
-            find_model(kind).configured(None, [f"{name}={value}"])
-    assert isinstance(find_model(kind).configured(), FilterSettings)
+            find_model(kind).configure(None, [f"{name}={value}"])
+    assert isinstance(find_model(kind).configure(), FilterSettings)
 
 
 def test_the_ball_model_is_that_of_the_robot():

@@ -11,7 +11,7 @@ from hybridctl.experiments.legged.recording import load
 from hybridctl.experiments.legged.score import Track, compute_errors, run_filter, summarize_errors
 from rich.console import Console
 
-from hybridctl.app import plugins
+from hybridctl.base import plugins
 from hybridctl.base.errors import FileFormatError, InputError, UnknownNameError
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import load_configuration
@@ -139,7 +139,7 @@ def test_the_experiment_leaves_what_it_found(config, tmp_path):
 def test_without_data_it_says_where_they_are(tmp_path):
     with pytest.raises(InputError, match=r"data=FOLDER.*paper_ramadoss_2021_icra"):
         icub_base.run(icub_base.Config(), RunFolder("icub-base", tmp_path / "a"), Console())
-    assert plugins.load("experiments", "icub-base") is icub_base
+    assert plugins.load_plugin("experiments", "icub-base") is icub_base
 
 
 def test_a_folder_without_a_recording_is_refused(tmp_path):

@@ -523,7 +523,7 @@ def sole(seed):
         angle, share = draw.uniform(0.0, 2.0 * np.pi), 1.0 - 10.0 ** -draw.uniform(0.0, 6.0)
         along = np.array([np.cos(angle), np.sin(angle)])
         forces[4 + 2 * j : 6 + 2 * j] = FRICTION * share * forces[j] * along
-    phase = SimpleNamespace(closed=range(4), tied=np.repeat(np.arange(4), 2))
+    phase = SimpleNamespace(closed=range(4), sticking_owner=np.repeat(np.arange(4), 2))
     even = LeastNormEquations(wrench).solve(wrench @ forces)
     return forces, LeastNormEquations(wrench, compute_friction_weights(phase, even))
 

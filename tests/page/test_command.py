@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from hybridctl.app import cli, plugins
+from hybridctl.app import cli
 from hybridctl.app.report import table
+from hybridctl.base import plugins
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ def run(config, folder, console):
 def command(monkeypatch, tmp_path):
     """Runs `simulate slope` with an experiment that only prints; what is opened is kept."""
     module = SimpleNamespace(Config=Config, quick=lambda c: c, run=run, __doc__="A claim.")
-    monkeypatch.setattr(plugins, "load", lambda group, name: module)
+    monkeypatch.setattr(plugins, "load_plugin", lambda group, name: module)
     opened = []
     monkeypatch.setattr(webbrowser, "open", opened.append)
 

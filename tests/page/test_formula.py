@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from hybridctl.app.page.fragments import formula_html, prose_html
+from hybridctl.app.page.fragments import render_formula, render_prose
 
 ROOT = Path(__file__).parent.parent.parent
 MATH = re.compile(r"\$\$(.+?)\$\$|(?<!\$)\$([^$`|]+)\$(?!\$)", flags=re.DOTALL)
@@ -19,7 +19,7 @@ def size(drawn):
 
 
 def test_a_fraction_is_higher_than_a_letter_and_hangs_below_the_line():
-    letter, fraction = formula_html("x"), formula_html(r"\frac{\dot g}{x}")
+    letter, fraction = render_formula("x"), render_formula(r"\frac{\dot g}{x}")
     assert size(fraction)[1] > 1.5 * size(letter)[1]
     assert float(re.search(r"vertical-align:(.*?)px", fraction)[1]) < -2.0
     assert "currentColor" in letter  # whatever the colour of text is
@@ -27,12 +27,12 @@ def test_a_fraction_is_higher_than_a_letter_and_hangs_below_the_line():
 
 
 def test_lines_of_a_block_stand_below_each_other():
-    one, two = (formula_html(f"a &= b{more}", block=True) for more in (r" \\ ", r" \\ c &= d"))
+    one, two = (render_formula(f"a &= b{more}", block=True) for more in (r" \\ ", r" \\ c &= d"))
     assert size(two)[1] > 1.3 * size(one)[1]
 
 
 def test_claims_have_formulas_and_what_cannot_be_read_is_shown_as_written():
-    page = prose_html("Where :math:`x < 1`:\n\n.. math:: y = x^2\n\n:math:`x^a^b` and `code`")
+    page = render_prose("Where :math:`x < 1`:\n\n.. math:: y = x^2\n\n:math:`x^a^b` and `code`")
     assert page.count("<svg") == 2
     assert 'aria-label="x &lt; 1"' in page
     assert "<code>x^a^b</code> and <code>code</code>" in page
@@ -42,4 +42,4 @@ def test_claims_have_formulas_and_what_cannot_be_read_is_shown_as_written():
 def test_formulas_of_the_documentation_can_be_read(name):
     text = re.sub(r"```.*?```", "", (ROOT / "docs" / name).read_text(), flags=re.DOTALL)
     for block, inline in MATH.findall(text):
-        assert size(formula_html(block or inline, block=bool(block)))[0] > 1.0
+        assert size(render_formula(block or inline, block=bool(block)))[0] > 1.0

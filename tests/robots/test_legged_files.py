@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from hybridctl.robots import public
 
-from hybridctl.app import plugins
 from hybridctl.app.commands.filter import FilterRequest, read_base_log
-from hybridctl.app.models import find_source
+from hybridctl.app.models import find_source, list_robot_files
 from hybridctl.base.errors import FileFormatError, UnknownNameError
 from hybridctl.base.time_series import Series
 from hybridctl.logs import Log, read_log, write_log
@@ -22,7 +21,7 @@ from hybridctl.logs.mapping import Mapping
 from hybridctl.logs.topic_table import CollectedTopic
 from hybridctl.mechanics.multibody.robot import Robot
 
-ROBOTS = plugins.robot_files()
+ROBOTS = list_robot_files()
 PERIOD, ROWS = 0.01, 40
 POSTURES = {"anymal_b": "anymal", "anymal_c": "anymal"}  # in `robots.public`
 

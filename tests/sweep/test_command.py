@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from hybridctl.app import cli, plugins
+from hybridctl.app import cli
+from hybridctl.base import plugins
 from hybridctl.base.errors import InputError
 
 
@@ -26,7 +27,7 @@ def run(config, folder, console):
 @pytest.fixture
 def sweep(monkeypatch, tmp_path, capsys):
     module = SimpleNamespace(Config=Config, quick=lambda c: c, run=run, __doc__="A claim.")
-    monkeypatch.setattr(plugins, "load", lambda group, name: module)
+    monkeypatch.setattr(plugins, "load_plugin", lambda group, name: module)
 
     def call(*options):
         arguments = ["hybridctl", "sweep", "slope", *options, "--out", str(tmp_path / "run")]

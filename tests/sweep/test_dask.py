@@ -5,7 +5,7 @@ import logging
 import pytest
 from sweep.jobs import square_but_die_once, units
 
-from hybridctl.app.sweep import run
+from hybridctl.app.sweep import run_units
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.workers import crew
 
@@ -30,7 +30,7 @@ def test_a_killed_worker_of_a_cluster_costs_its_unit_only(address, tmp_path):
     with crew(1, address) as workers:
         assert workers.ahead == 8
         folder = RunFolder("sweep", tmp_path / "run")
-        rows = run(planned, folder, workers, lambda line: None, job=square_but_die_once)
+        rows = run_units(planned, folder, workers, lambda line: None, job=square_but_die_once)
     assert (tmp_path / "marks/died").exists()
     assert [row["square"] for row in rows] == [k * k / 7.0 for k in range(12)]
     assert [row["status"] for row in rows] == ["done"] * 12

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from sweep.jobs import square, square_but_always_die, square_but_die_once, units
 
-from hybridctl.app import plugins
-from hybridctl.app.sweep import PLAN, numbers, plan, run, work, write_table
+from hybridctl.app.sweep import PLAN, list_numbers, plan_units, run_unit, run_units, write_table
+from hybridctl.base import plugins
 from hybridctl.base.errors import InputError
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.workers import Crew, InProcessExecutor, WorkerProcesses, crew
@@ -21,7 +21,7 @@ def silent(line):
 def sweep(path, planned, workers, job, say=silent):
     folder = RunFolder("sweep", path, resumes=PLAN)
     with crew(workers) as found:
-        return run(planned, folder, found, say, job=job)
+        return run_units(planned, folder, found, say, job=job)
 
 
 def test_rows_are_the_same_for_any_number_of_workers(tmp_path):
@@ -90,25 +90,25 @@ def test_errors_of_the_program_are_not_results(tmp_path):
 
 def test_numbers_of_nested_results_have_dotted_names():
     summary = {"a": {"b": [1, {"c": 2.5}], "name": "x", "none": None}, "simulation_seconds": 3.0}
-    assert dict(numbers(summary)) == {"a.b.0": 1, "a.b.1.c": 2.5}
+    assert dict(list_numbers(summary)) == {"a.b.0": 1, "a.b.1.c": 2.5}
     named = {"compared": [{"quantity": "stop [s]", "error": 1e-9}]}
-    assert dict(numbers(named)) == {"compared.stop [s].error": 1e-9}
-    assert len(dict(numbers({"long": list(range(100))}))) == 16
+    assert dict(list_numbers(named)) == {"compared.stop [s].error": 1e-9}
+    assert len(dict(list_numbers({"long": list(range(100))}))) == 16
 
 
 def test_an_experiment_that_fails_is_a_row_that_says_why(tmp_path):
-    config = plugins.load("experiments", "cube-drop").Config(data="none.npz")
-    (unit,) = plan("cube-drop", config, ["step=1e-3:1e-3:1"], None)
-    row = work(unit)
+    config = plugins.load_plugin("experiments", "cube-drop").Config(data="none.npz")
+    (unit,) = plan_units("cube-drop", config, ["step=1e-3:1e-3:1"], None)
+    row = run_unit(unit)
     assert row["status"] == "failed"
     assert "none.npz" in row["message"]
 
 
 def test_units_draw_no_figures_and_have_the_numbers_of_a_run(tmp_path, monkeypatch):
     monkeypatch.setattr("hybridctl.app.plots.save_figure", None)  # calling it would fail
-    module = plugins.load("experiments", "slope")
-    (unit,) = plan("slope", module.quick(module.Config()), ["speed=0.5:0.5:1"], None)
-    row = work(unit)
+    module = plugins.load_plugin("experiments", "slope")
+    (unit,) = plan_units("slope", module.quick(module.Config()), ["speed=0.5:0.5:1"], None)
+    row = run_unit(unit)
     assert row["status"] == "done"
     assert row["values"]["stops.comparisons.time of the stop [s].closed_form"] == pytest.approx(
         module.predict(module.Config(), module.cases(module.Config())["stops"]).stop_time
@@ -158,7 +158,7 @@ def test_here_runs_one_unit_after_another(tmp_path):
         found.append(len((tmp_path / PLAN).read_text().splitlines()) - 1)
         return square(unit)
 
-    run(units(3), RunFolder("sweep", tmp_path), Crew(InProcessExecutor()), silent, job=look)
+    run_units(units(3), RunFolder("sweep", tmp_path), Crew(InProcessExecutor()), silent, job=look)
     assert found == [0, 1, 2]
 
 

@@ -47,7 +47,7 @@ class PoseReference:
     association: Association = "interpolate"
     within: float | None = None
 
-    def errors(self, found: BaseTrack) -> TrajectoryErrors:
+    def compute_errors(self, found: BaseTrack) -> TrajectoryErrors:
         """Return the errors of a track against the reference."""
         return trajectory_errors(
             found.track,
@@ -58,7 +58,7 @@ class PoseReference:
             within=self.within,
         )
 
-    def drawn(self, found: BaseTrack) -> PoseTrack:
+    def align_with(self, found: BaseTrack) -> PoseTrack:
         """Return the reference in the world of a track, aligned at the start if it can be."""
         pairs = associate(found.track, self.track, self.association, within=self.within)
         alignment = self.alignment
@@ -67,12 +67,12 @@ class PoseReference:
         return self.track.transform(align(pairs, alignment))
 
 
-def reference_table(reference: PoseReference, errors: TrajectoryErrors) -> Table:
+def make_reference_table(reference: PoseReference, errors: TrajectoryErrors) -> Table:
     """Return the table of the errors of one track.
 
     Args:
         reference: What the track is compared with.
-        errors: Its errors, of `PoseReference.errors`.
+        errors: Its errors, of `PoseReference.compute_errors`.
     """
     end = _NONE
     if errors.end_error is not None:
@@ -99,7 +99,9 @@ def reference_table(reference: PoseReference, errors: TrajectoryErrors) -> Table
     return table(title, ["error", "value"], rows)
 
 
-def comparison_table(tracks: Mapping[str, BaseTrack], reference: PoseReference | None) -> Table:
+def make_comparison_table(
+    tracks: Mapping[str, BaseTrack], reference: PoseReference | None
+) -> Table:
     """Return the table of several tracks, a row for each.
 
     Args:
@@ -114,7 +116,7 @@ def comparison_table(tracks: Mapping[str, BaseTrack], reference: PoseReference |
     columns += ["yaw [deg]", "height [m]", "NEES of end (3)", "ms per sample"]
     rows = []
     for name, found in tracks.items():
-        e = reference.errors(found)
+        e = reference.compute_errors(found)
         spans = [None if r is None else r.translation for r in (e.rpe, e.rpe_metre)]
         rows.append(
             (
@@ -141,7 +143,7 @@ def _make_own_row(name: str, found: BaseTrack) -> tuple[str, ...]:
     return name, f"{path:.2f}", end, claims, f"{1e3 * found.seconds:.2f}"
 
 
-def comparison_record(
+def encode_comparison(
     tracks: Mapping[str, BaseTrack], reference: PoseReference | None
 ) -> dict[str, dict[str, Any]]:
     """Return what summary.json holds of several tracks, by name.
@@ -155,7 +157,7 @@ def comparison_record(
             "path_length": float(path_distances(found.track.positions)[-1]),
             "final_position": found.track.positions[-1],
             "seconds_per_sample": found.seconds,
-            "reference": None if reference is None else reference.errors(found).record(),
+            "reference": None if reference is None else reference.compute_errors(found).record(),
         }
         for name, found in tracks.items()
     }

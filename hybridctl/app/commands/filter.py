@@ -14,8 +14,8 @@ from rich.console import Console
 
 from hybridctl.app.commands import filter_base
 from hybridctl.app.commands.base_errors import PoseReference
-from hybridctl.app.commands.record import synthetic_log, truth_path, write
-from hybridctl.app.commands.results import draw_all, trust_table, write_results
+from hybridctl.app.commands.record import find_truth_path, simulate_log, write_synthetic_log
+from hybridctl.app.commands.results import draw_results, make_trust_table, write_results
 from hybridctl.app.models import ModelSource, find_source
 from hybridctl.app.plots import short_mode
 from hybridctl.app.report import progress, report_alive, say, table
@@ -33,19 +33,28 @@ from hybridctl.logs.base_model import BaseModel
 from hybridctl.logs.reference import read_reference
 from hybridctl.sampling.filters import FILTERS, run_filter
 
-_SHOWN, _NOTES = 12, 3  # events and notes that are printed
+_SHOWN, _NOTES = 12, 3  # events and notes that are printed: a screen; files have all
 _DECISIVE = 3.0  # of log-likelihood: odds of twenty to one
 
 
 @dataclass(frozen=True)
 class FilterRequest:
-    """What the command line asks for; without a log, one is recorded on the fly.
+    """What the command line asks of `filter`.
 
-    truth: a file that `record` has written; by default the one beside the log, if there.
-    config, assignments: a file of settings and `key=value`; they win over the settings in the log,
-    if `record` wrote it.
-    reference, alignment, association, within: of a legged base, see `read_reference` and
-    `trajectory_errors`.
+    Attributes:
+        model: Text that names the model, see `models`.
+        log: Log; None to record a synthetic one on the fly.
+        config: JSON file with settings. It wins over settings that `record` left in the log.
+        assignments: Settings as `key=value`, which win over the file.
+        mapping: YAML file that maps fields to channels; None for the mapping of the model, if any.
+        segment: Number of the recording, in a file of several.
+        truth: File that `record` has written; None for that beside the log, if there is one.
+        compare: Whether other filters are run too.
+        mcap: Whether estimates are written as MCAP too.
+        reference: Of a legged base: a file or channels with poses, see `read_reference`.
+        alignment: What is aligned with the reference, see `pose_track.align`.
+        association: How estimates at its stamps are found, see `pose_track.associate`.
+        within: Longest time between stamps that are compared, s.
     """
 
     model: str
@@ -65,7 +74,14 @@ class FilterRequest:
 
 @dataclass(frozen=True, eq=False)
 class FilterCase:
-    """A log and what is needed to filter it."""
+    """A log and what is needed to filter it.
+
+    Attributes:
+        model: Model of the filter.
+        settings: Settings from which it was made.
+        log: The log.
+        truth: Run that was measured; None if it is not known.
+    """
 
     model: FilterModel
     settings: FilterSettings
@@ -73,8 +89,15 @@ class FilterCase:
     truth: HybridTrajectory | None
 
 
-def prepared(request: FilterRequest) -> tuple[str, Callable[[RunFolder, Console], Any], str]:
-    """Return name, function and description of a run; the log is read at once."""
+def prepare_run(request: FilterRequest) -> tuple[str, Callable[[RunFolder, Console], Any], str]:
+    """Return name, function and description of a run, whose log is read at once.
+
+    Args:
+        request: What the command line asks for.
+
+    Raises:
+        InputError: Options do not fit the model or each other, or the log does not fit the model.
+    """
     source = find_source(request.model)
     name = f"filter-{source.name}"
     if source.kind is BaseModel:
@@ -83,17 +106,23 @@ def prepared(request: FilterRequest) -> tuple[str, Callable[[RunFolder, Console]
                 "a legged base needs a log, and takes no truth of `record`; --reference compares "
                 "it with motion capture"
             )
-        model = source.make(source.configured(request.config, request.assignments))
+        model = source.make(source.configure(request.config, request.assignments))
         log = read_base_log(model, request, request.log)
         reference = read_base_reference(request, log)
-        find = partial(filter_base.run, model, log, request.mcap, reference, request.compare)
+        find = partial(
+            filter_base.run_base_filter, model, log, request.mcap, reference, request.compare
+        )
         return name, find, "the base of a legged robot along a log"
     if request.reference is not None:
         raise InputError("reference is for the base of a legged robot, which this model is not")
     if request.log is None and (request.mapping or request.truth or request.segment is not None):
         raise InputError("mapping, segment and truth belong to a log, and no log is given")
-    case = None if request.log is None else read(source, request, request.log)
-    return name, partial(run, source, request, case), "a salted Kalman filter on a log"
+    case = None if request.log is None else read_case(source, request, request.log)
+    return (
+        name,
+        partial(run_salted_filter, source, request, case),
+        "a salted Kalman filter on a log",
+    )
 
 
 def read_base_log(model: BaseModel, request: FilterRequest, path: Path) -> Log:
@@ -130,7 +159,7 @@ def read_base_reference(request: FilterRequest, log: Log) -> PoseReference | Non
     return PoseReference(request.reference, track, *how)
 
 
-def run(
+def run_salted_filter(
     source: ModelSource[FilterModel],
     request: FilterRequest,
     case: FilterCase | None,
@@ -147,14 +176,14 @@ def run(
         console: Where tables and warnings are printed.
     """
     if case is None:
-        case = recorded(source, request, folder, console)
+        case = record_case(source, request, folder, console)
     folder.write_configuration(case.settings, seed=case.settings.seed)
     record = case.log.record(case.model, case.settings.longest_gap)
     warnings = (*examine(case.log).warnings, *record.notes)
     for warning in warnings:
         say(console, f"warning: {warning}")
     names = FILTERS if request.compare else FILTERS[:1]
-    judgements, failures = filtered(case, record, names, console)
+    judgements, failures = run_filters(case, record, names, console)
     folder.write_json("summary.json", summarize(case, judgements, failures, warnings))
     print_tables(console, judgements)
     for message in failures.values():
@@ -163,29 +192,45 @@ def run(
         for judgement in judgements:
             write_results(folder, case.model, case.log, judgement, mcap=request.mcap)
         if folder.draws:
-            draw_all(folder, case.model, judgements, case.truth)
+            draw_results(folder, case.model, judgements, case.truth)
 
 
-def recorded(
+def record_case(
     source: ModelSource[FilterModel], request: FilterRequest, folder: RunFolder, console: Console
 ) -> FilterCase:
-    """Return a log that is made now, and left in the folder."""
-    settings = source.configured(request.config, request.assignments)
+    """Record a synthetic log in the folder.
+
+    Args:
+        source: Where the model comes from.
+        request: What the command line asks for: settings of the model.
+        folder: Folder of the run, which gets log.npz.
+        console: Where the path of the log is printed.
+
+    Returns:
+        The log with its truth.
+    """
+    settings = source.configure(request.config, request.assignments)
     model = source.make(settings)
     with report_alive(console, "recording"):
-        log, truth = synthetic_log(model, settings)
-    write(folder / "log.npz", model, log, truth)
+        log, truth = simulate_log(model, settings)
+    write_synthetic_log(folder / "log.npz", model, log, truth)
     say(console, f"no log given: a synthetic one is in {folder / 'log.npz'}, seed {settings.seed}")
     return FilterCase(model, settings, log, truth.run)
 
 
-def read(source: ModelSource[FilterModel], request: FilterRequest, path: Path) -> FilterCase:
-    """Return a log from a file, with the truth where there is one."""
-    log = load_log(path, source.make(source.configured()).mapping, request.mapping, request.segment)
-    given = recorded_settings(log, source.name)
-    settings = source.configured(request.config, request.assignments, given)
+def read_case(source: ModelSource[FilterModel], request: FilterRequest, path: Path) -> FilterCase:
+    """Return a log from a file, with the truth if there is one.
+
+    Args:
+        source: Where the model comes from.
+        request: What the command line asks for: settings, mapping, recording and truth.
+        path: File or folder of the log.
+    """
+    log = load_log(path, source.make(source.configure()).mapping, request.mapping, request.segment)
+    given = read_recorded_settings(log, source.name)
+    settings = source.configure(request.config, request.assignments, given)
     model = source.make(settings)
-    beside = truth_path(path)
+    beside = find_truth_path(path)
     found = request.truth or (beside if given and beside.is_file() else None)
     truth = None if found is None else HybridTrajectory.load(found, model.system)
     return FilterCase(model, settings, log, truth)
@@ -197,7 +242,18 @@ def load_log(
     mapping: Path | None = None,
     segment: int | None = None,
 ) -> Log:
-    """Read a log; without a mapping, `recordings` is used where it names fields of the file."""
+    """Read a log.
+
+    Args:
+        path: File or folder of the log.
+        recordings: Mapping of the model's usual logs; it is used where `mapping` is None and the
+            file is a table with all fields that it names.
+        mapping: YAML file that maps fields to channels.
+        segment: Number of the recording, in a file of several.
+
+    Returns:
+        The log.
+    """
     if mapping is not None or recordings is None:
         return read_log(path, mapping, segment=segment)
     raw = read_raw(path)
@@ -208,8 +264,16 @@ def load_log(
     return read_log(path, segment=segment)
 
 
-def recorded_settings(log: Log, model: str) -> dict[str, Any]:
-    """Return the settings that `record` has left in a log of this model; none for other logs."""
+def read_recorded_settings(log: Log, model: str) -> dict[str, Any]:
+    """Return the settings that `record` has left in a log of a model; none for other logs.
+
+    Args:
+        log: The log.
+        model: Name of the model.
+
+    Raises:
+        FileFormatError: The log has settings that are no JSON object.
+    """
     if log.metadata.get("experiment") != model:
         return {}
     try:
@@ -221,10 +285,24 @@ def recorded_settings(log: Log, model: str) -> dict[str, Any]:
     return settings
 
 
-def filtered(
+def run_filters(
     case: FilterCase, record: Record, names: Sequence[str], console: Console
 ) -> tuple[tuple[Judgement, ...], dict[str, str]]:
-    """Results of all filters from one first estimate, judged; why others than the first failed."""
+    """Run filters from one first estimate, and judge their results.
+
+    Args:
+        case: The log and its model.
+        record: Channels of the log.
+        names: Names of the filters, see `sampling.filters`.
+        console: Where progress is shown.
+
+    Returns:
+        A judgement of each filter that came through, and the errors of others by name.
+
+    Raises:
+        HybridctlError: The first filter has failed.
+        InputError: The log ends with the rows of the first estimate.
+    """
     start, rest = first_estimate(case.model, case.settings, record)
     times = np.concatenate([series.times for series in rest.channels.values()])
     if not times.size:
@@ -273,8 +351,8 @@ def summarize(
 
 
 def print_tables(console: Console, judgements: Sequence[Judgement]) -> None:
-    """Whether the filters can be trusted, one column for each, and the events of the first."""
-    console.print(trust_table(judgements))
+    """Print whether filters can be trusted, and the events and notes of the first."""
+    console.print(make_trust_table(judgements))
     first = judgements[0]
     events = first.result.events
     shown = [
@@ -286,15 +364,19 @@ def print_tables(console: Console, judgements: Sequence[Judgement]) -> None:
     for judgement in judgements:
         say(console, f"{judgement.name}: {judgement.verdict}")
     if len(judgements) > 1:
-        say(console, ranking({j.name: j.result.log_likelihood for j in judgements}))
+        say(console, rank_filters({j.name: j.result.log_likelihood for j in judgements}))
     for time, note in first.result.notes[:_NOTES]:
         say(console, f"note at {time:.4f} s: {note}")
     if len(first.result.notes) > _NOTES:
         say(console, f"and {len(first.result.notes) - _NOTES} more notes, in notes.json")
 
 
-def ranking(likelihoods: Mapping[str, float]) -> str:
-    """Return one sentence on the log-likelihoods of filters by name: which is best, if one is."""
+def rank_filters(likelihoods: Mapping[str, float]) -> str:
+    """Return a sentence on which filter explains a log best, if one does.
+
+    Args:
+        likelihoods: Log-likelihood by the name of the filter.
+    """
     best = max(likelihoods, key=lambda name: likelihoods[name])
     near = [n for n, value in likelihoods.items() if likelihoods[best] - value < _DECISIVE]
     if len(near) == 1:

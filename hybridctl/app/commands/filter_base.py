@@ -13,12 +13,12 @@ from scipy.spatial.transform import Rotation
 from hybridctl.app.commands.base_errors import (
     OWN,
     PoseReference,
-    comparison_record,
-    comparison_table,
     draw_paths,
-    reference_table,
+    encode_comparison,
+    make_comparison_table,
+    make_reference_table,
 )
-from hybridctl.app.commands.results import trust_table
+from hybridctl.app.commands.results import make_trust_table
 from hybridctl.app.plots import REFERENCE, Line, Panel, series
 from hybridctl.app.plots.filters import band, result_bands
 from hybridctl.app.report import report_alive, say, table
@@ -30,11 +30,11 @@ from hybridctl.logs import Log, examine, write_tum
 from hybridctl.logs.base_model import BaseModel
 from hybridctl.logs.legged import BASELINES, BaseRun, filter_base, make_filtered_track
 
-_SIGMAS = 2.0
+_SIGMAS = 2.0  # standard deviations to both ends of a band
 _PLACE = 3  # of the position in a root's covariance
 
 
-def run(
+def run_base_filter(
     model: BaseModel,
     log: Log,
     mcap: bool,
@@ -66,23 +66,23 @@ def run(
         for name, run_baseline in BASELINES.items():
             with report_alive(console, name):
                 tracks[name] = run_baseline(log, model)
-        summary["compared"] = comparison_record(tracks, reference)
+        summary["compared"] = encode_comparison(tracks, reference)
     if reference is not None:
-        errors = reference.errors(tracks[OWN])
+        errors = reference.compute_errors(tracks[OWN])
         summary["reference"] = {"name": reference.name, **errors.record()}
     folder.write_json("summary.json", summary)
     print_tables(console, summary, judgement)
     if reference is not None:
-        console.print(reference_table(reference, errors))
+        console.print(make_reference_table(reference, errors))
     if compare:
-        console.print(comparison_table(tracks, reference))
+        console.print(make_comparison_table(tracks, reference))
     with report_alive(console, "writing"):
         found.write(folder.path, origin_ns=log.origin_ns, mcap=mcap)
         for name in BASELINES if compare else ():
             write_tum(folder / f"{name}.tum", tracks[name].track, origin_ns=log.origin_ns)
         if folder.draws:
-            drawn = None if reference is None else reference.drawn(tracks[OWN])
-            draw(folder, found, drawn)
+            drawn = None if reference is None else reference.align_with(tracks[OWN])
+            draw_base(folder, found, drawn)
             draw_paths(folder, tracks, drawn)
 
 
@@ -129,11 +129,17 @@ def summarize(
 
 
 def print_tables(console: Console, summary: Mapping[str, Any], judgement: Judgement) -> None:
-    """Print the verdict and what speaks against the poses, then trust, phases and contacts."""
+    """Print the verdict and what speaks against the poses, then trust, phases and contacts.
+
+    Args:
+        console: Where they are printed.
+        summary: What `summarize` returns.
+        judgement: Whether the filter can be trusted.
+    """
     say(console, summary["verdict"])
     for flag in summary["flags"]:
         say(console, f"flag: {flag}")
-    console.print(trust_table([judgement]))
+    console.print(make_trust_table([judgement]))
     print_walk(console, summary["walk"])
     downs, ups = summary["touchdowns"], summary["lift_offs"]
     rows = [(escape(foot), str(downs[foot]), str(ups[foot])) for foot in downs]
@@ -180,7 +186,7 @@ def print_walk(console: Console, walk: Mapping[str, Any]) -> None:
         say(console, "; ".join(found))
 
 
-def draw(folder: RunFolder, found: BaseRun, reference: PoseTrack | None = None) -> None:
+def draw_base(folder: RunFolder, found: BaseRun, reference: PoseTrack | None = None) -> None:
     """Write base.png: position, orientation and velocity of the root, with the feet in contact.
 
     Args:
@@ -189,7 +195,7 @@ def draw(folder: RunFolder, found: BaseRun, reference: PoseTrack | None = None) 
         reference: Poses that are drawn beside those of the run, in the same world.
     """
     times = np.array([root.time for root in found.roots])
-    angles = _angles(np.array([root.orientation for root in found.roots]))
+    angles = _compute_angles(np.array([root.orientation for root in found.roots]))
     deviations = np.sqrt([np.diag(root.covariance) for root in found.roots])
     columns = [
         ("{} [m]", "xyz", np.array([root.position for root in found.roots]), 3, 1.0),
@@ -202,7 +208,7 @@ def draw(folder: RunFolder, found: BaseRun, reference: PoseTrack | None = None) 
         for label, names, values, first, unit in columns:
             middle, wide = unit * values[:, k], unit * _SIGMAS * deviations[:, first + k]
             lines = [Line(times, middle), *band(times, middle, wide)]
-            known = None if reference is None else _reference_values(reference, first)
+            known = None if reference is None else _find_reference_values(reference, first)
             if reference is not None and known is not None:
                 named = "reference" if first == _PLACE and k == 0 else None
                 lines.append(Line(reference.times, unit * known[:, k], named, REFERENCE, "--"))
@@ -212,19 +218,21 @@ def draw(folder: RunFolder, found: BaseRun, reference: PoseTrack | None = None) 
     series(folder / "figures/base.png", rows, title=title, bands=result_bands(found.result))
 
 
-def _angles(quaternions: Array) -> Array:
+def _compute_angles(quaternions: Array) -> Array:
     """Return roll, pitch and yaw (n, 3) in rad, without jumps."""
     turns = Rotation.from_quat(quaternions).as_euler("ZYX")
     return np.asarray(np.unwrap(turns[:, ::-1], axis=0))
 
 
-def _reference_values(reference: PoseTrack, first: int) -> Array | None:
-    """Return what a reference says of three columns, None where it says nothing.
+def _find_reference_values(reference: PoseTrack, first: int) -> Array | None:
+    """Return what a reference says of three columns; None if it does not measure them.
 
-    first: place of the columns in a root's covariance: 0 for angles, `_PLACE` for the position.
+    Args:
+        reference: The reference.
+        first: Index of the columns in a root's covariance: 0 for angles, `_PLACE` for the position.
     """
     if first == _PLACE:
         return reference.positions
     if first == 0 and reference.orientations is not None:
-        return _angles(reference.orientations)
+        return _compute_angles(reference.orientations)
     return None

@@ -13,7 +13,7 @@ import numpy as np
 from rich.console import Console
 
 from hybridctl.app.commands.filter import load_log
-from hybridctl.app.models import find_model, from_anywhere
+from hybridctl.app.models import find_model, make_absolute
 from hybridctl.app.report import say, table
 from hybridctl.app.robot_file import RobotFile
 from hybridctl.base.checks import Array, check_array, check_member, quote
@@ -36,17 +36,29 @@ from hybridctl.estimation.identification import (
 from hybridctl.estimation.record import Record
 
 STATE = "evaluations.jsonl"
-FACTOR = 10.0  # by which a parameter may end above or below where it starts
+FACTOR = 10.0  # by which a parameter may end above or below its start, without bounds
 
 
 @dataclass(frozen=True)
 class IdentifyRequest:
-    """What the command line asks for.
+    """What the command line asks of `identify`.
 
-    parameters: settings of the model, which start at what `config` and `assignments` say. bounds:
-    NAME=LOW:HIGH.
-    segments, held_out_segments: of the logs, such as 0-99 or 0,3,7; held_out: other logs. until:
-    how much of each log, in s. profiles: parameters whose profile is wanted.
+    Attributes:
+        logs: Logs that parameters are fitted to.
+        model: Text that names the model, see `models`.
+        parameters: Settings of the model to be found. They start at their values.
+        bounds: Bounds as NAME=LOW:HIGH; others are a factor of `FACTOR` from the start.
+        mapping: YAML file that maps fields to channels; None for the mapping of the model, if any.
+        segments: Recordings of each log, such as 0-99 or 0,3,7; None for files with one.
+        held_out: Logs to judge the result on.
+        held_out_segments: Recordings to judge on, of these logs, else of `logs`.
+        until: Length of the first part of each log that is used, s; None for all.
+        profiles: Parameters whose likelihood profile is wanted.
+        config: JSON file with settings.
+        assignments: Settings as `key=value`, which win over the file.
+        max_evaluations: Largest number of evaluations of the likelihood.
+        workers: Number of processes; 0 for one on each processor.
+        dask: Address of a Dask scheduler; None for processes of this machine.
     """
 
     logs: tuple[Path, ...]
@@ -68,7 +80,14 @@ class IdentifyRequest:
 
 @dataclass(frozen=True)
 class ModelAt:
-    """The model of a source at values (np,) of some of its settings; it can be pickled."""
+    """The model of a source as a function of some of its settings; it can be pickled.
+
+    Attributes:
+        model: Text that names the source, see `models`.
+        config: JSON file with settings.
+        assignments: Settings as `key=value`, which win over the file.
+        names: Names of the settings that vary.
+    """
 
     model: str
     config: Path | None
@@ -76,9 +95,9 @@ class ModelAt:
     names: tuple[str, ...]
 
     def settings(self, values: Array | None = None) -> FilterSettings:
-        """Return the settings of the source, with these values."""
+        """Return the settings of the source, with values (np,) of those that vary."""
         source = find_model(self.model)
-        given: FilterSettings = source.configured(self.config, self.assignments)
+        given: FilterSettings = source.configure(self.config, self.assignments)
         if values is None:
             return given
         return replace(given, **dict(zip(self.names, values.tolist(), strict=True)))
@@ -88,29 +107,36 @@ class ModelAt:
         return find_model(self.model).make(self.settings(values))
 
 
-def prepared(
+def prepare_run(
     request: IdentifyRequest,
 ) -> tuple[str, Callable[[RunFolder, Console], None], str, None, str]:
-    """Return name, function and description of a run, and the file that it resumes from.
+    """Return a run whose logs are read at once.
 
-    Logs are read at once.
+    Args:
+        request: What the command line asks for.
+
+    Returns:
+        Name, function and description of the run, no claim, and the file that it resumes from.
+
+    Raises:
+        InputError: Parameters, bounds or logs do not fit the model.
     """
-    source = from_anywhere(request.model)
+    source = make_absolute(request.model)
     make = ModelAt(source, request.config, request.assignments, request.parameters)
-    start, settings = _start(make), make.settings()
-    bounds = _bounds(request.bounds, request.parameters, start, type(settings))
-    fitted = _records(request, make(start), request.logs, request.segments)
+    start, settings = _find_start(make), make.settings()
+    bounds = _parse_bounds(request.bounds, request.parameters, start, type(settings))
+    fitted = _read_records(request, make(start), request.logs, request.segments)
     judged: tuple[Record, ...] = ()
     if request.held_out or request.held_out_segments is not None:
         logs = request.held_out or request.logs
-        judged = _records(request, make(start), logs, request.held_out_segments)
+        judged = _read_records(request, make(start), logs, request.held_out_segments)
     problem = Problem(make, request.parameters, bounds, fitted, settings)
     words = f"{', '.join(request.parameters)} of {request.model} by likelihood"
-    find = partial(run, request, problem, start, judged)
+    find = partial(run_identification, request, problem, start, judged)
     return f"identify-{find_model(request.model).name}", find, words, None, STATE
 
 
-def run(
+def run_identification(
     request: IdentifyRequest,
     problem: Problem,
     start: Array,
@@ -118,9 +144,23 @@ def run(
     folder: RunFolder,
     console: Console,
 ) -> None:
-    """Identify into a folder, which may be that of a run that was stopped."""
+    """Identify parameters, and write the results into a folder.
+
+    Args:
+        request: What the command line asks for.
+        problem: The likelihood and its bounds.
+        start: Parameters (np,) at which the search starts.
+        judged: Recordings to judge the result on.
+        folder: Folder of the run. Evaluations that a run that was stopped left there are used.
+        console: Where each evaluation and the results are printed.
+
+    Raises:
+        FileFormatError: The file of evaluations in the folder holds something else.
+    """
     record = Journal(
-        folder / STATE, _asked(request, problem.settings), _code(request, problem.records)
+        folder / STATE,
+        _describe_request(request, problem.settings),
+        _digest_code(request, problem.records),
     )
     folder.write_configuration(problem.settings, seed=None)
     notes = [note for one in (*problem.records, *judged) for note in one.notes]
@@ -148,7 +188,7 @@ def run(
     print_result(console, found, profiles)
 
 
-def _asked(request: IdentifyRequest, settings: FilterSettings) -> dict[str, Any]:
+def _describe_request(request: IdentifyRequest, settings: FilterSettings) -> dict[str, Any]:
     """Return what the evaluations of a run depend on."""
     return {
         "model": request.model,
@@ -161,7 +201,7 @@ def _asked(request: IdentifyRequest, settings: FilterSettings) -> dict[str, Any]
     }
 
 
-def _code(request: IdentifyRequest, records: tuple[Record, ...]) -> dict[str, Any]:
+def _digest_code(request: IdentifyRequest, records: tuple[Record, ...]) -> dict[str, Any]:
     """Return what evaluations are computed by: the code or the files of the model, and the logs."""
     function = find_model(request.model).function
     module, robot = sys.modules.get(function.__module__), getattr(function, "__self__", None)
@@ -174,8 +214,12 @@ def _code(request: IdentifyRequest, records: tuple[Record, ...]) -> dict[str, An
     }
 
 
-def _start(make: ModelAt) -> Array:
-    """Return the settings that are to be found, where they begin."""
+def _find_start(make: ModelAt) -> Array:
+    """Return the parameters (np,) at which the search starts: the values of the settings.
+
+    Raises:
+        InputError: A parameter has no value.
+    """
     values = vars(make.settings())
     numbers = [k for k, v in values.items() if isinstance(v, float | None) and k != "gate"]
     for name in make.names:
@@ -185,10 +229,18 @@ def _start(make: ModelAt) -> Array:
     return check_array("start", [values[name] for name in make.names])
 
 
-def _bounds(given: Sequence[str], names: Sequence[str], start: Array, kind: type) -> Array:
-    """Lower and upper bound (np, 2) of each parameter: those given, or `FACTOR` from the start.
+def _parse_bounds(given: Sequence[str], names: Sequence[str], start: Array, kind: type) -> Array:
+    """Return the lower and upper bound (np, 2) of each parameter.
 
-    kind: the type of the settings, whose own bounds those by default keep to.
+    Args:
+        given: Texts NAME=LOW:HIGH. Without one, bounds are a factor of `FACTOR` from the start,
+            within those of the setting.
+        names: Names of the parameters.
+        start: Their values (np,) at the start.
+        kind: Type of the settings.
+
+    Raises:
+        InputError: A text is not of this form, names no parameter, or its bounds do not increase.
     """
     bounds = {}
     for name, value in zip(names, start.tolist(), strict=True):
@@ -199,9 +251,9 @@ def _bounds(given: Sequence[str], names: Sequence[str], start: Array, kind: type
         low, _, high = ends.partition(":")
         try:
             bounds[check_member("bounds of", name, names)] = float(low), float(high)
+        except InputError:
+            raise  # it is a ValueError too, and names the parameters
         except ValueError as error:
-            if isinstance(error, InputError):
-                raise
             raise InputError(f"bounds must look like NAME=LOW:HIGH, got {quote(text)}") from error
     for name, (low, high) in bounds.items():
         if not low < high:
@@ -212,22 +264,34 @@ def _bounds(given: Sequence[str], names: Sequence[str], start: Array, kind: type
     return np.array([bounds[name] for name in names])
 
 
-def _records(
+def _read_records(
     request: IdentifyRequest, model: FilterModel, logs: Sequence[Path], segments: str | None
 ) -> tuple[Record, ...]:
-    numbers: list[int | None] = [None] if segments is None else list(_numbers(segments))
+    """Return the records of all recordings of logs.
+
+    Args:
+        request: What the command line asks for: mapping, and the part that is used.
+        model: Model whose channels are read.
+        logs: Files of the logs.
+        segments: Recordings of each, such as 0-99 or 0,3,7; None for files with one.
+    """
+    numbers: list[int | None] = [None] if segments is None else list(_parse_numbers(segments))
     found = []
     for path in logs:
         for segment in numbers:
             log = load_log(path, model.mapping, request.mapping, segment)
             record = log.record(model)
             record = replace(record, notes=(*log.notes, *record.notes))
-            found.append(_shortened(record, request.until))
+            found.append(_shorten_record(record, request.until))
     return tuple(found)
 
 
-def _numbers(text: str) -> Iterator[int]:
-    """Yield the numbers 0, 1, 2, 3, 7 of the text 0-3,7."""
+def _parse_numbers(text: str) -> Iterator[int]:
+    """Yield the numbers 0, 1, 2, 3, 7 of the text 0-3,7.
+
+    Raises:
+        InputError: The text is not of this form.
+    """
     for part in text.split(","):
         first, _, last = part.partition("-")
         try:
@@ -236,8 +300,8 @@ def _numbers(text: str) -> Iterator[int]:
             raise InputError(f"segments must look like 0-99 or 0,3,7, got {quote(text)}") from error
 
 
-def _shortened(record: Record, until: float | None) -> Record:
-    """Return the rows of the first `until` s."""
+def _shorten_record(record: Record, until: float | None) -> Record:
+    """Return the rows of the first `until` s; all of them if it is None."""
     if until is None:
         return record
     first = min(float(s.times.min()) for s in record.channels.values() if len(s.times))
@@ -247,7 +311,14 @@ def _shortened(record: Record, until: float | None) -> Record:
 def summarize(
     found: Identification, profiles: Sequence[Profile], fitted: int, judged: int
 ) -> dict[str, Any]:
-    """Return what summary.json holds."""
+    """Return what summary.json holds.
+
+    Args:
+        found: The parameters that were found.
+        profiles: Likelihood profiles.
+        fitted: Number of recordings that were fitted.
+        judged: Number of recordings that were held out.
+    """
     best, held_out = found.best, found.held_out
     return {
         "parameters": {
@@ -270,14 +341,20 @@ def summarize(
 
 
 def print_result(console: Console, found: Identification, profiles: Sequence[Profile]) -> None:
-    """The parameters with their errors, and what is known of those that have none."""
-    ranges = {p.name: f"{_number(p.low)} to {_number(p.high)}" for p in profiles}
+    """Print the parameters with their errors, and what is known of those that have none.
+
+    Args:
+        console: Where they are printed.
+        found: The parameters that were found.
+        profiles: Likelihood profiles.
+    """
+    ranges = {p.name: f"{_format_number(p.low)} to {_format_number(p.high)}" for p in profiles}
     rows = [
         (
             p.name,
             f"{p.value:.6g}",
-            _number(p.standard_error),
-            _number(p.robust_error),
+            _format_number(p.standard_error),
+            _format_number(p.robust_error),
             ranges.get(p.name, ""),
             "at its bound" if p.at_bound else "" if p.standard_error else "not determined",
         )
@@ -293,5 +370,5 @@ def print_result(console: Console, found: Identification, profiles: Sequence[Pro
     say(console, line)
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3g}"

@@ -53,10 +53,15 @@ class LineWriter:
 
 
 class McapWriter:
-    """Writes odometry as MCAP; errors and flags, which have no place there, go to stderr."""
+    """Writes odometry as MCAP; errors and flags, which have no place there, go to stderr.
+
+    Args:
+        stream: Where messages go.
+        frames: Names of the frames in ROS.
+        sensor: Gyroscope that the twist is by, see `OdometryWriter`.
+    """
 
     def __init__(self, stream: BinaryIO, frames: OdometryFrames, sensor: RateSensor) -> None:
-        """Write the beginning of the stream, see `OdometryWriter`."""
         self._writer = OdometryWriter(stream, frames, sensor)
 
     def write(self, answer: Answer) -> None:
@@ -150,7 +155,7 @@ def find_base_model(
     source = find_source(text)
     if source.kind is not BaseModel:
         raise InputError(f"model {quote(text)} must be a legged base, with `imu` in its file")
-    made: BaseModel = source.make(source.configured(config, assignments))
+    made: BaseModel = source.make(source.configure(config, assignments))
     return made
 
 
@@ -205,8 +210,8 @@ def answer_stream(
         writer: Writes them there; None for lines.
 
     Raises:
-        FileFormatError: `samples` is damaged MCAP.
-        InputError: `samples` does not fit the mapping. What was answered until then is written.
+        HybridctlError: `samples` is damaged MCAP (`FileFormatError`), or does not fit the mapping
+            (`InputError`). What was answered until then is written.
     """
     # What imports have left would be gone through by every full collection: some 50 ms each.
     gc.collect()

@@ -1,8 +1,13 @@
-"""Options of the command line that belong together; nothing but click is imported here."""
+"""Options of the command line that belong together, and settings that options stand for.
+
+Nothing but click is imported here, so that `--help` is quick.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -83,3 +88,58 @@ def reference_options(command: C) -> C:
     for option in reversed(options):
         command = option(command)
     return command
+
+
+def format_settings(kind: type, experiment: str, **given: object) -> list[str]:
+    """Return the options that were given, as settings `key=value` of a configuration.
+
+    Args:
+        kind: Type of the configuration, a dataclass.
+        experiment: Name of the experiment, for errors.
+        **given: Value of each option, None where it was not given.
+
+    Raises:
+        click.UsageError: An option is no setting of the configuration.
+    """
+    found = {name: value for name, value in given.items() if value is not None}
+    for name in found:
+        if name not in kind.__dataclass_fields__:  # type: ignore[attr-defined]
+            raise click.UsageError(f"{experiment} has no {name}, so --{name} does not apply")
+    return [f"{name}={json.dumps(value)}" for name, value in found.items()]
+
+
+def check_full(module: Any, experiment: str) -> None:
+    """Check that an experiment has a whole study beside its default.
+
+    Args:
+        module: Module of the experiment.
+        experiment: Its name, for the message.
+
+    Raises:
+        click.UsageError: Its default is the whole study.
+    """
+    if not hasattr(module, "full"):
+        raise click.UsageError(f"{experiment} runs in full by default, so --full does not apply")
+
+
+def read_switches(kind: type, arguments: list[str]) -> list[str]:
+    """Return settings `key=true` from arguments such as --friction.
+
+    Args:
+        kind: Type of the configuration, a dataclass with settings that are true or false.
+        arguments: Arguments that are no options of the command.
+
+    Returns:
+        A text for each argument.
+
+    Raises:
+        click.UsageError: An argument names no such setting.
+    """
+    known = [f.name for f in fields(kind) if isinstance(f.default, bool)]
+    flags = {f"--{name.replace('_', '-')}": name for name in known}
+    for argument in arguments:
+        if argument not in flags:
+            raise click.UsageError(
+                f"no such option: {argument}; this experiment also has {', '.join(flags) or 'none'}"
+            )
+    return [f"{flags[argument]}=true" for argument in arguments]

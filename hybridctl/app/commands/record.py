@@ -30,8 +30,14 @@ _TRUTH = "truth"  # entry of a log's metadata: SHA-256 of the files beside it
 SUFFIXES = (".npz", ".csv", ".h5", ".hdf5", ".mcap")
 
 
-def to_log(record: Record, model: FilterModel, metadata: Mapping[str, str]) -> Log:
-    """Return the channels of a log from which `Log.record` makes this record."""
+def make_log(record: Record, model: FilterModel, metadata: Mapping[str, str]) -> Log:
+    """Return the log from which `Log.record` makes a record.
+
+    Args:
+        record: The record.
+        model: Model whose sensors and inputs name the channels.
+        metadata: Metadata of the log.
+    """
     channels: dict[str, Series] = {}
     for sensor in model.sensors:
         channels |= _split(record.channels[sensor.name], sensor.parts)
@@ -56,14 +62,22 @@ def _split(
     return channels
 
 
-def synthetic_log(model: FilterModel, settings: FilterSettings) -> tuple[Log, Truth]:
-    """Return a synthetic log with its settings, and the run, see `synthetic`."""
+def simulate_log(model: FilterModel, settings: FilterSettings) -> tuple[Log, Truth]:
+    """Simulate a model.
+
+    Args:
+        model: The model.
+        settings: Settings of the simulation, which the metadata of the log holds too.
+
+    Returns:
+        Its log, and the truth.
+    """
     found, truth = simulate_record(model, settings)
     metadata = {"experiment": model.name, "settings": json.dumps(asdict(settings))}
-    return to_log(found, model, metadata), truth
+    return make_log(found, model, metadata), truth
 
 
-def record(
+def record_log(
     source: ModelSource[FilterModel],
     settings: FilterSettings,
     out: Path,
@@ -71,7 +85,7 @@ def record(
     *,
     overwrite: bool = False,
 ) -> Path:
-    """Write a synthetic log and its truth, and return the path of the log.
+    """Write a synthetic log and its truth.
 
     Args:
         source: Model that is simulated.
@@ -80,16 +94,19 @@ def record(
         console: Where the channels and events are printed.
         overwrite: Whether an earlier log by this function is replaced, with its truth.
 
+    Returns:
+        Path of the log.
+
     Raises:
-        InputError: One of the files is there already, and may not be overwritten or is not one
-            that this function has written.
+        InputError: One of the files is there already, and may not be overwritten or is not one that
+            this function has written.
     """
     path = out if out.suffix in SUFFIXES else out / "log.npz"
     _check_new(path, overwrite)
     model = source.make(settings)
     with report_alive(console, "simulating"):
-        log, truth = synthetic_log(model, settings)
-    write(path, model, log, truth)
+        log, truth = simulate_log(model, settings)
+    write_synthetic_log(path, model, log, truth)
     counts = {name: len(series) for name, series in log.channels.items()}
     listed = ", ".join(f"{name} ({n})" for name, n in counts.items())
     say(console, f"{path}: {listed}")
@@ -110,7 +127,7 @@ def _check_new(path: Path, overwrite: bool) -> None:
         InputError: One of the files is there and `overwrite` is false. Or the log is not one by
             `record`, or a file of the truth was not written with it or has changed.
     """
-    beside = truth_path(path)
+    beside = find_truth_path(path)
     names = [f"{beside.stem}{ending}" for ending in (".npz", "_sampled.npz", "_sampled.csv")]
     truths = [one for one in map(path.with_name, names) if os.path.lexists(one)]
     found = [path, *truths] if os.path.lexists(path) else truths
@@ -119,7 +136,7 @@ def _check_new(path: Path, overwrite: bool) -> None:
             f"out must be a new log, but {found[0]} is there already; overwrite replaces it if it "
             "was made by `record`"
         )
-    digests = _recorded_digests(path)
+    digests = _read_digests(path)
     for one in found:
         own = digests is not None if one == path else _is_recorded_truth(one, digests or {})
         if not own:
@@ -129,8 +146,16 @@ def _check_new(path: Path, overwrite: bool) -> None:
             )
 
 
-def _recorded_digests(path: Path) -> dict[str, str] | None:
-    """Return the SHA-256 of each file of truth by name, from a log by `record`; None for others."""
+def _read_digests(path: Path) -> dict[str, str] | None:
+    """Return the SHA-256 of each file of truth by name, from a log by `record`.
+
+    Args:
+        path: File of the log.
+
+    Returns:
+        Digests by name; none of logs of earlier versions. None for a file that is no log by
+        `record`.
+    """
     try:
         if path.is_symlink() or not path.is_file():
             return None
@@ -153,7 +178,7 @@ def _is_recorded_truth(path: Path, digests: Mapping[str, str]) -> bool:
     return hash_file(path) == digests.get(path.name)
 
 
-def write(path: Path, model: FilterModel, log: Log, truth: Truth) -> None:
+def write_synthetic_log(path: Path, model: FilterModel, log: Log, truth: Truth) -> None:
     """Write the truth, and the log beside it, whose metadata has the SHA-256 of the truth's files.
 
     By these a later call knows which files it may overwrite.
@@ -164,7 +189,7 @@ def write(path: Path, model: FilterModel, log: Log, truth: Truth) -> None:
         log: Channels of the log.
         truth: The run, and its states at the stamps of the log.
     """
-    beside = truth_path(path)
+    beside = find_truth_path(path)
     truth.run.save(beside)
     modes = [format_mode(truth.run.arc(t).mode) for t in truth.times.tolist()]
     sampled = write_estimates(
@@ -178,6 +203,6 @@ def write(path: Path, model: FilterModel, log: Log, truth: Truth) -> None:
     write_log(path, replace(log, metadata={**log.metadata, _TRUTH: json.dumps(digests)}))
 
 
-def truth_path(log: Path) -> Path:
+def find_truth_path(log: Path) -> Path:
     """Return the path of a log's truth: truth.npz beside log.npz, else NAME_truth.npz."""
     return log.with_name("truth.npz" if log.stem == "log" else f"{log.stem}_truth.npz")

@@ -31,11 +31,11 @@ from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.logs import Log, PoseSeries, write_estimates
 
 MAIN = "salted"
-_FAR = 20.0  # sigmas, at which innovations are drawn that are farther off
+_FAR = 20.0  # standard deviations; innovations that are farther off are drawn there
 
 
-def trust_table(judgements: Sequence[Judgement]) -> Table:
-    """Return whether filters can be trusted, a column for each."""
+def make_trust_table(judgements: Sequence[Judgement]) -> Table:
+    """Return a table of whether filters can be trusted, a column for each."""
     rows = [judgement.cells() for judgement in judgements]
     names = ["", *(judgement.name for judgement in judgements)]
     cells = [(label, *(row[label] for row in rows)) for label in rows[0]]
@@ -45,12 +45,19 @@ def trust_table(judgements: Sequence[Judgement]) -> Table:
 def write_results(
     folder: RunFolder, model: FilterModel, log: Log, judgement: Judgement, *, mcap: bool
 ) -> None:
-    """Write estimates.npz and .csv, innovations.npz and .csv, and on request estimates.mcap.
+    """Write estimates.npz and .csv, and innovations.npz and .csv.
 
-    Estimates are the moments of all hypotheses together, with the most probable mode and how
-    probable that is; where others were in doubt, modes.npz and .csv have how probable each was at
-    each time. Those of another filter than the salted one have its name appended. Notes go
-    to notes.json.
+    Estimates are the moments of all hypotheses together, with the most probable mode and its
+    probability. Where others were in doubt, modes.npz and .csv have the probability of each at each
+    time. Notes go to notes.json. Names of files of another filter than the salted one end with its
+    name.
+
+    Args:
+        folder: Folder of the run.
+        model: Model of the filter, which names the states.
+        log: Log that was filtered.
+        judgement: Result of the filter.
+        mcap: Whether to write estimates.mcap too.
     """
     result = judgement.result
     ending = "" if judgement.name == MAIN else f"_{judgement.name}"
@@ -94,6 +101,14 @@ def write_results(
 
 
 def _write_innovations(folder: RunFolder, result: FilterResult, log: Log, name: str) -> None:
+    """Write the innovations of all samples that have one.
+
+    Args:
+        folder: Folder of the run.
+        result: Result of the filter.
+        log: Log that was filtered.
+        name: Name of the files, without their endings.
+    """
     rows = [(s.innovation, s.reopened) for s in result.steps if s.innovation is not None]
     if not rows:
         return
@@ -116,13 +131,20 @@ def _write_innovations(folder: RunFolder, result: FilterResult, log: Log, name: 
     )
 
 
-def draw_all(
+def draw_results(
     folder: RunFolder,
     model: FilterModel,
     judgements: Sequence[Judgement],
     truth: HybridTrajectory | None,
 ) -> None:
-    """Write states.png, innovations.png and nis.png into the folder's figures."""
+    """Write states.png, innovations.png and nis.png into the folder's figures.
+
+    Args:
+        folder: Folder of the run.
+        model: Model of the filters.
+        judgements: Results of the filters; states and innovations are those of the first.
+        truth: Run that was measured; None if it is not known.
+    """
     main = judgements[0].result
     bands = result_bands(main)
     _draw_states(folder, model, main, truth, bands)
@@ -138,6 +160,15 @@ def _draw_states(
     truth: HybridTrajectory | None,
     bands: Sequence[Band],
 ) -> None:
+    """Draw what the model displays of each state, with three standard deviations and the truth.
+
+    Args:
+        folder: Folder of the run.
+        model: Model of the filter.
+        result: Result of the filter.
+        truth: Run that was measured, drawn if it covers the samples.
+        bands: Spans of the most probable modes.
+    """
     shown = [model.display(m.mean, m.covariance) for m in result.mixtures]
     values, deviations = (np.array([pair[k] for pair in shown]) for k in range(2))
     times = result.times
@@ -180,6 +211,7 @@ def _draw_states(
 def _draw_innovations(
     folder: RunFolder, model: FilterModel, result: FilterResult, bands: Sequence[Band]
 ) -> None:
+    """Draw the innovations of each sensor over their standard deviations."""
     panels: list[Panel] = []
     for sensor in model.sensors:
         found = [

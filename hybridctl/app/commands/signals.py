@@ -44,7 +44,7 @@ class Stopped(BaseException):
 
 
 @contextmanager
-def stopped_by_signals() -> Iterator[None]:
+def stop_on_signals() -> Iterator[None]:
     """End the process in an orderly way if SIGINT, SIGTERM or SIGHUP arrives during the block.
 
     `Stopped` is raised in the block. When it has left the block, its line is printed to standard
@@ -96,7 +96,7 @@ def stopped_by_signals() -> Iterator[None]:
 
 
 @contextmanager
-def resumed_in(folder: Path, record: str | None) -> Iterator[None]:
+def advise_resuming(folder: Path, record: str | None) -> Iterator[None]:
     """Add to a `Stopped` that the block raises the advice by which its run can be resumed.
 
     Args:

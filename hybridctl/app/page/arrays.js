@@ -2,8 +2,23 @@
 
 /** The numbers of {shape, float32}: a flat Float32Array with its shape. */
 function unpack(data) {
-  const bytes = Uint8Array.from(atob(data.float32), (c) => c.charCodeAt(0));
-  return { shape: data.shape, values: new Float32Array(bytes.buffer) };
+  return { shape: data.shape, values: new Float32Array(decode(data.float32)) };
+}
+
+/** The bytes of a text in base64. */
+function decode(text) {
+  return Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer;
+}
+
+/** Give a canvas so many pixels of the page, and its pen their units, whatever the screen has. */
+function fit(canvas, pen, width, height) {
+  const ratio = window.devicePixelRatio || 1;
+  const [columns, rows] = [Math.round(width * ratio), Math.round(height * ratio)];
+  canvas.style.height = `${height}px`;
+  if (canvas.width !== columns) canvas.width = columns;
+  if (canvas.height !== rows) canvas.height = rows;
+  pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+  pen.clearRect(0, 0, width, height);
 }
 
 /** A new element with attributes and children; what begins with "on" is a listener. */
@@ -11,7 +26,7 @@ function element(tag, attributes = {}, ...children) {
   return filled(document.createElement(tag), attributes, children);
 }
 
-/** The same of a drawing. */
+/** A new element of a drawing in SVG, as `element` makes one of the page. */
 function shape(tag, attributes = {}, ...children) {
   return filled(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 }

@@ -1,11 +1,11 @@
-"""Writes index.html of a run folder: self-contained, for a browser without a network."""
+"""Pages of runs: one HTML file each, for a browser without a network."""
 
 from __future__ import annotations
 
 import json
 import webbrowser
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
@@ -16,48 +16,70 @@ from rich.console import Console
 from rich.table import Table
 
 from hybridctl.app.page.fragments import (
-    links_html,
-    picture_html,
-    prose_html,
-    settings_html,
-    transcript_html,
+    render_links,
+    render_picture,
+    render_prose,
+    render_settings,
+    render_transcript,
 )
-from hybridctl.app.page.motion import MOTION
+from hybridctl.app.page.motion import MOTION, Scene, encode_motion
 from hybridctl.app.page.transcript import Transcript
 from hybridctl.app.report import say
 from hybridctl.base.run_folder import CONFIGURATION, RunFolder
 
 PAGE = "index.html"
-_SCRIPTS = ("arrays.js", "charts.js", "player.js")
-_HIDDEN = {PAGE, MOTION}
+_SCRIPTS = ("arrays.js", "charts.js", "solids.js", "timeline.js", "player.js")
+_UNLISTED = {PAGE, MOTION}  # files of a run that the page shows itself
 
 
 def write_page(
     folder: RunFolder, entries: Sequence[Table | str], *, summary: str = "", claim: str = ""
 ) -> Path:
-    """Write index.html from what a run has left in its folder and printed; returns its path.
+    """Write index.html from the files of a run.
 
-    `summary` says in a line what the run shows, `claim` is the docstring of its experiment. Series
-    become charts that can be zoomed, motion.json a player, other figures pictures.
+    Series become charts that can be zoomed, motion.json a player, other figures pictures.
+
+    Args:
+        folder: Folder of the run.
+        entries: Tables and lines that the run has printed.
+        summary: What the run shows, in a line.
+        claim: Docstring of its experiment.
+
+    Returns:
+        Path of the page.
     """
-    parts = [_head(folder.experiment, summary)]
+    sections = []
     motion = folder / MOTION
     if motion.is_file():
-        parts.append(_section("Motion", f'<div id="motion"></div>\n{_data("motion", motion)}'))
+        sections.append(_render_motion(json.loads(motion.read_text())))
     if claim:
-        parts.append(_section("Claim", prose_html(claim)))
+        sections.append(_render_section("Claim", render_prose(claim)))
     if entries:
-        parts.append(_section("Results", transcript_html(entries)))
-    figures = [_figure(path) for path in sorted((folder / "figures").glob("*.png"))]
+        sections.append(_render_section("Results", render_transcript(entries)))
+    figures = [_render_figure(path) for path in sorted((folder / "figures").glob("*.png"))]
     if figures:
-        parts.append(_section("Figures", "\n".join(figures)))
-    parts += [*_settings(folder / CONFIGURATION), _section("Files", links_html(_files(folder)))]
-    parts.append(f"<script>{_scripts()}</script>\n</body>\n</html>\n")
-    folder.write_text(PAGE, "\n".join(parts))
+        sections.append(_render_section("Figures", "\n".join(figures)))
+    sections += _render_configuration(folder / CONFIGURATION)
+    sections.append(_render_section("Files", render_links(_list_files(folder))))
+    folder.write_text(PAGE, _render_page(folder.experiment, summary, sections))
     return folder / PAGE
 
 
-def finish(
+def render_motion_page(title: str, scenes: Sequence[Scene]) -> str:
+    """Return a page of a motion alone.
+
+    Args:
+        title: Title of the page.
+        scenes: Scenes, one below the other.
+
+    Raises:
+        InputError: A scene has no movers, or has shapes in a plane.
+        UnknownNameError: The axes of a scene are not drawn.
+    """
+    return _render_page(title, "", [_render_motion(encode_motion(scenes))])
+
+
+def publish_page(
     folder: RunFolder,
     console: Console,
     summary: str,
@@ -65,7 +87,15 @@ def finish(
     *,
     look: bool = False,
 ) -> None:
-    """Leave the page of a run, say where its results are, and show the page if `look` asks."""
+    """Write the page of a run and print where its results are.
+
+    Args:
+        folder: Folder of the run.
+        console: Console of the run. The page has its entries if it is a `Transcript`.
+        summary: What the run shows, in a line.
+        claim: Docstring of its experiment.
+        look: Whether to show the page in a browser. If none is found, its path is printed.
+    """
     entries = console.entries if isinstance(console, Transcript) else ()
     page = write_page(folder, entries, summary=summary, claim=claim or "")
     say(console, f"results in {folder.path}")
@@ -74,80 +104,90 @@ def finish(
         say(console, f"{'page' if shown else 'no browser was found to show the page'}: {page}")
 
 
-def _head(title: str, summary: str) -> str:
-    name, style = escape(title), _asset("style.css")
-    return (
+def _render_page(title: str, summary: str, sections: Sequence[str]) -> str:
+    """Return a whole page.
+
+    Args:
+        title: Title, as text.
+        summary: Line below the title, as text.
+        sections: HTML of the sections.
+    """
+    name, style = escape(title), _read_asset("style.css")
+    script = "\n".join(['"use strict";', *map(_read_asset, _SCRIPTS)])
+    head = (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_policy(style, _scripts())}">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_make_policy(style, script)}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{name}</title>\n<style>{style}</style>\n</head>\n<body>\n"
         f"<header><h1>{name}</h1><p>{escape(summary)}</p></header>"
     )
+    return "\n".join([head, *sections, f"<script>{script}</script>\n</body>\n</html>\n"])
 
 
-def _policy(style: str, script: str) -> str:
-    """Return the content policy of a page: its own style, script and pictures, and nothing else.
+def _make_policy(style: str, script: str) -> str:
+    """Return the content security policy of a page: its own style, script and pictures alone.
 
-    Names come from other people's files. They are put in as text, and were one not, it could
-    neither run nor load anything. Formulas carry their place in the line as a style of their own.
+    Names come from other people's files. They are put in as text. Were one not, it could neither
+    run nor load anything. Formulas carry their place in the line as a style of their own.
     """
     allowed = {
         "default-src": "'none'",
         "img-src": "data:",
-        "style-src": _hash(style),
+        "style-src": _hash_source(style),
         "style-src-attr": "'unsafe-inline'",
-        "script-src": _hash(script),
+        "script-src": _hash_source(script),
         "base-uri": "'none'",
         "form-action": "'none'",
     }
     return "; ".join(f"{name} {value}" for name, value in allowed.items())
 
 
-def _hash(text: str) -> str:
+def _hash_source(text: str) -> str:
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode('ascii')}'"
 
 
-def _section(title: str, body: str) -> str:
+def _render_section(title: str, body: str) -> str:
     return f"<section>\n<h2>{title}</h2>\n{body}\n</section>"
 
 
-def _figure(path: Path) -> str:
+def _render_motion(motion: Mapping[str, Any]) -> str:
+    return _render_section("Motion", f'<div id="motion"></div>\n{_embed_json("motion", motion)}')
+
+
+def _render_figure(path: Path) -> str:
     """Return a figure as a chart where its series are beside it, else as a picture."""
     beside = path.with_suffix(".json")
     if beside.is_file():
-        return f'<div class="chart">{_data("series", beside)}</div>'
-    return picture_html(path)
+        return f'<div class="chart">{_embed_json("series", json.loads(beside.read_text()))}</div>'
+    return render_picture(path)
 
 
-def _data(kind: str, path: Path) -> str:
-    """JSON that the scripts read; a "<" in it cannot end the element."""
-    text = json.dumps(json.loads(path.read_text()), separators=(",", ":")).replace("<", "\\u003c")
+def _embed_json(kind: str, content: Mapping[str, Any]) -> str:
+    """Return data for the scripts; a "<" in it cannot end the element."""
+    text = json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
     return f'<script type="application/json" class="{kind}">{text}</script>'
 
 
-def _settings(path: Path) -> list[str]:
-    """Sections of the configuration, its seed and the versions, where they were written."""
+def _render_configuration(path: Path) -> list[str]:
+    """Return the sections of the configuration, with its seed, and of the versions."""
     if not path.is_file():
-        return []
+        return []  # sweeps of other tools, and tests, have pages without one
     content: dict[str, Any] = json.loads(path.read_text())
     seed = {} if content["seed"] is None else {"seed": content["seed"]}
     return [
-        _section("Configuration", settings_html(seed | content["configuration"])),
-        _section("Versions", settings_html(content["versions"])),
+        _render_section("Configuration", render_settings(seed | content["configuration"])),
+        _render_section("Versions", render_settings(content["versions"])),
     ]
 
 
-def _files(folder: RunFolder) -> list[str]:
+def _list_files(folder: RunFolder) -> list[str]:
+    """Return the paths, below the folder, of the files that the page links to."""
     found = (path.relative_to(folder.path) for path in sorted(folder.path.rglob("*")))
-    # what is hidden is no result, such as an earlier run that this one replaces
+    # Hidden files are no results: an earlier run, for example, that this one replaces.
     shown = (path for path in found if not any(part.startswith(".") for part in path.parts))
     names = [path.as_posix() for path in shown]
-    return [name for name in names if name not in _HIDDEN and (folder / name).is_file()]
+    return [name for name in names if name not in _UNLISTED and (folder / name).is_file()]
 
 
-def _scripts() -> str:
-    return "\n".join(['"use strict";', *map(_asset, _SCRIPTS)])
-
-
-def _asset(name: str) -> str:
+def _read_asset(name: str) -> str:
     return (files("hybridctl.app.page") / name).read_text(encoding="utf-8")

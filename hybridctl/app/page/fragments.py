@@ -19,45 +19,45 @@ _SIZE = 17.0  # pixels of the em of formulas, for text of 15
 _LARGE = 400_000  # bytes; a vector graphic that is larger is shown as pixels
 
 
-def table_html(table: Table) -> str:
-    """Return a table of the console."""
-    heads = "".join(f"<th>{_plain(column.header)}</th>" for column in table.columns)
+def render_table(table: Table) -> str:
+    """Return a table of the console as HTML."""
+    heads = "".join(f"<th>{_strip_markup(column.header)}</th>" for column in table.columns)
     columns = [list(column.cells) for column in table.columns]
     rows = [
-        "<tr>" + "".join(f"<td>{_plain(cell)}</td>" for cell in row) + "</tr>"
+        "<tr>" + "".join(f"<td>{_strip_markup(cell)}</td>" for cell in row) + "</tr>"
         for row in zip(*columns, strict=True)
     ]
-    caption = f"<caption>{_plain(table.title)}</caption>" if table.title else ""
+    caption = f"<caption>{_strip_markup(table.title)}</caption>" if table.title else ""
     return (
         f'<div class="wide"><table>{caption}<thead><tr>{heads}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
 
 
-def transcript_html(entries: Iterable[Table | str]) -> str:
+def render_transcript(entries: Iterable[Table | str]) -> str:
     """Return what a run has printed: its tables, and lines between them."""
     parts = [
-        table_html(entry) if isinstance(entry, Table) else f"<p>{escape(entry)}</p>"
+        render_table(entry) if isinstance(entry, Table) else f"<p>{escape(entry)}</p>"
         for entry in entries
     ]
     return "\n".join(parts)
 
 
-def prose_html(text: str) -> str:
+def render_prose(text: str) -> str:
     """Return the docstring of an experiment: paragraphs, lists of lines with "- ", and formulas."""
-    return "\n".join(_paragraph(part) for part in re.split(r"\n\s*\n", text.strip()))
+    return "\n".join(_render_paragraph(part) for part in re.split(r"\n\s*\n", text.strip()))
 
 
-def settings_html(settings: Mapping[str, Any]) -> str:
-    """Nested settings as a table of dotted names and values."""
+def render_settings(settings: Mapping[str, Any]) -> str:
+    """Return nested settings as a table of dotted names and values."""
     rows = "".join(
         f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>"
-        for name, value in _flat(settings)
+        for name, value in _flatten_settings(settings)
     )
     return f'<div class="wide"><table class="settings"><tbody>{rows}</tbody></table></div>'
 
 
-def picture_html(path: Path) -> str:
+def render_picture(path: Path) -> str:
     """Return a figure that is a picture; the vector graphic beside it, unless that is large."""
     vector = path.with_suffix(".svg")
     small = vector.is_file() and vector.stat().st_size <= _LARGE
@@ -70,12 +70,13 @@ def picture_html(path: Path) -> str:
     )
 
 
-def formula_html(tex: str, *, block: bool = False) -> str:
-    """TeX as a drawing, which needs neither a script, nor a font, nor a network.
+def render_formula(tex: str, *, block: bool = False) -> str:
+    """Return a formula as a drawing, which needs neither a script, nor a font, nor a network.
 
-    Within a line, or as a block of its own, whose lines may be aligned at "&".
-
-    Raises what ziamath raises for TeX that it cannot read.
+    Args:
+        tex: TeX. The reader raises errors of any type for what it cannot read.
+        block: Whether it is a block of its own, whose lines may be aligned at "&", or stands in a
+            line of text.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of how it finds its font
@@ -90,55 +91,55 @@ def formula_html(tex: str, *, block: bool = False) -> str:
     return f'<span class="{kind}" role="img" aria-label="{label}"{style}>{drawn.svg()}</span>'
 
 
-def links_html(paths: Sequence[str]) -> str:
-    """Links to files beside the page."""
+def render_links(paths: Sequence[str]) -> str:
+    """Return links to files beside the page."""
     places = [quote(path, errors="surrogateescape") for path in paths]
     both = zip(places, paths, strict=True)
     items = "".join(f'<li><a href="{place}">{escape(path)}</a></li>' for place, path in both)
     return f'<ul class="files">{items}</ul>'
 
 
-def _plain(content: object) -> str:
-    """Markup of the console as text."""
+def _strip_markup(content: object) -> str:
+    """Return content with markup of the console as text in HTML."""
     return escape(Text.from_markup(str(content)).plain)
 
 
-def _paragraph(part: str) -> str:
+def _render_paragraph(part: str) -> str:
     if part.startswith(".. math::"):
-        return f"<div>{_formula(part.removeprefix('.. math::'), block=True)}</div>"
+        return f"<div>{_try_formula(part.removeprefix('.. math::'), block=True)}</div>"
     head, *items = re.split(r"(?:^|\n)- ", part)
-    body = f"<p>{_inline(head)}</p>" if head.strip() else ""
+    body = f"<p>{_render_inline(head)}</p>" if head.strip() else ""
     if items:
-        body += "<ul>" + "".join(f"<li>{_inline(item)}</li>" for item in items) + "</ul>"
+        body += "<ul>" + "".join(f"<li>{_render_inline(item)}</li>" for item in items) + "</ul>"
     return body
 
 
-def _formula(tex: str, *, block: bool = False) -> str:
-    """Return a formula as a drawing; as it was written, where it cannot be read."""
+def _try_formula(tex: str, *, block: bool = False) -> str:
+    """Return a formula as a drawing, or as it was written if it cannot be read."""
     try:
-        return formula_html(tex, block=block)
+        return render_formula(tex, block=block)
     except Exception:  # the reader of TeX raises all kinds, and a page is to be had all the same
         return f"<code>{escape(' '.join(tex.split()))}</code>"
 
 
-def _inline(text: str) -> str:
+def _render_inline(text: str) -> str:
     """Return text with `code`, and formulas, which are :math:`x`."""
     found = re.split(r"((?::\w+:)?`+[^`]+`+)", " ".join(text.split()))
-    return "".join(_marked(part) if "`" in part else escape(part) for part in found)
+    return "".join(_render_marked(part) if "`" in part else escape(part) for part in found)
 
 
-def _marked(part: str) -> str:
+def _render_marked(part: str) -> str:
     """Return a piece between backquotes."""
     role, _, content = part.partition("`")
     content = content.strip("`")
-    return _formula(content) if role == ":math:" else f"<code>{escape(content)}</code>"
+    return _try_formula(content) if role == ":math:" else f"<code>{escape(content)}</code>"
 
 
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+def _flatten_settings(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     rows = []
     for key, value in settings.items():
         if isinstance(value, Mapping):
-            rows += _flat(value, f"{prefix}{key}.")
+            rows += _flatten_settings(value, f"{prefix}{key}.")
         elif isinstance(value, list):
             rows.append((f"{prefix}{key}", "[" + ", ".join(map(str, value)) + "]"))
         else:

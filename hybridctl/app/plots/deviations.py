@@ -24,8 +24,8 @@ from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.orbits.stability import Stability
 from hybridctl.sensitivity.linearization import Linearization
 
-_SHOWN = 24  # directions
-_SAMPLES = 60  # of an arc
+_SHOWN = 24  # directions: more lines hide each other
+_SAMPLES = 60  # of an arc: as many as a panel of 4.6 in shows without corners
 
 
 def growth(
@@ -35,7 +35,17 @@ def growth(
     periods: int = 50,
     title: str = "Deviations from a periodic orbit",
 ) -> Figure:
-    """Lengths of deviations over the periods, to first order, and the bounds of their growth."""
+    """Draw lengths of deviations from a periodic orbit, to first order, and bounds of their growth.
+
+    Args:
+        found: Stability of the orbit.
+        path: File to save the figure in; None to save none.
+        periods: Number of periods that are drawn.
+        title: Title of the figure.
+
+    Returns:
+        The figure, with at most 24 initial directions.
+    """
     k: Array = np.arange(periods + 1, dtype=np.float64)
     lengths = np.maximum(found.propagate_lengths(periods)[:_SHOWN], np.finfo(np.float64).tiny)
     lines = [Line(k, row, None, BASELINE, width=0.6) for row in lengths]
@@ -58,11 +68,24 @@ def prediction(
     names: Sequence[str] | None = None,
     title: str = "First order",
 ) -> Figure:
-    """Draw the nominal run, a perturbed one, and its first-order prediction, as [RS] Fig. 3.5.
+    """Draw a nominal run, a perturbed one, and its first-order prediction, as [RS] Fig. 3.5.
 
-    The prediction `alpha + z` jumps at the nominal events, the perturbed run at its own; in
-    between they are on different sides of an event. names: of coordinates, all by default. Raises
-    `UnknownNameError` for others, and `InputError` for runs that begin in different modes.
+    The prediction `alpha + z` jumps at the nominal events, the perturbed run at its own; in between
+    they are on different sides of an event.
+
+    Args:
+        lin: Linearization along the nominal run.
+        perturbed: The perturbed run, which begins in the same mode.
+        path: File to save the figure in; None to save none.
+        names: Labels of the coordinates to draw; None for all.
+        title: Title of the figure.
+
+    Returns:
+        The figure.
+
+    Raises:
+        InputError: The runs begin in different modes.
+        UnknownNameError: A name is no label of a coordinate.
     """
     run = lin.trajectory
     first, other = run.arcs[0], perturbed.arcs[0]
@@ -74,8 +97,8 @@ def prediction(
     labels = lin.system.state_labels(first.mode)
     shown = labels if names is None else [check_member("names", name, labels) for name in names]
     curves = [
-        (REFERENCE, "-", "nominal", _states(run)),
-        (TRACKING, "-", "perturbed", _states(perturbed)),
+        (REFERENCE, "-", "nominal", _sample_states(run)),
+        (TRACKING, "-", "perturbed", _sample_states(perturbed)),
     ]
     moved = []
     for arc, z in zip(run.arcs, lin.propagate(dx0), strict=True):
@@ -94,7 +117,7 @@ def prediction(
     return series(path, grid(panels), title=title)
 
 
-def _states(run: HybridTrajectory) -> list[tuple[Array, Array]]:
+def _sample_states(run: HybridTrajectory) -> list[tuple[Array, Array]]:
     """Return times and states of each arc."""
     found = []
     for arc in run.arcs:

@@ -28,14 +28,25 @@ from hybridctl.hybrid.trajectory import HybridTrajectory
 
 Path = str | os.PathLike[str] | None
 SIGMAS = 3.0
-_GAP = 10.0  # median steps
-_LEAST = 1e-3  # NIS is drawn from here on, on its logarithmic axis
+_GAP = 10.0  # median steps: a sensor that drops a few samples has no gap
+_LEAST = 1e-3  # NIS per dimension from which its logarithmic axis begins
 
 
 def nis(results: Mapping[str, FilterResult], path: Path = None) -> Figure:
-    """NIS over its dimension of named filters, and the limit that one in a hundred exceeds.
+    """Draw the normalized innovations squared (NIS) of filters over their dimension.
 
-    In bands of the modes of the first. Raises `InputError` where that has no innovations.
+    They are drawn in bands of the modes of the first filter, with the limit that one in a hundred
+    exceeds if the filter is consistent.
+
+    Args:
+        results: Results by the name of the filter.
+        path: File to save the figure in; None to save none.
+
+    Returns:
+        The figure.
+
+    Raises:
+        InputError: The first result has no innovations.
     """
     lines, limits = [], []
     for (name, result), color in zip(results.items(), CURVES, strict=False):
@@ -58,11 +69,23 @@ def nis(results: Mapping[str, FilterResult], path: Path = None) -> Figure:
 def errors(
     result: FilterResult, truth: HybridTrajectory, path: Path = None, *, title: str = "Errors"
 ) -> Figure:
-    """Errors of the means in the tangent space, truth minus mean, within 3 standard deviations.
+    """Draw the errors of the means, truth minus mean, within three standard deviations.
 
-    Means and deviations are those of all hypotheses together (`FilterResult.mixtures`). A panel for
-    each coordinate (ndx,), broken at events. Where filter and truth are in modes of different
-    spaces there is no error. Raises `InputError` for a truth that does not cover the samples.
+    Means and deviations are those of all hypotheses together (`FilterResult.mixtures`). There is a
+    panel for each coordinate (ndx,) of the tangent space, broken at events. Where filter and truth
+    are in modes of different spaces there is no error.
+
+    Args:
+        result: Result of the filter.
+        truth: Run that was measured.
+        path: File to save the figure in; None to save none.
+        title: Title of the figure.
+
+    Returns:
+        The figure.
+
+    Raises:
+        InputError: The truth does not cover the samples.
     """
     check_instance("truth", truth, HybridTrajectory)
     times = result.times
@@ -93,20 +116,33 @@ def band(
     label: str | None = None,
     color: str = TRACKING,
 ) -> list[Line]:
-    """Dotted lines at both ends of a band, as wide to either side."""
+    """Return dotted lines at both ends of a band.
+
+    Args:
+        times: Times (n,), s.
+        middle: Middle of the band, (n,) or one number.
+        wide: Distance (n,) from the middle to both ends.
+        label: Name of the band; None without.
+        color: Colour of the lines.
+    """
     ends = zip((middle + wide, middle - wide), (label, None), strict=True)
     return [Line(times, end, name, color, ":", 0.8) for end, name in ends]
 
 
 def gaps(times: Array) -> Indices:
-    """Return the samples after a gap: ten times as far from the one before as is usual, or more."""
+    """Return the first samples after gaps, which are ten times the usual step, or longer."""
     steps = np.diff(times)
     usual = np.median(steps[steps > 0.0]) if (steps > 0.0).any() else np.inf
     return np.asarray(np.flatnonzero(steps > _GAP * usual) + 1)
 
 
 def apart(line: Line, at: Indices) -> Line:
-    """Return a line with gaps before the samples `at`, where what it shows jumps."""
+    """Return a line that is broken where what it shows jumps.
+
+    Args:
+        line: The line.
+        at: Indices of the first samples after the jumps.
+    """
     inside = np.unique(at[(at > 0) & (at < len(line.times))])
     between: Array = 0.5 * (line.times[inside - 1] + line.times[inside])
     times = np.insert(line.times, inside, between)

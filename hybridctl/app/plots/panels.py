@@ -41,7 +41,16 @@ _FEW = 50.0  # a logarithmic axis that spans less has plain numbers
 
 @dataclass(frozen=True)
 class Line:
-    """One curve: times (n,), values (n,)."""
+    """One curve.
+
+    Attributes:
+        times: Abscissae (n,), mostly times in s.
+        values: Ordinates (n,); NaN breaks the curve.
+        label: Name in the legend; None without.
+        color: Colour.
+        style: Style of matplotlib, such as "--" or ".-".
+        width: Width, points.
+    """
 
     times: Array
     values: Array
@@ -58,9 +67,15 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """Curves that share an axis; `log` for a logarithmic ordinate, `zero` for a line there.
+    """Curves that share an ordinate.
 
-    least: what the ordinate spans at least, so that rounding does not look like motion.
+    Attributes:
+        ylabel: Label of the ordinate.
+        lines: The curves.
+        log: Whether the ordinate is logarithmic.
+        zero: Whether there is a line at zero.
+        least: Least span of the ordinate, so that rounding does not look like motion.
+        legend: Where the legend is.
     """
 
     ylabel: str
@@ -73,7 +88,14 @@ class Panel:
 
 @dataclass(frozen=True)
 class Band:
-    """A span of time in one mode, shaded and named."""
+    """A span of time in one mode, shaded and named.
+
+    Attributes:
+        start: Time at which it begins, s.
+        end: Time at which it ends, s.
+        label: Name of the mode.
+        color: Colour of the shade.
+    """
 
     start: float
     end: float
@@ -83,7 +105,14 @@ class Band:
 
 @dataclass(frozen=True)
 class Pose:
-    """A mechanism at a time: polylines (n, 2) in m, thick for bodies."""
+    """A mechanism at a time.
+
+    Attributes:
+        bodies: Polylines (n, 2), m.
+        color: Colour.
+        alpha: Opacity, 0 to 1.
+        width: Width of the lines, points.
+    """
 
     bodies: Sequence[Array]
     color: str = TRACKING
@@ -92,7 +121,7 @@ class Pose:
 
 
 def canvas(width: float, height: float) -> Figure:
-    """Return an empty figure, in inches."""
+    """Return an empty figure; lengths in inches."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
@@ -101,8 +130,8 @@ def canvas(width: float, height: float) -> Figure:
 def readable(text: str) -> str:
     """Return text that can be drawn: dollars around what is no formula stand for themselves.
 
-    Names of joints, contacts and channels come from files, and may hold anything. What is longer
-    than any label is cut.
+    Names of joints, contacts and channels come from files, and may hold anything. Text that is
+    longer than any label is cut.
     """
     if len(text) > _LONGEST:
         text = f"{text[:_LONGEST]} ..."
@@ -124,13 +153,19 @@ def number_log_axis(axis: Axis) -> None:
 
 
 def power_law(sizes: Array, values: Array, order: float) -> Line:
-    """Return a dotted line of that slope on logarithmic axes, through the first of the values."""
+    """Return a dotted line through the first of the values, straight on logarithmic axes.
+
+    Args:
+        sizes: Abscissae (n,).
+        values: Ordinates (n,), of which the first is used.
+        order: Slope of the line.
+    """
     along = values[0] * (sizes / sizes[0]) ** order
     return Line(sizes, along, f"slope {order:g}", "black", ":", 1.0)
 
 
 def grid(panels: Sequence[Panel], columns: int = 2) -> list[Sequence[Panel]]:
-    """Panels in rows, for `series`."""
+    """Return panels in rows, for `series`."""
     columns = min(columns, len(panels))
     return [panels[k : k + columns] for k in range(0, len(panels), columns)]
 
@@ -145,12 +180,23 @@ def series(
     xlabel: str = "time [s]",
     xlog: bool = False,
 ) -> Figure:
-    """Return a grid of time series that share the time axis; `panels[row][column]`.
+    """Draw curves over time, in a grid of panels that share the time axis.
 
-    Or of anything else that shares an abscissa: xlabel names it, xlog makes it logarithmic.
+    Args:
+        path: File to save the figure in, with the series beside it as .json for the page; None to
+            save none.
+        panels: Panels of each row.
+        title: Title of the figure.
+        bands: Spans of modes, shaded in all panels and named in the first row.
+        span: Ends of the time axis, s; None for those of the curves.
+        xlabel: Label of the abscissa, which need not be time.
+        xlog: Whether the abscissa is logarithmic.
 
-    With a path it is saved, and beside the picture (see `save_figure`) the series as .json, for the
-    page.
+    Returns:
+        The figure.
+
+    Raises:
+        FileWriteError: A file beside `path` is there that was not written with a figure.
     """
     rows, columns = len(panels), max(len(row) for row in panels)
     figure = canvas(1.0 + 4.6 * columns, 1.0 + max(1.75 * rows, 2.6))
@@ -181,7 +227,7 @@ def series(
         "xlog": xlog,
         "span": span,
         "bands": [asdict(band) for band in bands],
-        "rows": [[_panel_record(panel) for panel in row] for row in panels],
+        "rows": [[_encode_panel(panel) for panel in row] for row in panels],
     }
     with atomic(Path(path).with_suffix(".json")) as temporary:
         temporary.write_text(json.dumps(record, allow_nan=False))
@@ -197,10 +243,15 @@ def plane(
     surfaces: Sequence[Array] = (),
     size: float = 4.8,
 ) -> None:
-    """A grid of pictures of the plane, each square and to scale around its curves.
+    """Save a grid of pictures of the plane, each square and to scale around its curves.
 
-    The curves of a panel are made by `Line.through`, and its ylabel stands above it. labels: of
-    both axes. surfaces: directions (2,) of lines through the origin. size: of a picture, in inches.
+    Args:
+        path: File to save the figure in.
+        panels: Panels of each row; curves are made by `Line.through`, and ylabel stands above.
+        title: Title of the figure.
+        labels: Labels of both axes.
+        surfaces: Directions (2,) of lines through the origin.
+        size: Side of a picture, inches.
     """
     rows, columns = len(panels), max(len(row) for row in panels)
     figure = canvas(1.0 + size * columns, 0.9 + size * rows)
@@ -220,7 +271,7 @@ def plane(
     save_figure(figure, path)
 
 
-def _panel_record(panel: Panel) -> dict[str, Any]:
+def _encode_panel(panel: Panel) -> dict[str, Any]:
     lines = [
         {"x": encode_array(line.times), "y": encode_array(line.values)}
         | {name: getattr(line, name) for name in ("label", "color", "style", "width")}
@@ -281,7 +332,15 @@ def snapshots(
     columns: int = 3,
     vertical: str = "y",
 ) -> None:
-    """A grid of scenes, each with a caption and one or more poses, to a common scale."""
+    """Save a grid of scenes to a common scale.
+
+    Args:
+        path: File to save the figure in.
+        scenes: A caption and poses of each scene.
+        title: Title of the figure.
+        columns: Number of scenes in a row.
+        vertical: Name of the vertical axis.
+    """
     rows = -(-len(scenes) // columns)
     points = np.concatenate([body for _, poses in scenes for pose in poses for body in pose.bodies])
     margin = 0.06 * float(np.ptp(points, axis=0).max())
@@ -340,11 +399,14 @@ def save_figure(
 
 
 def _check_beside(path: Path, named: Path) -> None:
-    """Raise FileWriteError if a file that the user did not name would be overwritten.
+    """Check that no file that the user did not name is overwritten.
 
     Args:
         path: File beside a figure, .svg or .json.
         named: File of the figure, which the user named; it may be `path` itself.
+
+    Raises:
+        FileWriteError: The file is there, and was not written with a figure.
     """
     # in the folder of a run its marker tells whose a file is
     if path == named or not os.path.lexists(path) or find_store(path) is not None:

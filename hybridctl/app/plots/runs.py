@@ -58,13 +58,22 @@ def states(
     title: str = "States",
     names: Sequence[str] | None = None,
 ) -> Figure:
-    """Return the coordinates over time, in bands of the modes, broken at events of guards.
+    """Draw the coordinates over time, in bands of the modes, broken at events of guards.
 
-    names: labels of the coordinates to draw, all by default. Up to twelve have a panel each, more
-    share panels by their unit, six at most.
+    Up to twelve coordinates have a panel each; more share panels by their unit, six at most.
 
-    Raises `InputError` for a run whose modes have states of different sizes, `UnknownNameError` for
-    a name that is none.
+    Args:
+        run: The run.
+        path: File to save the figure in; None to save none.
+        title: Title of the figure.
+        names: Labels of the coordinates to draw; None for all.
+
+    Returns:
+        The figure.
+
+    Raises:
+        InputError: The modes of the run have states of different sizes.
+        UnknownNameError: A name is no label of a coordinate.
     """
     sizes = {arc.space.nx for arc in run.arcs}
     if len(sizes) > 1:
@@ -72,18 +81,23 @@ def states(
     system, mode = run.system, run.arcs[0].mode
     labels = [f"x{k}" for k in range(*sizes)] if system is None else system.state_labels(mode)
     wanted = labels if names is None else [check_member("names", name, labels) for name in names]
-    parts = [(arc, times, arc(times)) for arc, times in run.sampled(_period(run))]
-    panels = _panels(wanted, {name: k for k, name in enumerate(labels)}, parts)
+    parts = [(arc, times, arc(times)) for arc, times in run.sampled(_choose_period(run))]
+    panels = _make_panels(wanted, {name: k for k, name in enumerate(labels)}, parts)
     spans = [(times[0], times[-1], arc.mode) for arc, times, _ in parts]
     return series(
         path, grid(panels), title=title, bands=mode_bands(spans), span=(run.start, run.end)
     )
 
 
-def _panels(names: Sequence[str], column: dict[str, int], parts: Sequence[Part]) -> list[Panel]:
-    """Return a panel for each name, or for names of one unit that stand together if there are many.
+def _make_panels(
+    names: Sequence[str], column: dict[str, int], parts: Sequence[Part]
+) -> list[Panel]:
+    """Return a panel for each name, or for names of one unit if there are many.
 
-    column: of each name in the values of the parts.
+    Args:
+        names: Labels of the columns to draw.
+        column: Index of each label in the values of the parts.
+        parts: Arcs with times and values.
     """
     if len(names) <= _PANELS:
         return [
@@ -91,7 +105,7 @@ def _panels(names: Sequence[str], column: dict[str, int], parts: Sequence[Part])
             for name in names
         ]
     panels = []
-    for unit, same in groupby(names, _unit):
+    for unit, same in groupby(names, _find_unit):
         group = list(same)
         for some in np.array_split(group, -(-len(group) // _SHARING)):
             lines = []
@@ -106,7 +120,7 @@ def _panels(names: Sequence[str], column: dict[str, int], parts: Sequence[Part])
     return panels
 
 
-def _unit(label: str) -> str:
+def _find_unit(label: str) -> str:
     """Return the unit that a label ends with, 1 where it has none."""
     return label[label.rindex("[") + 1 : -1] if label.endswith("]") else "1"
 
@@ -116,13 +130,13 @@ def mode_bands(spans: Iterable[tuple[float, float, ModeKey]]) -> list[Band]:
     spans = list(spans)
     kinds = list(dict.fromkeys(mode for _, _, mode in spans))
     return [
-        Band(start, end, short_mode(mode), _shade(mode, kinds))
+        Band(start, end, short_mode(mode), _choose_shade(mode, kinds))
         for start, end, mode in spans
         if end >= start
     ]
 
 
-def _shade(mode: ModeKey, kinds: Sequence[ModeKey]) -> str:
+def _choose_shade(mode: ModeKey, kinds: Sequence[ModeKey]) -> str:
     """Return the colour of a mode, by its number of closed contacts and whether one slides.
 
     Modes of other systems have colours in the order in which they come.
@@ -150,26 +164,38 @@ def modes(
     title: str = "Contacts",
     contacts: Sequence[str] | None = None,
 ) -> Figure:
-    """Gap of contacts in the colour of their mode, and their sliding speed if any slides.
+    """Draw gaps of contacts in the colour of their mode, and sliding speeds if any slides.
 
-    contacts: their names, all by default. Raises `InputError` for a run of another system,
-    `UnknownNameError` for a contact.
+    Args:
+        run: The run, of a robot with contacts.
+        path: File to save the figure in; None to save none.
+        title: Title of the figure.
+        contacts: Names of the contacts to draw; None for all.
+
+    Returns:
+        The figure.
+
+    Raises:
+        InputError: The run is not one of a robot with contacts.
+        UnknownNameError: There is no such contact.
     """
-    chosen = _chosen(run, contacts)
-    gaps, slips = _sampled(run, "gap", "slip_velocity")
-    slides = any(_mode_of(arc, i) in _SLIDING_MODES for arc in run.arcs for i, _ in chosen)
+    chosen = _choose_contacts(run, contacts)
+    gaps, slips = _sample_outputs(run, "gap", "slip_velocity")
+    slides = any(
+        _find_contact_mode(arc, i) in _SLIDING_MODES for arc in run.arcs for i, _ in chosen
+    )
     rows = []
     for i, contact in chosen:
         gap = [(arc, times, 1e3 * values[:, i]) for arc, times, values in gaps]
         label = f"{contact.name}\ngap [m{gap_unit(contact)}]"
-        row = [Panel(label, _coloured(gap, i), least=_LEAST_GAP)]
+        row = [Panel(label, _color_by_mode(gap, i), least=_LEAST_GAP)]
         if slides:
             speed = [
                 (arc, times, np.linalg.norm(values[:, i], axis=1))
                 for arc, times, values in slips
                 if i in closed_contacts(arc.mode)
             ]
-            row.append(Panel(f"{contact.name}\nsliding [m/s]", _coloured(speed, i)))
+            row.append(Panel(f"{contact.name}\nsliding [m/s]", _color_by_mode(speed, i)))
         rows.append(row)
     return series(path, rows, title=f"{title}: contacts by mode")
 
@@ -181,23 +207,36 @@ def forces(
     title: str = "Contacts",
     contacts: Sequence[str] | None = None,
 ) -> Figure:
-    """Normal force of contacts, and their friction below the bound of Coulomb's cone; see `modes`.
+    """Draw the normal forces of contacts, and friction below the bound of Coulomb's cone.
 
     Dotted lines are events.
+
+    Args:
+        run: The run, of a robot with contacts.
+        path: File to save the figure in; None to save none.
+        title: Title of the figure.
+        contacts: Names of the contacts to draw; None for all.
+
+    Returns:
+        The figure.
+
+    Raises:
+        InputError: The run is not one of a robot with contacts.
+        UnknownNameError: There is no such contact.
     """
-    chosen = _chosen(run, contacts)
-    normals, frictions = _sampled(run, "normal_force", "friction_force")
+    chosen = _choose_contacts(run, contacts)
+    normals, frictions = _sample_outputs(run, "normal_force", "friction_force")
     times = np.concatenate([part for _, part, _ in normals])
     normal = np.concatenate([values for _, _, values in normals])
     friction = np.concatenate([np.linalg.norm(values, axis=2) for _, _, values in frictions])
     rows = []
     for i, contact in chosen:
         bound = contact.friction * normal[:, i]
-        pressing = [Line(times, normal[:, i]), *_marks(run, normal[:, i])]
+        pressing = [Line(times, normal[:, i]), *_mark_events(run, normal[:, i])]
         rubbing = [
             Line(times, bound, f"{contact.friction:g} x normal", REFERENCE, "--"),
             Line(times, friction[:, i], "friction"),
-            *_marks(run, bound),
+            *_mark_events(run, bound),
         ]
         row = [Panel(f"{contact.name}\nnormal [N]", pressing, zero=True)]
         if friction.any():
@@ -207,13 +246,25 @@ def forces(
 
 
 def energy(run: HybridTrajectory, path: Path = None, *, title: str = "Robot") -> Figure:
-    """Kinetic, potential (above its least) and total energy of a robot, and its momentum.
+    """Draw kinetic, potential and total energy of a robot, and its momentum.
 
-    Momenta are those of `contact_system` that are not zero throughout; dotted lines are events.
+    Potential energy is that above its least. Momenta are those of `contact_system` that are not
+    zero throughout; dotted lines are events.
+
+    Args:
+        run: The run, of a robot with contacts.
+        path: File to save the figure in; None to save none.
+        title: Title of the figure.
+
+    Returns:
+        The figure.
+
+    Raises:
+        InputError: The run is not one of a robot with contacts.
     """
-    system = _robot_system(run)
+    system = _find_robot_system(run)
     robot, nq, last = system.robot, system.robot.nq, system.robot.nq + system.robot.nv
-    parts = [(times, arc(times)) for arc, times in run.sampled(_period(run))]
+    parts = [(times, arc(times)) for arc, times in run.sampled(_choose_period(run))]
     times, states = (np.concatenate(column) for column in zip(*parts, strict=True))
     moving = [(x[:nq], x[nq:last]) for x in states]
     both = np.array([robot.energy(q, v) for q, v in moving])
@@ -223,7 +274,7 @@ def energy(run: HybridTrajectory, path: Path = None, *, title: str = "Robot") ->
         Line(times, total, "total", "black"),
         Line(times, both[:, 0], "kinetic", REFERENCE),
         Line(times, both[:, 1], "potential", TRACKING),
-        *_marks(run, np.append(both, total)),
+        *_mark_events(run, np.append(both, total)),
     ]
     momenta = np.array([robot.momentum(q, v) for q, v in moving])
     labels, colors = system.output_labels("momentum", (6,)), (*CURVES, "black")
@@ -234,29 +285,44 @@ def energy(run: HybridTrajectory, path: Path = None, *, title: str = "Robot") ->
     ]
     panels = [
         Panel("energy [J]", lines),
-        Panel("momentum", [*shares, *_marks(run, momenta.ravel())]),
+        Panel("momentum", [*shares, *_mark_events(run, momenta.ravel())]),
     ]
     return series(path, grid(panels), title=f"{title}: energy, momentum (dotted: events)")
 
 
-def _robot_system(run: HybridTrajectory) -> ContactSystem:
+def _find_robot_system(run: HybridTrajectory) -> ContactSystem:
+    """Return the contact system of a run.
+
+    Raises:
+        InputError: The run is not one of a robot with contacts.
+    """
     mechanism: ContactSystem | None = None if run.system is None else run.system.mechanism
     if mechanism is None:
         raise InputError(f"run must be one of a robot with contacts, got one of {run.system!r}")
     return mechanism
 
 
-def _chosen(run: HybridTrajectory, names: Sequence[str] | None) -> list[tuple[int, AnyContact]]:
-    """Contacts with their indices, in the order of the system; without dry friction of joints."""
-    every = _robot_system(run).contacts
+def _choose_contacts(
+    run: HybridTrajectory, names: Sequence[str] | None
+) -> list[tuple[int, AnyContact]]:
+    """Return contacts with their indices in the system, without dry friction of joints."""
+    every = _find_robot_system(run).contacts
     known = {c.name: c for c in every if not isinstance(c, JointFriction)}
     wanted = known if names is None else [check_member("contact", name, known) for name in names]
     return [(i, known[name]) for i, name in enumerate(known) if name in wanted]
 
 
-def _sampled(run: HybridTrajectory, *names: str) -> list[list[Part]]:
-    """Of each output (n, ...) the arcs with times (n,); at events it has both limits."""
-    found = list(run.sampled_outputs(_period(run)))
+def _sample_outputs(run: HybridTrajectory, *names: str) -> list[list[Part]]:
+    """Return the arcs of a run with times (n,) and values (n, ...) of each output.
+
+    Args:
+        run: The run.
+        *names: Names of the outputs. At events there are both limits.
+
+    Raises:
+        InputError: A mode does not have an output.
+    """
+    found = list(run.sampled_outputs(_choose_period(run)))
     for arc, _, outputs in found:
         for name in names:
             if name not in outputs:
@@ -264,29 +330,29 @@ def _sampled(run: HybridTrajectory, *names: str) -> list[list[Part]]:
     return [[(arc, times, outputs[name]) for arc, times, outputs in found] for name in names]
 
 
-def _mode_of(arc: Arc, contact: int) -> str:
+def _find_contact_mode(arc: Arc, contact: int) -> str:
     """Return the mode of one contact, without the sign of its velocity."""
     return str(arc.mode[contact]).rstrip("+-")  # type: ignore[index]
 
 
-def _coloured(parts: Sequence[Part], contact: int) -> list[Line]:
+def _color_by_mode(parts: Sequence[Part], contact: int) -> list[Line]:
     """Return a line for each part, in the colour of the contact's state, named at its first."""
     lines, named = [], set()
     for arc, times, values in parts:
-        mode = _mode_of(arc, contact)
+        mode = _find_contact_mode(arc, contact)
         width = 1.4 if mode == "open" else _CLOSED_WIDTH
         lines.append(Line(times, values, None if mode in named else mode, COLORS[mode], "-", width))
         named.add(mode)
     return lines
 
 
-def _marks(run: HybridTrajectory, values: Array) -> list[Line]:
-    """Dotted lines at the events, as high as the values."""
+def _mark_events(run: HybridTrajectory, values: Array) -> list[Line]:
+    """Return dotted lines at the events, as high as the values."""
     height = np.array([values.min(), values.max()])
     return [
         Line(np.full(2, event.time), height, None, BASELINE, ":", 0.8) for event in run.guard_events
     ]
 
 
-def _period(run: HybridTrajectory) -> float:
+def _choose_period(run: HybridTrajectory) -> float:
     return (run.end - run.start) / _SAMPLES

@@ -23,7 +23,12 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 
 from hybridctl.base.checks import Array
-from hybridctl.base.errors import GuardViolatedError, InputError, SimulationError
+from hybridctl.base.errors import (
+    ConstraintViolatedError,
+    GuardViolatedError,
+    InputError,
+    SimulationError,
+)
 from hybridctl.base.fingerprint import compute_fingerprint
 from hybridctl.base.journal import Journal, compute_all
 from hybridctl.base.workers import Crew, InProcessExecutor
@@ -221,7 +226,10 @@ def compute_digest(gains: GainSchedule) -> str:
 
 def _run_trial(trial: Trial, controller: Controller, gains: GainSchedule, member: int) -> Outcome:
     """Return the outcome of a member, that of a failure where the run raises."""
+    # A motion may drift off what its mode holds, or through a guard, by more than the tolerance of
+    # the trial. That is an `InputError` of the state where an arc begins, and a failure of the run.
+    failures = (SimulationError, GuardViolatedError, ConstraintViolatedError)
     try:
         return trial(controller, gains, member)
-    except (SimulationError, GuardViolatedError) as error:
+    except failures as error:
         return Outcome(float("nan"), float("nan"), type(error).__name__)

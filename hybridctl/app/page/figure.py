@@ -18,13 +18,19 @@ from hybridctl.mechanics.impacts.impact import ImpactResult
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import ContactSystem
 
-_SIGMAS = 3.0
-_THINNEST = 1e-5  # m, of an ellipsoid that is drawn
+_DEVIATIONS = 3.0  # standard deviations from the centre of an ellipsoid to its surface
+_MIN_HALF_AXIS = 1e-5  # m; an ellipsoid without volume has no triangles to draw
 
 
 @dataclass(frozen=True, eq=False)
 class Ellipsoid:
-    """Centre (3,) in m, half axes (3,) in m, and their directions as columns (3, 3)."""
+    """An ellipsoid in the world.
+
+    Attributes:
+        centre: Centre (3,), m.
+        half_axes: Lengths (3,) from the centre to the surface, m.
+        axes: Directions of the half axes as columns (3, 3), a rotation.
+    """
 
     centre: Array
     half_axes: Array
@@ -32,11 +38,17 @@ class Ellipsoid:
 
 
 class Figure:
-    """A robot as lines between its joints, and points: those of contacts or of all joints."""
+    """A robot as lines between its joints, and points: those of contacts or of all joints.
+
+    Args:
+        robot: The robot.
+        contacts: Its contacts. Those of its bodies become the points; if there are none, the
+            origins of all joints do.
+    """
 
     def __init__(self, robot: Robot, contacts: Sequence[AnyContact] = ()) -> None:
         self.robot = robot
-        self._joints = range(len(robot.joint_names) + 1)
+        self._joints = range(len(robot.joint_names) + 1)  # the first is the world
         self._parents = [0, *(body.parent + 1 for body in robot.tree().bodies)]
         self._points = [
             (frame.joint, frame.position + frame.rotation @ np.asarray(contact.offset))
@@ -44,18 +56,27 @@ class Figure:
             if isinstance(contact, Contact) and (frame := robot.frame(contact.frame)).joint
         ] or [(joint, np.zeros(3)) for joint in self._joints[1:]]
 
-    def bones(self, x: Array) -> Array:
-        """Return lines (n, 2, 3) between neighbouring joints, and from joints to points."""
+    def find_bones(self, x: Array) -> list[Array]:
+        """Return lines (2, 3) in m between neighbouring joints, and from joints to points.
+
+        Args:
+            x: State, which begins with the configuration (nq,).
+        """
         poses = self.robot.poses(x[: self.robot.nq], self._joints)
         places = poses[:, :3, 3]
         between = [(places[p], places[j]) for j, p in enumerate(self._parents) if p]
         ends = [(places[j], (poses[j] @ np.append(p, 1.0))[:3]) for j, p in self._points]
-        return np.array([*between, *ends])
+        return [np.array(bone) for bone in (*between, *ends)]
 
-    def ellipsoids(self, x: Array, covariance: Array) -> list[Ellipsoid]:
-        r"""Return three standard deviations of the points, for a state x and its covariance.
+    def find_ellipsoids(self, x: Array, covariance: Array) -> list[Ellipsoid]:
+        r"""Return ellipsoids of three standard deviations around the points.
 
-        To first order: :math:`J P_{qq} J^T` with J the Jacobian of a point.
+        To first order the covariance of a point is :math:`J P_{qq} J^T`, with J its Jacobian.
+
+        Args:
+            x: State, which begins with the configuration (nq,).
+            covariance: Covariance of the state in its tangent space; its first nv rows and columns
+                are those of the configuration.
         """
         nq, nv = self.robot.nq, self.robot.nv
         motion = self.robot.motion(x[:nq], np.zeros(nv), self._joints)
@@ -65,14 +86,15 @@ class Figure:
             columns = motion.jacobian * self.robot.supporting(joint)
             columns = self.robot.reduce_columns(columns)
             jacobian = columns[:3] + np.cross(columns[3:].T, point).T
-            spread, axes = np.linalg.eigh(jacobian @ covariance[:nv, :nv] @ jacobian.T)
-            half_axes = np.maximum(_SIGMAS * np.sqrt(np.maximum(spread, 0.0)), _THINNEST)
+            variances, axes = np.linalg.eigh(jacobian @ covariance[:nv, :nv] @ jacobian.T)
+            # Rounding can make a variance of zero negative.
+            half_axes = _DEVIATIONS * np.sqrt(np.maximum(variances, 0.0))
             axes[:, 0] *= np.sign(np.linalg.det(axes))
-            found.append(Ellipsoid(point, half_axes, axes))
+            found.append(Ellipsoid(point, np.maximum(half_axes, _MIN_HALF_AXIS), axes))
         return found
 
 
-def world_surfaces(contacts: Sequence[AnyContact]) -> list[object]:
+def list_world_surfaces(contacts: Sequence[AnyContact]) -> list[object]:
     """Return the surfaces that are fixed in the world, each once."""
     found: list[object] = []
     for contact in contacts:
@@ -83,10 +105,17 @@ def world_surfaces(contacts: Sequence[AnyContact]) -> list[object]:
     return found
 
 
-def contact_forces(system: HybridSystem, arc: Arc, t: float) -> tuple[Array, Array]:
-    """Points of all contacts (c, 3) in m and the forces there (c, 3) in N, at time t of an arc.
+def compute_contact_forces(system: HybridSystem, arc: Arc, t: float) -> tuple[Array, Array]:
+    """Return the points of all contacts and the forces there.
 
-    system: one with a `mechanism`. Forces are zero where its mode does not tell them.
+    Args:
+        system: A system with a `mechanism`, whose contacts these are.
+        arc: An arc of a run of this system.
+        t: Time in the arc, s.
+
+    Returns:
+        Points (c, 3) in m and forces (c, 3) in N on the robot, in the world. Forces that the mode
+        has no outputs of are zero, as where all contacts are open.
     """
     x, mechanism = arc(t), system.mechanism
     c = len(mechanism.contacts)
@@ -98,11 +127,16 @@ def contact_forces(system: HybridSystem, arc: Arc, t: float) -> tuple[Array, Arr
     return places, forces
 
 
-def event_impulses(system: ContactSystem, event: Event) -> list[dict[str, Any]]:
+def compute_impulses(system: ContactSystem, event: Event) -> list[dict[str, Any]]:
     """Return the impulses of an event, with friction where its reset reports that.
 
-    For each contact that takes part: time in s, contact, place (3,) in m, value (3,) in N s, and
-    its size.
+    Args:
+        system: The system of the robot.
+        event: An event of a run of this system.
+
+    Returns:
+        For each contact that takes part: "time" in s, "contact" (its name), "place" (3,) in m,
+        "value" (3,) in N s on the robot, in the world, and "size", its norm.
     """
     if not np.any(event.impulses):
         return []

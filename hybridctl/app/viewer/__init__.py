@@ -1,1 +1,0 @@
-"""A run of a robot in the browser, in space: its meshes, forces, modes, reference, estimate."""
