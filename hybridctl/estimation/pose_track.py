@@ -87,7 +87,8 @@ class PoseTrack:
             times: Stamps (m,) in s, strictly increasing.
 
         Raises:
-            InputError: A stamp is before the first or after the last of the track.
+            InputError: A stamp is before the first or after the last of the track, or stamps do not
+                increase strictly.
         """
         if len(times) and (np.min(times) < self.times[0] or np.max(times) > self.times[-1]):
             raise InputError(
