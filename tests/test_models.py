@@ -1,6 +1,8 @@
 """Models of users: a function in a file, a robot in YAML; each filters a CSV of its own making."""
 
 import json
+import pickle
+import sys
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from user_models import COLUMNS, ROBOT, write_csv
 
 import hybridctl as hc
 from hybridctl.app.cli import cli, main
-from hybridctl.app.models import find_model
+from hybridctl.app.models import find_model, load_experiment
 from hybridctl.base.errors import FileFormatError, InputError, UnknownNameError
 from hybridctl.logs import Mapping
 
@@ -225,12 +227,32 @@ def test_a_start_below_the_ground_ends_a_filter_with_a_message(folder, capsys, m
         ("none.py:make", InputError, "'none.py' does not exist"),
         ("none.yaml", InputError, "'none.yaml' does not exist"),
         ("broken.py:make", FileFormatError, "broken.py cannot be run: SyntaxError"),
+        ("script.py:make", FileFormatError, "script.py cannot be run: SystemExit: 3"),
     ],
 )
 def test_what_is_no_model_is_named(folder, text, error, message):
     (folder / "broken.py").write_text("def make(")
+    (folder / "script.py").write_text("def make():\n    pass\n\nraise SystemExit(3)")
     with pytest.raises(error, match=message):
         find_model(text)
+    assert not [name for name in sys.modules if "model_broken" in name or "model_script" in name]
+
+
+def test_two_files_of_one_stem_are_two_modules(folder):
+    """Settings of the first are pickled, as for a worker, after the second is found."""
+    (folder / "d").mkdir()
+    (folder / "d/bouncer.py").write_text(FILE)
+    first, second = find_model("bouncer.py:make"), find_model("d/bouncer.py:make")
+    assert first.settings.__module__ != second.settings.__module__
+    settings = first.configure(None, ["restitution=0.5"])
+    assert pickle.loads(pickle.dumps(settings)) == settings
+    again = find_model(str(folder / "bouncer.py:make"))
+    assert again.settings.__module__ == first.settings.__module__
+
+
+def test_an_experiment_that_does_not_exist_is_named():
+    with pytest.raises(InputError, match=r"experiment 'none\.py' does not exist"):
+        load_experiment("experiments", "none.py")
 
 
 def test_a_function_that_returns_something_else_is_named(folder):

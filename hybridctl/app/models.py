@@ -33,6 +33,7 @@ from hybridctl.app.robot_file import RobotSettings, load_robot
 from hybridctl.base import plugins
 from hybridctl.base.checks import check_instance, check_member, quote
 from hybridctl.base.errors import FileFormatError, InputError
+from hybridctl.base.fingerprint import compute_fingerprint
 from hybridctl.base.settings import load_configuration
 from hybridctl.base.yaml_files import read_yaml
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
@@ -50,9 +51,11 @@ class ModelSource(Generic[M]):
     Attributes:
         name: Its name.
         kind: `FilterModel`, or `BaseModel` for the base of a legged robot.
-        settings: Type of its settings, a dataclass with defaults.
+        settings: Type of its settings, a dataclass. For the YAML file of a legged base it is
+            `BaseSettings`, whose fields without a default are in `given`.
         function: Function of these settings, or of no argument, that returns the model.
-        given: Settings by name that differ from the defaults of the type.
+        given: Settings by name that replace the defaults of the type: all of them for the YAML file
+            of a legged base, none for other models.
     """
 
     name: str
@@ -75,7 +78,8 @@ class ModelSource(Generic[M]):
             given: Settings by name, over which the file wins.
 
         Raises:
-            InputError: A setting does not have the type or the range of the model's settings.
+            InputError: A setting does not have the type or the range of the model's settings, or
+                one without a default has no value.
             FileFormatError: The file cannot be read.
         """
         return load_configuration(self.settings, file, assignments, {**self.given, **given})
@@ -103,8 +107,10 @@ def find_model(text: str) -> ModelSource[FilterModel]:
         text: Text that names it, see this module.
 
     Raises:
-        InputError: It names the base of a legged robot, or a function that makes no model.
-        UnknownNameError: There is no such model.
+        InputError: It names the base of a legged robot, a file that does not exist, a Python file
+            without a function, or a function with other arguments than a model's. What the function
+            returns is checked by `ModelSource.make`.
+        UnknownNameError: There is no such model, or no such function in the file.
         FileFormatError: A file cannot be read or run.
     """
     source = find_source(text)
@@ -120,13 +126,16 @@ def find_source(text: str) -> ModelSource[Any]:
         text: Text that names it, see this module.
 
     Raises:
-        InputError: It names a function that makes no model, or a Python file without a function.
-        UnknownNameError: There is no such model; the message lists those that there are.
+        InputError: It names a file that does not exist, a Python file without a function, or a
+            function with other arguments than a model's. What the function returns is checked by
+            `ModelSource.make`.
+        UnknownNameError: There is no such model, or no such function in the file; the message lists
+            those that there are.
         FileFormatError: A file cannot be read or run.
     """
     path, colon, name = text.rpartition(":")
     if colon and path.endswith(".py"):
-        module = _import_file(Path(path))
+        module = _import_file(Path(path), "model")
         functions = [k for k, v in vars(module).items() if inspect.isfunction(v)]
         return _inspect_function(
             name, getattr(module, check_member(f"function in {path}", name, functions))
@@ -177,7 +186,9 @@ def load_experiment(group: str, text: str) -> Any:
         UnknownNameError: No package announces the name.
         FileFormatError: The file cannot be run.
     """
-    return _import_file(Path(text)) if text.endswith(".py") else plugins.load_plugin(group, text)
+    if text.endswith(".py"):
+        return _import_file(Path(text), "experiment")
+    return plugins.load_plugin(group, text)
 
 
 def _inspect_function(name: str, function: Callable[..., Any]) -> ModelSource[Any]:
@@ -204,19 +215,23 @@ def _inspect_function(name: str, function: Callable[..., Any]) -> ModelSource[An
     )
 
 
-def _import_file(path: Path) -> ModuleType:
-    """Return the module in a file, known to Python by a name of its own.
+def _import_file(path: Path, subject: str) -> ModuleType:
+    """Return the module in a file, which Python knows by its stem and a digest of its whole path.
+
+    Two files of one stem are two modules. A file that is run again replaces its module.
 
     Args:
         path: Python file, which runs.
+        subject: What the file holds, for errors: "model" or "experiment".
 
     Raises:
         InputError: There is no such file.
-        FileFormatError: It cannot be run.
+        FileFormatError: Running it raises an error, or ends Python by `sys.exit`.
     """
     if not path.is_file():
-        raise InputError(f"model {str(path)!r} does not exist")
-    name = f"hybridctl_model_{path.stem}"
+        raise InputError(f"{subject} {str(path)!r} does not exist")
+    # The same in every process: workers find what is pickled by the name of its module.
+    name = f"hybridctl_model_{path.stem}_{compute_fingerprint(str(path.resolve()))}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
@@ -224,7 +239,7 @@ def _import_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise FileFormatError(f"{path} cannot be run: {type(error).__name__}: {error}") from error
     return module

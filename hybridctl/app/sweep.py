@@ -40,10 +40,12 @@ from hybridctl.base.workers import Crew, call_numbered, crew
 
 PLAN = "sweep.jsonl"
 MOST_UNITS = 1_000_000
+"""Most units that are made as combinations of values; a list of combinations may be longer."""
 _PRINTED = 200  # rows: a longer table is not printed, but is in the files
 _ENTRIES = 16  # first entries of a list that become columns: a state has hardly more
 _ENTRIES_OF_ROWS = {"status", "message"}  # beside what varied and results
-_TIMES = frozenset({"simulation_seconds", "seconds_per_step"})  # how long a run took, not a result
+_TIMES = frozenset({"simulation_seconds", "seconds_per_step"})
+"""Keys of results that say how long a run took. They are left out, as they differ in each run."""
 
 Settings = dict[str, Any]
 
@@ -85,7 +87,8 @@ def plan_units(
     Args:
         experiment: Name of an experiment, or path of its Python file.
         base: Configuration of the experiment.
-        vary: Texts that `parse_axis` takes.
+        vary: Texts that `parse_axis` takes. Of two with one key the second counts, and `seeds`
+            counts instead of one with the key "seed".
         seeds: Number of seeds of each combination, from that of `base` on; None for one.
 
     Raises:
@@ -114,10 +117,11 @@ def parse_axis(text: str) -> tuple[str, list[Any]]:
     """Return the name and the values of a setting that varies.
 
     Args:
-        text: "KEY=a:b:n", n values evenly from a to b, or "KEY=v,w,...", JSON or text.
+        text: "KEY=a:b:n", n values evenly from a to b, or "KEY=v,w,...", each value in JSON or else
+            text. A value cannot have a comma or a colon, as a list in JSON has.
 
     Raises:
-        InputError: The text is of neither form.
+        InputError: The text is of neither form, or n exceeds `MOST_UNITS`.
     """
     key, equals, given = text.partition("=")
     if not equals or not key or not given:
@@ -140,7 +144,7 @@ def parse_axis(text: str) -> tuple[str, list[Any]]:
 
 
 def _check_unit_count(units: int) -> None:
-    """Check that a sweep is not too large to be listed.
+    """Check that the combinations of a sweep are not too many to be listed.
 
     Raises:
         InputError: There are more than `MOST_UNITS` units.
@@ -212,7 +216,12 @@ def run_unit(unit: Unit) -> Row:
 
     Returns:
         "status", "message", and under "values" the numbers of its summary by dotted names. Errors
-        that hybridctl raises on purpose are results, with the status "failed".
+        that hybridctl raises on purpose while the experiment runs are results, with the status
+        "failed".
+
+    Raises:
+        InputError: The experiment is not found or cannot be loaded, a setting is wrong, or the
+            summary holds something else than numbers or two of one name.
     """
     module = load_experiment("experiments", unit.experiment)
     config = parse_settings(module.Config, unit.settings, "settings")
@@ -264,7 +273,8 @@ def sweep(
             an error of hybridctl, such as a simulation that cannot go on, the run has "failed";
             other errors end the sweep.
         grid: The values of each name, of which all combinations are taken, the last name changing
-            fastest; or a list of the combinations. Without `out` values may be any objects.
+            fastest; or a list of the combinations. Without `out` values may be any objects. One
+            text in place of several values counts as its letters.
         workers: This process (1), as many others (0 for one on each processor), or any executor of
             `concurrent.futures`, such as that of a Dask client, `client.get_executor()`. Other
             processes import the function: it has to be in a module, and a script that starts them
@@ -282,9 +292,12 @@ def sweep(
         The rows.
 
     Raises:
-        InputError: For a grid without values, for a function that other processes cannot import,
-            for a result that is no number, for a value or a function that cannot be told from
-            others in `out`, and for a folder with results of another grid.
+        InputError: For a grid without values, with more than `MOST_UNITS` combinations, or with the
+            name "status" or "message", for a function that other processes cannot import where
+            `workers` is a number, for a result that is no number, for two results of one name, for
+            a value or a function that cannot be told from others in `out`, and for a folder with
+            results of another grid. An executor raises its own error for a function that it cannot
+            pass on.
     """
     check_callable("function", function)
     points = _list_points(grid)
@@ -356,7 +369,9 @@ def run_units(
     """Run the units that have no result in the folder yet.
 
     Each result is written as it comes, so that an interrupted sweep goes on where it was. A unit
-    whose worker is lost has the status "lost" and no result; the others are not touched by it.
+    whose worker is lost has the status "lost" and no result. hybridctl's own workers go on with the
+    others. An executor of the user may not: once a worker of a `ProcessPoolExecutor` is lost, all
+    units without a result are.
 
     Args:
         units: All units; equal ones are run each.
@@ -371,7 +386,8 @@ def run_units(
         A row for each unit, in their order.
 
     Raises:
-        InputError: For a folder with results of other units.
+        InputError: For a folder with results of other units, for a setting that varies and is named
+            "status" or "message", and for two results of one name.
     """
     for name in _ENTRIES_OF_ROWS & units[0].varied.keys():
         raise InputError(f"grid must not have the name {name!r}, which every row has of its own")
@@ -415,7 +431,8 @@ def list_numbers(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
 
     Truth values are numbers, and nan and infinities are kept. A complex number has two, its `real`
     and `imag`. Of a list or an array the first entries are taken; an entry that names its
-    "quantity" goes by that, others by their place. Text and None are left out.
+    "quantity" goes by that, others by their place. Text and None are left out. So are, in mappings
+    at any depth, the keys of `_TIMES`: how long a run took is no result.
 
     Args:
         value: Numbers, text, None, or lists, tuples, arrays and mappings of these.

@@ -25,8 +25,8 @@ START_SPAN = 0.2
 """Time in s over which the poses at the start are averaged when they are aligned, so that the noise
 of one pose of motion capture (about 0.2 deg) does not turn the whole track."""
 LEAST_EXTENT = 0.05
-"""Horizontal extent of a track in m below which its positions do not say how it is turned about the
-vertical: noise of 1 mm over 5 cm turns it by 1 deg."""
+"""Extent of a track in m, the larger of those along x and y, up to which its positions leave a turn
+about the vertical undetermined: noise of 1 mm over 5 cm turns it by 1 deg."""
 LEAST_SPREAD = 1e-3
 """Extent across a track over that along it below which positions leave a rotation about the track
 undetermined: a line of 10 m known to 1 cm."""
@@ -82,7 +82,18 @@ class PoseTrack:
         """Return the track at other times (m,) within its own.
 
         Positions are interpolated linearly, orientations along the geodesic of rotations.
+
+        Args:
+            times: Stamps (m,) in s, strictly increasing.
+
+        Raises:
+            InputError: A stamp is before the first or after the last of the track.
         """
+        if len(times) and (np.min(times) < self.times[0] or np.max(times) > self.times[-1]):
+            raise InputError(
+                f"times must be within the track, {self.times[0]:.6g} to {self.times[-1]:.6g} s, "
+                f"got {np.min(times):.6g} to {np.max(times):.6g} s"
+            )
         places = np.column_stack([np.interp(times, self.times, p) for p in self.positions.T])
         turns = self.rotations
         return PoseTrack(times, places, None if turns is None else _slerp(self, turns, times))
@@ -144,7 +155,9 @@ def associate(
             for it; None for three median periods of the estimates.
 
     Raises:
-        InputError: Fewer than two stamps of the reference have estimates within that time.
+        InputError: There are fewer than two estimates, `within` is not positive, or fewer than two
+            stamps of the reference have estimates within that time.
+        UnknownNameError: There is no such method.
     """
     check_member("association", method, ASSOCIATIONS)
     if len(estimate) < 2:
@@ -202,43 +215,51 @@ def align(pairs: PosePairs, alignment: Alignment = "yaw") -> RigidMotion:
         alignment: "none", "start", "yaw" or "se3".
 
     Raises:
-        InputError: "start" without orientations of the reference, or positions that leave the
-            rotation undetermined: along a line for "se3", along a vertical one for "yaw".
+        UnknownNameError: There is no such alignment.
+        InputError: "start" where one of the tracks has no orientations, or positions of one of them
+            that leave the rotation undetermined: along a line for "se3" (`LEAST_SPREAD`), within
+            `LEAST_EXTENT` along both horizontal axes for "yaw".
     """
     check_member("alignment", alignment, ALIGNMENTS)
     if alignment == "none":
         return RigidMotion(np.eye(3), np.zeros(3))
     if alignment == "start":
         return _align_start(pairs)
+    # A rotation between two tracks is undetermined where either of them would not show it.
+    _check_spread("reference", pairs.reference.positions, alignment)
+    _check_spread("estimates", pairs.estimate.positions, alignment)
     estimate, reference = pairs.estimate.positions, pairs.reference.positions
     middle, other = estimate.mean(axis=0), reference.mean(axis=0)
     moments = (reference - other).T @ (estimate - middle)
     if alignment == "yaw":
         sine, cosine = moments[0, 1] - moments[1, 0], moments[0, 0] + moments[1, 1]
-        _check_spread(float(np.ptp(reference[:, :2], axis=0).max()), LEAST_EXTENT, alignment)
         rotation = _turn_about_z(float(np.arctan2(sine, cosine)))
     else:
-        extents = np.linalg.svd(reference - other, compute_uv=False)
-        _check_spread(float(extents[1]), LEAST_SPREAD * float(extents[0]), alignment)
         rotation = _nearest_rotation(moments)
     return RigidMotion(rotation, middle - rotation @ other)
 
 
-def _check_spread(spread: float, least: float, alignment: Alignment) -> None:
+def _check_spread(track: str, positions: Array, alignment: Alignment) -> None:
     """Raise an error if positions do not determine the rotation of an alignment.
 
     Args:
-        spread: Extent of the positions, in m.
-        least: Extent, in m, that determines the rotation.
-        alignment: The alignment.
+        track: What the positions belong to: "reference" or "estimates".
+        positions: Positions (n, 3) in m.
+        alignment: "yaw" or "se3".
 
     Raises:
-        InputError: The extent is not larger.
+        InputError: They extend too little.
     """
-    if not spread > least:
-        where = "lie on a line" if alignment == "se3" else f"move less than {least} m horizontally"
+    if alignment == "yaw":
+        is_spread = float(np.ptp(positions[:, :2], axis=0).max()) > LEAST_EXTENT
+        where = f"move less than {LEAST_EXTENT} m horizontally"
+    else:
+        extents = np.linalg.svd(positions - positions.mean(axis=0), compute_uv=False)
+        is_spread = float(extents[1]) > LEAST_SPREAD * float(extents[0])
+        where = "lie on a line"
+    if not is_spread:
         raise InputError(
-            f"alignment {alignment!r} has no rotation, because positions of the reference {where}; "
+            f"alignment {alignment!r} has no rotation, because positions of the {track} {where}; "
             "take alignment 'start'"
         )
 

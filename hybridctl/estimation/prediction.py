@@ -8,14 +8,17 @@ passed by `kalman_equations`. This module adds what happens where that is not po
   and the mean lies on the arc extended to before its start. It flows on without that guard until it
   is inside again.
 - *The simulation cannot go on.* The interval is halved; in the part that fails the mode is frozen:
-  the mean stops at the first guard, and the covariance gains the way past it.
+  the mean stops at the first guard, and the covariance gains the way past it. The guard's event
+  follows at the end of that part, if there is a mode for it.
 - *Events accumulate* (Zeno) in a system without a rest mode. Guards and rates are set to zero.
 - *The deadline of the sample is exceeded.* The mode is frozen for the rest of the interval.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 
 import numpy as np
 
@@ -37,8 +40,8 @@ from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.sensitivity.propagation import linearize_field_at
 
 _MAX_SIMULATIONS = 20
-"""Simulations of one prediction. A mean that stays outside its mode would make them shorter and
-shorter. A choice."""
+"""Simulations of one prediction that are begun, in all parts of its interval together. A mean that
+stays outside its mode would make them shorter and shorter. A choice."""
 _MIN_RETRIED_FRACTION = 0.3
 """Minimum fraction of a prediction that is halved once more; below it the mode is frozen.
 
@@ -56,8 +59,10 @@ def predict(
 ) -> StatePrediction:
     """Return the estimate at a later time, through as many events as there are until then.
 
-    Process noise is integrated along each arc. Where something less exact replaces this, see this
-    module, `notes` say so, and `mode_frozen` is set where the mode was frozen.
+    Process noise is integrated along each arc. `notes` of the result say where the mode was frozen,
+    where the flow could not go on, and where events that accumulate became a rest, see this module.
+    `mode_frozen` is set in the first two cases. A rest alone does not set it, even where the flow
+    past its guards, by which the covariance grows there, could not go on.
 
     Args:
         model: The system and its noise.
@@ -74,7 +79,8 @@ def predict(
             return found
     now = StatePrediction(estimate, (), np.eye(mode.space.ndx))
     shortest = _MIN_RETRIED_FRACTION if halve else 1.0
-    now = _predict_by_simulation(model, now, end, law, shortest * (end - estimate.time))
+    length = shortest * (end - estimate.time)
+    now = _predict_by_simulation(model, now, end, law, length, count())
     e = now.estimate
     return now._replace(estimate=replace(e, covariance=nearest_semidefinite(e.covariance)))
 
@@ -112,7 +118,12 @@ def extend_past_guards(
 
 
 def _predict_by_simulation(
-    model: NoisySystem, now: StatePrediction, end: float, law: InputLaw, shortest: float
+    model: NoisySystem,
+    now: StatePrediction,
+    end: float,
+    law: InputLaw,
+    shortest: float,
+    simulations: Iterator[int],
 ) -> StatePrediction:
     """Return the prediction by simulations, one after the other, halved where one fails.
 
@@ -125,27 +136,20 @@ def _predict_by_simulation(
         end: Time of the end, s.
         law: Input law.
         shortest: Length in s of an interval that is not halved further.
+        simulations: Counter of the simulations of the whole prediction. Advanced.
     """
-    rounds = 0
     while now.estimate.time < end:
         if model.late():
-            return _note_frozen_mode(_freeze_mode(model, now, end, law), "no time is left")
+            return _freeze_mode(model, now, end, law, "no time is left")
         try:
-            now = _simulate_once(model, now, end, law, rounds)
-            rounds += 1
+            now = _simulate_once(model, now, end, law, next(simulations))
         except SimulationError as error:
             if now.estimate.time + shortest < end:
                 middle = 0.5 * (now.estimate.time + end)
-                half = _predict_by_simulation(model, now, middle, law, shortest)
-                return _predict_by_simulation(model, half, end, law, shortest)
-            return _note_frozen_mode(_freeze_mode(model, now, end, law), str(error))
+                half = _predict_by_simulation(model, now, middle, law, shortest, simulations)
+                return _predict_by_simulation(model, half, end, law, shortest, simulations)
+            return _freeze_mode(model, now, end, law, str(error))
     return now
-
-
-def _note_frozen_mode(now: StatePrediction, reason: str) -> StatePrediction:
-    """Return a prediction with the note that its mode was frozen."""
-    notes = (*now.notes, f"the mode was kept: {reason}")
-    return now._replace(notes=notes, mode_frozen=True)
 
 
 def _simulate_once(
@@ -158,7 +162,7 @@ def _simulate_once(
         now: The prediction so far.
         end: Time of the end, s. The simulation may end earlier.
         law: Input law.
-        rounds: Number of simulations of this prediction before.
+        rounds: Number of simulations of the whole prediction before, with those that failed.
 
     Raises:
         EventLimitError: There are too many events, of a mean inside its mode.
@@ -166,7 +170,7 @@ def _simulate_once(
         SimulationError: There were too many simulations, or this one cannot go on.
     """
     e = now.estimate
-    if rounds > _MAX_SIMULATIONS:
+    if rounds >= _MAX_SIMULATIONS:
         raise SimulationError(f"the mean stays outside mode {e.mode!r}")
     outside, until = _find_violated_guards(model, e, end, law)
     system = model.without_guards(e.mode, outside) if outside else model.system
@@ -262,8 +266,9 @@ def _rest_at_accumulation(
         law: Input law.
 
     Returns:
-        The prediction. None if a guard's rate is larger than the flow makes it within
-        `zeno_horizon`: then this is no rest.
+        The prediction. None if no guard without input is near zero, or if the rate of one that is
+        exceeds `MAX_REST_RATE_RATIO` times what the flow makes of it within `zeno_horizon`: then
+        this is no rest.
     """
     e, point = now.estimate, model.evaluate_at(now.estimate, law)
     mode = point.mode
@@ -280,11 +285,32 @@ def _rest_at_accumulation(
     way = mode.space.difference(e.mean, free.estimate.mean)
     p = projection @ (free.estimate.covariance + np.outer(way, way)) @ projection.T
     matrix = None if now.transition is None else projection @ now.transition
-    notes = (*now.notes, "events accumulate: their guards and rates are set to zero")
+    notes = (*free.notes, "events accumulate: their guards and rates are set to zero")
     return now._replace(estimate=replace(e, time=end, covariance=p), transition=matrix, notes=notes)
 
 
 def _freeze_mode(
+    model: NoisySystem, now: StatePrediction, end: float, law: InputLaw, reason: str
+) -> StatePrediction:
+    """Return the prediction with its mode frozen, `mode_frozen` set, and a note of the reason.
+
+    The mean stops at its first guard, and that guard's event follows at the end if there is a mode
+    for it, see `_stop_at_first_guard`. The note says whether it does.
+
+    Args:
+        model: The system and its noise.
+        now: The prediction so far.
+        end: Time of the end, s.
+        law: Input law.
+        reason: Why the mode is frozen.
+    """
+    frozen = _stop_at_first_guard(model, now, end, law)
+    fired = len(frozen.events) > len(now.events)
+    kept = "the mode was kept until its event at the end" if fired else "the mode was kept"
+    return frozen._replace(notes=(*frozen.notes, f"{kept}: {reason}"), mode_frozen=True)
+
+
+def _stop_at_first_guard(
     model: NoisySystem, now: StatePrediction, end: float, law: InputLaw
 ) -> StatePrediction:
     """Return the prediction continued in the same mode, with the mean stopped at its first guard.
@@ -321,7 +347,7 @@ def _freeze_mode(
 
 
 def _find_falling_guards(model: NoisySystem, e: Estimate, law: InputLaw) -> list[str]:
-    """Return the guards that are zero or negative at the mean, and fall."""
+    """Return the guards that fall and are at most one guard tolerance above zero at the mean."""
     point = model.evaluate_at(e, law)
     falling = point.guards <= model.guard_tolerances(e.mode)
     if not falling.any():

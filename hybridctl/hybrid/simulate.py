@@ -140,11 +140,12 @@ def simulate(
     - Ten events are within the horizon, and the guards have not risen above their tolerance between
       the last two of them.
 
-    In both cases rest may take from the rates of guards only about what the flow makes of them in
-    such a time: a light ball that is squeezed by a falling mass has ever shorter intervals, too,
-    and goes on. Ten events in a row within nine times `ZenoPolicy.min_dwell` without rest are an
-    error, and so are three at once of which the first two left mode and state as they were. Bounces
-    may end before, in a contact that the mode selects. That rest was assumed is said by the event
+    In both cases rest may take from the rates of guards only about what the flow makes of them from
+    the last interval, or the first of the ten events, to the end: a light ball that is squeezed by
+    a falling mass has ever shorter intervals, too, and goes on. Ten events in a row within nine
+    times `ZenoPolicy.min_dwell` without rest are an error, and so are three at once of which the
+    first two left mode and state as they were. Bounces may end before, in a contact that the mode
+    selects. That rest was assumed is said by the event
     (`event.rest` in words, the predicted time as `event.accumulation`) and by one line of the log
     "hybridctl" per run, of level INFO; `linearize` refuses such a run.
 

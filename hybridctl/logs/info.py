@@ -35,21 +35,25 @@ def print_info(
 ) -> None:
     """Print format, fields, channels, rates, gaps and warnings of a log.
 
-    Without a mapping, every field of the file is listed, and then the channels that are guessed
-    where a field is named like a time.
+    A log that `write_log` wrote, or one with a mapping, has its channels listed. For any other,
+    first every field that holds numbers is listed, with the fields that cannot be read and why
+    (other than text, which is not shown), and then the channels that are guessed where a field is
+    named like a time.
 
     Args:
         path: The file or folder.
         console: Console to print on.
         mapping: Path of a mapping; None without one.
-        segment: Number of another recording in the file than the mapping chooses.
+        segment: Number of another recording in the file than the mapping chooses; None for that
+            one. It needs a mapping.
 
     Raises:
         FileFormatError: The file cannot be read.
         UnknownNameError: The mapping names a field or topic that is not in the file.
-        InputError: A file does not exist, or fields do not fit together.
+        InputError: A file does not exist, fields do not fit together, or `segment` is given without
+            a mapping that has one.
     """
-    if mapping is not None:
+    if mapping is not None or segment is not None:  # the latter without the former is refused
         log = read_log(path, mapping, segment=segment)
         _print_line(console, f"{path}: {FORMATS[log.format]}")
         _print_log(log, console)

@@ -5,11 +5,13 @@ A line has the channels of the robot's file by their names, in SI units::
     {"time": 12.345, "gyroscope": [0.0, 0.1, 0.0], "accelerometer": [0.2, 0.0, 9.8],
      "joints": {"FR_hip_joint": 0.1, ...}, "FR": 31.5, "FL": null, ...}
 
-`joints` is an object by name, or a list in the order of `SampleReader.joints`. Forces and joint
-angles may be missing or null.
+`joints` is an object by name, or a list in the order of `SampleReader.joints`. It may be missing or
+null, but where it is there it has a number for each of these joints. Each force may be missing or
+null.
 
-Messages of MCAP that are encoded as JSON are the same objects. Where `time` is missing, it is the
-time at which the message was logged. Messages without the gyroscope's channel hold no sample.
+Messages of MCAP that are encoded as JSON are the same objects. Where `time` is missing (not where
+it is null), it is the time at which the message was logged. Messages without the gyroscope's
+channel hold no sample.
 """
 
 from __future__ import annotations
@@ -57,12 +59,13 @@ class SampleReader:
             are missing in the line are missing in the sample, too.
 
         Raises:
-            InputError: The line is no JSON object, or a channel is missing or has another size or
-                a value that is no finite number.
+            InputError: The line is no JSON object or one that is nested too deeply, the time or a
+                channel of the inertial sensor is missing, or a value has another size or is no
+                number that is finite in double precision.
         """
         try:
             given = msgspec.json.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:  # the last: nested
             raise InputError(f"a line must be a JSON object: {error}") from error
         if not isinstance(given, dict):
             raise InputError(f"a line must be a JSON object, got {quote(given)}")
@@ -101,10 +104,17 @@ def _check_numbers(name: str, given: Any, size: int) -> Array:
         InputError: The value is no such list, or a number is not finite.
     """
     is_list = isinstance(given, list) and len(given) == size
-    # JSON has no NaN, but numbers of any size: 1e999 would be infinite.
-    if not is_list or not all(
-        isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in given
-    ):
+    if not is_list or not all(map(_is_finite_number, given)):
         what = "a number" if size == 1 else f"{size} numbers"
         raise InputError(f"{name} must be {what}, got {quote(given)}")
     return np.array(given, dtype=np.float64)
+
+
+def _is_finite_number(value: Any) -> bool:
+    """Return whether a value of JSON is a number that is finite in double precision."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number of 309 digits or more, which the decoder takes
+        return False

@@ -75,7 +75,7 @@ def test_events_for_which_it_is_too_late_are_not_followed():
     whole = Estimator(kept(), FIRST)
     found, exact = loop.step(1.2, {}), whole.step(1.2, {})
     assert (len(loop.state.events), len(whole.state.events)) == (1, 2)
-    assert "the mode was kept: no time is left" in loop.state.notes
+    assert "the mode was kept until its event at the end: no time is left" in loop.state.notes
     assert (loop.behind, found.time) == (0, 1.2)
     assert (np.abs(found.mean - exact.mean) < np.sqrt(np.diag(found.covariance))).all()
 

@@ -233,6 +233,17 @@ def test_what_cannot_be_compared_is_said():
     for reference, alignment, message in cases:
         with pytest.raises(InputError, match=message):
             trajectory_errors(whole, reference, alignment=alignment)
+    other_way = [
+        (straight, "se3", "positions of the estimates lie on a line; take alignment 'start'"),
+        (still, "se3", "positions of the estimates lie on a line"),
+        (still, "yaw", "positions of the estimates move less than 0.05 m"),
+        (bare, "start", "needs orientations"),
+    ]
+    for estimate, alignment, message in other_way:
+        with pytest.raises(InputError, match=message):
+            align(associate(estimate, whole), alignment)
+    with pytest.raises(InputError, match="times must be within the track, 0 to 10 s, got 9 to 11"):
+        whole.interpolate(np.array([9.0, 11.0]))
     with pytest.raises(InputError, match="times of a track must increase strictly"):
         PoseTrack(TIMES[::-1], whole.positions)
     with pytest.raises(InputError, match="row 0 has length 2"):

@@ -5,7 +5,7 @@ from logs.sample_logs import NEEDS, write
 from rich.console import Console
 
 from hybridctl.app.cli import cli
-from hybridctl.base.errors import FileFormatError
+from hybridctl.base.errors import FileFormatError, InputError
 from hybridctl.logs.info import print_info
 
 
@@ -64,6 +64,11 @@ def test_a_damaged_file_is_an_error(tmp_path, show):
     path.write_text("t,x\n0\n")
     with pytest.raises(FileFormatError, match="line 2 has 1 cells"):
         show(path)
+
+
+def test_a_segment_without_a_mapping_is_refused(tmp_path, show):
+    with pytest.raises(InputError, match="segment 7 was asked for, but there is no mapping"):
+        show(write("csv", tmp_path), segment=7)
 
 
 def test_the_command_prints_it(tmp_path):

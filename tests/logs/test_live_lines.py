@@ -72,6 +72,12 @@ def test_a_line_is_a_sample():
         (changed(gyro=[1.0, 2.0]), "gyro must be 3 numbers"),
         (changed(accel=["0", 0, 0]), "accel must be 3 numbers"),
         (changed().replace("9.81", "1e999"), "accel must be|JSON"),
+        (changed(time=10**400), "time must be a number"),
+        (changed(accel=[0, 0, -(10**400)]), "accel must be 3 numbers"),
+        (changed(left=10**400), "left must be a number"),
+        ("[" * 100_000, "JSON object"),
+        (changed()[:-1] + ', "x": ' + "[" * 5000 + "]" * 5000 + "}", "JSON object"),
+        ("\udcff", "JSON object"),
         (changed(joints={"hip": 1.0}), "joints has no joint 'knee'"),
         (changed(joints=[1.0]), "joints must be 2 numbers"),
         (changed(left="heavy"), "left must be a number"),
@@ -101,7 +107,8 @@ def test_a_bad_line_is_answered_and_changes_nothing():
     odometry = LiveOdometry(READER, live)
     assert odometry.answer_line(changed(time=0.0)) is None
     assert odometry.answer_line("  \n") is None
-    assert "JSON" in json.loads(odometry.answer_line("nonsense"))["error"]
+    for line in ("nonsense", "[" * 100_000, changed(time=10**400)):
+        assert json.loads(odometry.answer_line(line))["error"]
     assert odometry.answer_line(changed(time=0.01)) is None
     for time in (0.01, 0.005):  # twice the same stamp, and one that goes back
         assert (

@@ -65,6 +65,20 @@ def test_kinds_and_purpose_select_and_links_of_no_model_are_left_out():
     assert [s.name for s in shapes_of(MODEL, other).geometryObjects] == ["b_0"]
 
 
+@pytest.mark.parametrize("purpose", ["collision", "visual"])
+def test_a_shape_that_cannot_be_read_is_no_matter_in_the_part_that_is_not_wanted(caplog, purpose):
+    """A capsule, which urdfdom does not know."""
+    other = {"collision": "visual", "visual": "collision"}[purpose]
+    capsule = f'<{other}><geometry><capsule radius="0.1" length="1"/></geometry></{other}>'
+    box = f'<{purpose}><geometry><box size="1 2 3"/></geometry></{purpose}>'
+    text = f'<robot name="r"><link name="a">{capsule}{box}</link></robot>'
+    with caplog.at_level(logging.WARNING):
+        (found,) = shapes_of(MODEL, text, purpose=purpose).geometryObjects
+    np.testing.assert_array_equal(2.0 * found.geometry.halfSide, (1.0, 2.0, 3.0))
+    assert found.name == "a_0"
+    assert "capsule" not in caplog.text
+
+
 @pytest.mark.parametrize("where", ["folder", "above", "package"])
 def test_meshes_are_found_in_packages_and_above_the_file(tmp_path, where):
     mesh = tmp_path / "pack/meshes/part.stl"

@@ -92,7 +92,7 @@ class ContactEdges:
         for guard in events:
             if guard.kind == "closes":
                 hit.add(guard.contact)
-            elif after[guard.contact] != OPEN and not stops:
+            elif guard.kind != "jams" and after[guard.contact] != OPEN and not stops:
                 after[guard.contact] = guard.mode_after
         # A guard that fires together with a stop was evaluated beyond it, where friction has turned
         # round: the stop alone counts.

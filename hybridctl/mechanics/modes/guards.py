@@ -49,7 +49,7 @@ class ContactGuard(NamedTuple):
     """One guard.
 
     Attributes:
-        contact: Index of the contact; -1 for "jams", which is of all contacts that slide.
+        contact: Index of the contact; -1 for "jams", which belongs to all contacts that slide.
         kind: What happens where it falls through zero.
         sign: Sign of the sliding direction that it looks in; zero in a surface, and where there is
             no direction.
@@ -70,7 +70,10 @@ class ContactGuard(NamedTuple):
 
     @property
     def mode_after(self) -> str:
-        """The mode of the contact after it, where that needs no impact."""
+        """The mode of the contact after "opens", "leaves", "slips" or "sticks".
+
+        It has no meaning for "closes", which needs an impact, and for "jams": there it is OPEN.
+        """
         if self.kind == "slips":
             return _SLIP_OF[self.sign]
         return STICK if self.kind == "sticks" else OPEN
@@ -104,7 +107,7 @@ class ContactGuards:
     Attributes:
         dynamics: Dynamics of the robot with its contacts.
         modes: Modes of all contacts.
-        guards: The guards, in the order of the contacts.
+        guards: The guards, as `_list_guards` orders them.
     """
 
     dynamics: ContactDynamics
@@ -125,7 +128,9 @@ class ContactGuards:
     def scales(self) -> Array:
         """Sizes (n,) that tolerances of the guards are relative to.
 
-        They are 1 m, 1 m/s, the robot's weight, and for dry friction of joints its limit.
+        Gaps, margins, speeds and the response ratio have 1 in their unit (see `values`). Forces
+        have the number of the robot's weight in N, also at stops of joints that turn, where they
+        are in N m, and for dry friction of joints its limit.
         """
         sizes = self.dynamics.force_scales.tolist()
         return np.array([sizes[g.contact] if g.kind in _FORCE_KINDS else 1.0 for g in self.guards])
@@ -156,6 +161,7 @@ class ContactGuards:
 
         Returns:
             Gaps and margins in m, forces in N, speeds in m/s, and the response ratio less `JAMMED`.
+            For stops and dry friction of joints that turn: rad, N m and rad/s.
         """
         values = np.empty(len(self.guards))
         for kind, group in self._groups.items():
@@ -308,12 +314,12 @@ class ContactGuards:
 
 
 def list_closing_guards(contacts: Sequence[AnyContact]) -> tuple[str, ...]:
-    """Return the names of the guards at which contacts close: their gaps, in m."""
+    """Return the names of the guards at which contacts close: their gaps, in m or rad."""
     return tuple(ContactGuard(i, "closes").name(contacts) for i in range(len(contacts)))
 
 
 def _list_guards(dynamics: ContactDynamics, modes: Modes) -> Iterator[ContactGuard]:
-    """Yield the guards of a mode, in the order of the contacts."""
+    """Yield the guards of a mode: those of each contact in order, then "jams", then "leaves"."""
     for i, mode in enumerate(modes):
         if mode == OPEN:
             yield ContactGuard(i, "closes")

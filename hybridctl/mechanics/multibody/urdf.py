@@ -50,10 +50,10 @@ _LOG = logging.getLogger(__name__)
 def model_of(document: UrdfDocument, root: Root) -> Any:
     """Return the `pinocchio.Model` of a URDF on its base.
 
-    Links of impossible inertia are named in the log. Joints with <mimic> are ordinary ones of it.
-    Continuous joints that mimic or are mimicked have their angle as coordinate: a coupling by
-    a number that is not whole depends on how often they have turned, which cosine and sine do not
-    say.
+    A warning in the log names the first three links of impossible inertia and counts the others.
+    Joints with <mimic> are ordinary joints of the model. Continuous joints that mimic or are
+    mimicked have their angle as coordinate: a coupling by a number that is not whole depends on how
+    often they have turned, which cosine and sine do not determine.
 
     Args:
         document: The URDF.
@@ -114,7 +114,11 @@ class _ErrorStream:
     """Collects what a block writes on the error stream of the process.
 
     urdfdom reports there, past Python's `sys.stderr`. What was written is printed again if the
-    block succeeds; `text` has it after the block, in one line.
+    block succeeds.
+
+    Attributes:
+        text: After the block, the messages in one line: without urdfdom's mark "Error:" and the
+            lines "at line ...", and the first 400 characters only. Empty before.
     """
 
     _alone = threading.Lock()
@@ -211,8 +215,9 @@ def shapes_of(
 ) -> Any:
     """Return the `pinocchio.GeometryModel` of the shapes on the links of a model.
 
-    A mesh that is not found is left out, with a warning in the log. So are links that the model
-    does not have.
+    A mesh that is not found and a shape of no known kind are left out, with a warning in the log.
+    So are, without one, links that the model does not have. Shapes of the other purpose are not
+    read at all.
 
     Args:
         model: The `pinocchio.Model`.
@@ -222,7 +227,7 @@ def shapes_of(
         kinds: Kinds of shapes that are wanted.
 
     Raises:
-        FileFormatError: The file is no URDF, or shapes cannot be read.
+        FileFormatError: The file is no URDF, or wanted shapes cannot be read.
     """
     text = read_file_or_text("urdf", urdf)
     beside = [] if isinstance(urdf, str) and "<" in urdf else Path(urdf).resolve().parents
@@ -263,7 +268,10 @@ def _remove_unwanted_shapes(
     kinds: Collection[str],
     places: Sequence[Path],
 ) -> int:
-    """Return the number of wanted shapes in a URDF, after removing the others.
+    """Return the number of wanted shapes in a URDF, after removing all others.
+
+    Those of the other purpose go, too: one that urdfdom does not know, such as a capsule, would
+    make it refuse the file.
 
     Args:
         root: Root of the URDF, which is changed; meshes get the paths of their files.
@@ -274,10 +282,11 @@ def _remove_unwanted_shapes(
     """
     count = 0
     for link in root.findall("link"):
-        for part in link.findall(purpose):
+        for part in [part for other in _PURPOSES for part in link.findall(other)]:
             shape = part.find("geometry/*")
             if (
-                link.attrib["name"] in links
+                part.tag == purpose
+                and link.attrib["name"] in links
                 and shape is not None
                 and _is_wanted(shape, link.attrib["name"], kinds, places)
             ):
@@ -314,7 +323,9 @@ def _find_file(name: str, places: Sequence[Path]) -> Path | None:
 
 
 def rank_frame(frame: Any) -> int:
-    """Return the place of a frame among those of one name: links, joints, then all others.
+    """Return the place of a frame among those of one name.
+
+    Links are first (0), then joints that move (1), fixed joints (2), and all others (3).
 
     Args:
         frame: The `pinocchio.Frame`.
