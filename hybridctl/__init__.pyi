@@ -12,6 +12,7 @@ from . import sampling as sampling
 from . import sensitivity as sensitivity
 from . import symbolic as symbolic
 from .app import plots as plots
+from .app.run_page import page as page
 from .app.sweep import sweep as sweep
 from .app.view import view as view
 from .base.spaces import VectorSpace as VectorSpace

@@ -29,6 +29,7 @@ LAYERS = [
     {"app.experiment"},
     {"app.models", "app.page", "app.sweep_result"},
     {"app.commands", "app.view"},
+    {"app.run_page"},
     {"experiments", "robots"},
     {"app.sweep"},
     {"app.cli"},

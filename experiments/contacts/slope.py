@@ -70,7 +70,7 @@ class Config(Settings):
         check_number("friction_low", self.friction_low, at_most=border)
         check_number("friction_high", self.friction_high, above=border)
         check_number("friction_catch", self.friction_catch, above=border)
-        motions = [predict(self, case) for case in _cases(self).values()]
+        motions = [predict(self, case) for case in define_cases(self).values()]
         last = [m.rest_time if m.stop_time is None else m.stop_time for m in motions]
         check_number("duration", self.duration, above=max(last))
 
@@ -109,7 +109,7 @@ def quick(config: Config) -> Config:
 def run(config: Config, console: Console) -> Findings:
     """Return the findings of every ball beside its closed form."""
     balls = KnownMotions(
-        {name: _define_motion(config, name, case) for name, case in _cases(config).items()},
+        {name: _define_motion(config, name, case) for name, case in define_cases(config).items()},
         "A ball on a slope",
         "every impact, bounce and stop is that of the closed form",
         WITHIN,
@@ -119,7 +119,7 @@ def run(config: Config, console: Console) -> Findings:
     return balls.simulate(config.rtol, config.atol, console)
 
 
-def _cases(config: Config) -> dict[str, BallCase]:
+def define_cases(config: Config) -> dict[str, BallCase]:
     """Return the balls by name, which says what they do."""
     return {
         "frictionless": BallCase(0.0),

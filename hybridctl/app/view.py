@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import os
-import webbrowser
 from collections.abc import Sequence
 from html import escape
-from pathlib import Path
-from tempfile import mkdtemp
 
 from hybridctl.app.page.build import render_motion_page
 from hybridctl.app.page.figure import Figure, list_world_surfaces
+from hybridctl.app.page.html_file import HtmlFile
 from hybridctl.app.page.motion import Mover, Scene
 from hybridctl.app.page.shapes import RobotShapes, make_plane_grid, make_surface_shapes
 from hybridctl.base.checks import check_instance, check_number
 from hybridctl.base.errors import InputError
-from hybridctl.base.files import atomic
 from hybridctl.control.reference import Reference
 from hybridctl.estimation.result import FilterResult
 from hybridctl.hybrid.system import HybridSystem
@@ -27,7 +24,7 @@ from hybridctl.mechanics.multibody.urdf import shapes_of
 TRUTH, REFERENCE, ESTIMATE = "#5a5a61", "#e69f00", "#0072b2"
 
 
-class View:
+class View(HtmlFile):
     """A run of a robot in space, as one HTML file that needs no network and no server.
 
     The page is written when the view is made. `open` shows it in the browser, a notebook shows it
@@ -72,50 +69,16 @@ class View:
         packages: Sequence[str | os.PathLike[str]] = (),
         path: str | os.PathLike[str] | None = None,
     ) -> None:
-        self.run = check_instance("run", run, HybridTrajectory)
-        given = robot if isinstance(robot, HybridSystem) else None
-        system = None if given is None else given.mechanism
-        body = check_instance("robot", robot if system is None else system.robot, Robot)
-        nominal = reference.nominal if isinstance(reference, Reference) else reference
-        _check_sizes(body, run, nominal, estimate)
-        source = body.source if urdf is None else urdf
-        geometry = None if source is None else shapes_of(body.model, source, packages)
-        contacts = () if system is None else system.contacts
-        figure = Figure(body, contacts)
-
-        bodies = RobotShapes(body, geometry) if geometry is not None and geometry.ngeoms else None
-        # A run that was pushed has more inputs than the system that was given: forces need its own.
-        own = given if run.system is None or run.system.mechanism is None else run.system
-        shown = None if system is None else own
-        bones = figure.find_bones
-        movers = [Mover("robot", run, bones, TRUTH, shown, bodies)]
-        if nominal is not None:
-            tinted = None if bodies is None else bodies.tint(REFERENCE)
-            movers.append(Mover("reference", nominal, bones, REFERENCE, bodies=tinted))
-        if estimate is not None:
-            tinted = None if bodies is None else bodies.tint(ESTIMATE)
-            known = figure.find_ellipsoids
-            movers.append(Mover("estimate", estimate, bones, ESTIMATE, None, tinted, known))
-        surfaces = list_world_surfaces(contacts)
-        grids = [make_plane_grid(each) for each in surfaces if isinstance(each, Plane)]
-        self.scene = Scene(
-            "",
-            movers,
-            [line for grid in grids for line in grid],
-            ("x", "y", "z"),
-            make_surface_shapes(surfaces),
+        self.run, self.time = check_instance("run", run, HybridTrajectory), run.start
+        self.scene = make_scene(
+            run, robot, reference=reference, estimate=estimate, urdf=urdf, packages=packages
         )
-        self.time = run.start
-        self._page = render_motion_page(body.model.name, [self.scene])
-        self._is_temporary = path is None
-        self.path = Path(mkdtemp(prefix="hybridctl-")) / "view.html" if path is None else Path(path)
-        with atomic(self.path) as temporary:
-            temporary.write_text(self._page, encoding="utf-8")
+        super().__init__(render_motion_page(find_robot(robot).model.name, [self.scene]), path)
 
     @property
     def address(self) -> str:
         """The address at which a browser of this machine finds the page, at the time of `seek`."""
-        return f"{self.path.resolve().as_uri()}#t={self.time!r}"
+        return f"{super().address}#t={self.time!r}"
 
     def seek(self, t: float) -> None:
         """Set the time at which the page begins when it is opened next.
@@ -128,34 +91,81 @@ class View:
         """
         self.time = check_number("t", t, at_least=self.run.start, at_most=self.run.end)
 
-    def open(self) -> bool:
-        """Show the page in the browser.
-
-        Returns:
-            Whether a browser was found.
-        """
-        return webbrowser.open(self.address)
-
-    def close(self) -> None:
-        """Remove the page if it is among the temporary files."""
-        if self._is_temporary and self.path.exists():
-            self.path.unlink()
-            self.path.parent.rmdir()
-
-    def __enter__(self) -> View:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
     def _repr_html_(self) -> str:
-        # Inside the notebook, which may be far from the file. Such a frame has no address: the time
-        # is written into the page.
-        page = self._page.replace('<div id="motion"', f'<div id="motion" data-time="{self.time!r}"')
-        return f'<iframe srcdoc="{escape(page)}" width="100%" height="800"></iframe>'
+        # A frame of a notebook has no address: the time is written into the page.
+        at_time = f'<div id="motion" data-time="{self.time!r}"'
+        return super()._repr_html_().replace(escape('<div id="motion"'), escape(at_time))
 
 
 view = View
+
+
+def find_robot(robot: Robot | HybridSystem) -> Robot:
+    """Return a robot, or that of a contact system or of one made of it.
+
+    Raises:
+        InputError: The system has none.
+    """
+    system = robot.mechanism if isinstance(robot, HybridSystem) else None
+    return check_instance("robot", robot if system is None else system.robot, Robot)
+
+
+def make_scene(
+    run: HybridTrajectory,
+    robot: Robot | HybridSystem,
+    *,
+    reference: HybridTrajectory | Reference | None = None,
+    estimate: FilterResult | None = None,
+    urdf: str | os.PathLike[str] | None = None,
+    packages: Sequence[str | os.PathLike[str]] = (),
+) -> Scene:
+    """Return the scene of a run in space.
+
+    Args:
+        run: See `View`, as the others.
+        robot: See `View`.
+        reference: See `View`.
+        estimate: See `View`.
+        urdf: See `View`.
+        packages: See `View`.
+
+    Raises:
+        InputError: States are not those of the robot, or a mesh is to be drawn and
+            `hybridctl[view]` is not installed.
+        FileFormatError: Shapes or meshes cannot be read.
+    """
+    given = robot if isinstance(robot, HybridSystem) else None
+    system = None if given is None else given.mechanism
+    body = find_robot(robot)
+    nominal = reference.nominal if isinstance(reference, Reference) else reference
+    _check_sizes(body, run, nominal, estimate)
+    source = body.source if urdf is None else urdf
+    geometry = None if source is None else shapes_of(body.model, source, packages)
+    contacts = () if system is None else system.contacts
+    figure = Figure(body, contacts)
+
+    bodies = RobotShapes(body, geometry) if geometry is not None and geometry.ngeoms else None
+    # A run that was pushed has more inputs than the system that was given: forces need its own.
+    own = given if run.system is None or run.system.mechanism is None else run.system
+    shown = None if system is None else own
+    bones = figure.find_bones
+    movers = [Mover("robot", run, bones, TRUTH, shown, bodies)]
+    if nominal is not None:
+        tinted = None if bodies is None else bodies.tint(REFERENCE)
+        movers.append(Mover("reference", nominal, bones, REFERENCE, bodies=tinted))
+    if estimate is not None:
+        tinted = None if bodies is None else bodies.tint(ESTIMATE)
+        known = figure.find_ellipsoids
+        movers.append(Mover("estimate", estimate, bones, ESTIMATE, None, tinted, known))
+    surfaces = list_world_surfaces(contacts)
+    grids = [make_plane_grid(each) for each in surfaces if isinstance(each, Plane)]
+    return Scene(
+        "",
+        movers,
+        [line for grid in grids for line in grid],
+        ("x", "y", "z"),
+        make_surface_shapes(surfaces),
+    )
 
 
 def _check_sizes(

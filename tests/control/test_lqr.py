@@ -56,6 +56,25 @@ def test_one_arc_is_the_solution_by_the_exponential_of_the_hamiltonian():
         np.testing.assert_allclose(result.gains.arcs[0](t), gain, atol=1e-7)
 
 
+@pytest.mark.parametrize("start", [1e5, 1.7e9])
+def test_a_run_that_begins_too_late_for_its_tolerance_is_named(start):
+    """Times of 1e5 s are rounded by 1.5e-11 s, those of 1.7e9 s by 2.4e-7 s."""
+    x, u = ca.SX.sym("x", 2), ca.SX.sym("u")
+    mode = hc.symbolic.SymbolicMode("air", state=x, field=[x[1], u - 0.3 * x[1]], input=u)
+    system = hc.symbolic.hybrid_system([mode], [])
+    policy = lambda t, x: np.zeros(1)  # noqa: E731
+    lin, at_zero = (
+        hc.linearize(system, hc.simulate(system, "air", [1.0, 0.0], (t, t + 0.4), policy))
+        for t in (start, 0.0)
+    )
+    if start > 1e6:
+        with pytest.raises(InputError, match="run that begins at zero"):
+            hybrid_lqr(lin, Q, R, FINAL)
+        return
+    found, expected = (hybrid_lqr(one, Q, R, FINAL).values[0].start for one in (lin, at_zero))
+    np.testing.assert_allclose(found, expected, rtol=1e-8)
+
+
 def test_the_residual_vanishes_along_arcs_that_depend_on_time():
     x = ca.SX.sym("x", 2)
     u, t = ca.SX.sym("u"), ca.SX.sym("t")

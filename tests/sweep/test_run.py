@@ -111,7 +111,7 @@ def test_units_draw_no_figures_and_have_the_numbers_of_a_run(tmp_path, monkeypat
     row = run_unit(unit)
     assert row["status"] == "done"
     assert row["values"]["stops.comparisons.time of the stop [s].closed_form"] == pytest.approx(
-        module.predict(module.Config(), module._cases(module.Config())["stops"]).stop_time
+        module.predict(module.Config(), module.define_cases(module.Config())["stops"]).stop_time
     )
 
 

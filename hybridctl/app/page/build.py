@@ -79,6 +79,33 @@ def render_motion_page(title: str, scenes: Sequence[Scene]) -> str:
     return _render_page(title, "", [_render_motion(encode_motion(scenes))])
 
 
+def render_run_page(
+    title: str,
+    summary: str,
+    scenes: Sequence[Scene],
+    entries: Sequence[Table | str],
+    figures: Sequence[Path],
+) -> str:
+    """Return a page of one run.
+
+    Args:
+        title: Title of the page.
+        summary: Line below it.
+        scenes: Scenes of the motion; none for no motion.
+        entries: Tables and lines.
+        figures: Files with the series of charts (.json), or figures (.png) beside them.
+
+    Raises:
+        InputError: A scene has no movers, or has shapes in a plane.
+        UnknownNameError: The axes of a scene are not drawn.
+    """
+    sections = [_render_motion(encode_motion(scenes))] if scenes else []
+    sections.append(_render_section("Events", render_transcript(entries)))
+    charts = "\n".join(_render_figure(path) for path in figures)
+    sections.append(_render_section("Charts", charts))
+    return _render_page(title, summary, sections)
+
+
 def publish_page(
     folder: RunFolder,
     console: Console,

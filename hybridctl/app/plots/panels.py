@@ -183,8 +183,8 @@ def series(
     """Draw curves over time, in a grid of panels that share the time axis.
 
     Args:
-        path: File to save the figure in, with the series beside it as .json for the page; None to
-            save none.
+        path: File to save the figure in, with the series beside it as .json for the page. A path
+            that ends in .json gets the series alone. None to save none.
         panels: Panels of each row.
         title: Title of the figure.
         bands: Spans of modes, shaded in all panels and named in the first row.
@@ -220,7 +220,8 @@ def series(
     figure.suptitle(readable(title))
     if path is None:
         return figure
-    save_figure(figure, path, beside=(".json",))
+    if Path(path).suffix.lower() != ".json":
+        save_figure(figure, path, beside=(".json",))
     record = {
         "title": title,
         "xlabel": xlabel,

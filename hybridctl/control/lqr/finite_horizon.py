@@ -154,8 +154,9 @@ def hybrid_lqr(
             called with it, from 0 to 1.
 
     Raises:
-        InputError: A weight does not fit, the linearization has feedback already, or R is so small
-            that the feedback acts too fast to be followed along its arc.
+        InputError: A weight does not fit, the linearization has feedback already, R is so small
+            that the feedback acts too fast to be followed along its arc, or the run begins so late
+            that the rounding of its times is above the tolerance.
         SimulationError: Guard or reset have the input, and no value is consistent with its gain.
     """
     report = report_share(progress, "hybrid_lqr")
@@ -188,7 +189,8 @@ def make_riccati_equation(
         report: Called with the share of the trajectory that is integrated, backwards.
 
     Raises:
-        InputError: A weight does not fit, or the linearization has feedback already.
+        InputError: A weight does not fit, the linearization has feedback already, or its run begins
+            so late that the rounding of its times is above the tolerance.
     """
     if check_instance("lin", lin, Linearization).gains is not None:
         raise InputError("lin must be without feedback, but has gains: pass that of `linearize`")
@@ -203,9 +205,14 @@ def make_riccati_equation(
     scale = max(*largest, final) or 1.0  # without any weight V is zero at each scale
     rtol = check_number("rtol", rtol, above=0.0)
     atol = scale * check_number("atol", atol, above=0.0)
+    start, end = lin.trajectory.start, lin.trajectory.end
+    if np.spacing(max(abs(start), abs(end))) > rtol * (end - start):
+        raise InputError(
+            f"lin must be of a run whose times are exact to rtol = {rtol:g} of its length, but it "
+            f"goes from {start:.10g} to {end:.10g} s: design the gains on a run that begins at zero"
+        )
     if report is None:
         return RiccatiEquation(lin, q, r, rtol, atol)
-    start, end = lin.trajectory.start, lin.trajectory.end
     return RiccatiEquation(lin, q, r, rtol, atol, lambda t: report((end - t) / (end - start)))
 
 
