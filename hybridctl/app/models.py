@@ -49,7 +49,7 @@ class ModelSource(Generic[M]):
     """A model by name: the type of its settings, and the function that makes it of them.
 
     Attributes:
-        name: Its name.
+        name: Its name, which the made model gets, too.
         kind: `FilterModel`, or `BaseModel` for the base of a legged robot.
         settings: Type of its settings, a dataclass. For the YAML file of a legged base it is
             `BaseSettings`, whose fields without a default are in `given`.
@@ -72,31 +72,38 @@ class ModelSource(Generic[M]):
     ) -> Any:
         """Return settings of the model.
 
+        Assignments win over the file, the file over the argument `given`, that over the attribute
+        `given`, and last are the defaults of the type.
+
         Args:
-            file: JSON file with settings.
-            assignments: Texts `key=value`, which win over the file.
-            given: Settings by name, over which the file wins.
+            file: JSON file with settings; None without one.
+            assignments: Texts `key=value`.
+            given: Settings by name.
 
         Raises:
             InputError: A setting does not have the type or the range of the model's settings, or
                 one without a default has no value.
-            FileFormatError: The file cannot be read.
+            UnknownNameError: The model has no such setting.
+            FileFormatError: The file cannot be read, or holds no JSON object.
         """
         return load_configuration(self.settings, file, assignments, {**self.given, **given})
 
     def make(self, settings: Any = None) -> M:
-        """Return the model.
+        """Return the model, under the name of this source.
 
         Args:
-            settings: Its settings; if None, those of the source.
+            settings: Its settings; if None, those that `configure` returns. A function without
+                arguments does not get them.
 
         Raises:
-            InputError: The function returns something else than a model.
+            InputError: The function returns something else than a model of this kind.
         """
+        # One argument or none, as the function has.
         arguments = [settings or self.configure()][
             : len(inspect.signature(self.function).parameters)
         ]
         made = check_instance(f"what {self.name!r} returns", self.function(*arguments), self.kind)
+        # Users know the model by the name that they asked for, whichever the function gave it.
         return replace(made, name=self.name)
 
 
@@ -120,7 +127,9 @@ def find_model(text: str) -> ModelSource[FilterModel]:
 
 
 def find_source(text: str) -> ModelSource[Any]:
-    """Return the source of a model.
+    """Return the source of a filter model or of a legged base.
+
+    A YAML file with the key "imu" describes a legged base, any other a robot.
 
     Args:
         text: Text that names it, see this module.
@@ -148,6 +157,7 @@ def find_source(text: str) -> ModelSource[Any]:
         name, content = Path(text).stem, read_yaml(text, "model")
         if isinstance(content, Mapping) and "imu" in content:
             base = load_base(text, content)
+            # All settings, as those without a default come from the file alone.
             return ModelSource(name, BaseModel, BaseSettings, base.model, asdict(base.settings))
         robot = load_robot(text, content)
         return ModelSource(name, FilterModel, RobotSettings, robot.filter_model)
@@ -167,7 +177,14 @@ def list_robot_files() -> dict[str, Path]:
 
 
 def make_absolute(text: str) -> str:
-    """Return the name of a model or experiment for processes that stand in another folder."""
+    """Return the name of a model or experiment, with the path of its file made absolute.
+
+    Processes with another working folder would not find a relative path. Names without a file stay
+    as they are.
+
+    Args:
+        text: PATH.py:NAME, a path that ends in .py, .yaml or .yml, or a name.
+    """
     path, colon, name = text.rpartition(":")
     if colon and path.endswith(".py"):
         return f"{Path(path).absolute()}:{name}"
@@ -194,12 +211,16 @@ def load_experiment(group: str, text: str) -> Any:
 def _inspect_function(name: str, function: Callable[..., Any]) -> ModelSource[Any]:
     """Return the source of the model that a function makes.
 
+    The function is not called. The type by which its only argument is annotated determines what it
+    makes; without an argument it makes a `FilterModel`.
+
     Args:
         name: Name of the model.
-        function: Function of no argument, or of settings whose type its annotation says.
+        function: Function of no argument, or of one, a subclass of `FilterSettings` (for a
+            `FilterModel`) or of `BaseSettings` (for a `BaseModel`).
 
     Raises:
-        InputError: The function has other arguments.
+        InputError: The function has other arguments, or one without such an annotation.
     """
     parameters = list(inspect.signature(function).parameters)
     if not parameters:
@@ -218,7 +239,8 @@ def _inspect_function(name: str, function: Callable[..., Any]) -> ModelSource[An
 def _import_file(path: Path, subject: str) -> ModuleType:
     """Return the module in a file, which Python knows by its stem and a digest of its whole path.
 
-    Two files of one stem are two modules. A file that is run again replaces its module.
+    Two files of one stem are two modules. A file that is run again replaces its module. After an
+    error `sys.modules` has no module of this name.
 
     Args:
         path: Python file, which runs.
@@ -236,6 +258,7 @@ def _import_file(path: Path, subject: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    # Before it runs: dataclasses look up the module of their annotations there.
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)

@@ -43,7 +43,7 @@ MOST_UNITS = 1_000_000
 """Most units that are made as combinations of values; a list of combinations may be longer."""
 _PRINTED = 200  # rows: a longer table is not printed, but is in the files
 _ENTRIES = 16  # first entries of a list that become columns: a state has hardly more
-_ENTRIES_OF_ROWS = {"status", "message"}  # beside what varied and results
+_ENTRIES_OF_ROWS = {"status", "message"}  # of every row, beside what varied and results
 _TIMES = frozenset({"simulation_seconds", "seconds_per_step"})
 """Keys of results that say how long a run took. They are left out, as they differ in each run."""
 
@@ -66,7 +66,9 @@ class Unit:
 
     @property
     def key(self) -> str:
-        """Name of its results in a folder: it differs where a setting differs.
+        """Name of its results in a folder, by which a sweep that goes on finds them.
+
+        It is a fingerprint of the experiment and all settings: equal units have equal keys.
 
         Raises:
             InputError: A setting has no canonical form, see `fingerprint`.
@@ -117,11 +119,13 @@ def parse_axis(text: str) -> tuple[str, list[Any]]:
     """Return the name and the values of a setting that varies.
 
     Args:
-        text: "KEY=a:b:n", n values evenly from a to b, or "KEY=v,w,...", each value in JSON or else
-            text. A value cannot have a comma or a colon, as a list in JSON has.
+        text: "KEY=a:b:n", n floats evenly from a to b, both among them, or "KEY=v,w,...", each
+            value in JSON or else text. A comma or a colon always separates, so that no value can be
+            a list: "KEY=[1,2]" gives the two texts "[1" and "2]".
 
     Raises:
-        InputError: The text is of neither form, or n exceeds `MOST_UNITS`.
+        InputError: The text is of neither form (no key, nothing behind "=", or with a colon not
+            finite a and b and a whole n of at least 1), or n exceeds `MOST_UNITS`.
     """
     key, equals, given = text.partition("=")
     if not equals or not key or not given:
@@ -133,7 +137,7 @@ def parse_axis(text: str) -> tuple[str, list[Any]]:
         start, end, number = parts
         low, high, steps = float(start), float(end), int(number)
         is_axis = steps >= 1 and bool(np.isfinite([low, high]).all())
-    except ValueError:  # of numbers, or of another count of parts
+    except ValueError:  # a part is no number, or there are not three parts
         is_axis = False
     if not is_axis:
         raise InputError(
@@ -161,9 +165,13 @@ def _make_unit(experiment: str, module: ModuleType, settings: Settings, names: l
         module: Its module.
         settings: All settings.
         names: Dotted names of those that vary.
+
+    Raises:
+        InputError: A setting does not take its value.
     """
     checked = dataclasses.asdict(parse_settings(module.Config, settings, "settings"))
     varied = {name: _find_setting(checked, name, experiment) for name in names}
+    # As JSON gives them (tuples become lists), like those of a configuration file.
     return Unit(experiment, varied, json.loads(json.dumps(checked)))
 
 
@@ -191,7 +199,9 @@ def _find_setting(settings: Mapping[str, Any], name: str, experiment: str) -> An
 
 
 def _replace_setting(settings: Settings, name: str, value: Any, experiment: str) -> Settings:
-    """Return settings with another value under a dotted name; whole numbers stay whole.
+    """Return settings with another value under a dotted name.
+
+    A whole float becomes an int where the setting was one: "KEY=a:b:n" gives floats only.
 
     Args:
         settings: Nested settings.
@@ -200,8 +210,8 @@ def _replace_setting(settings: Settings, name: str, value: Any, experiment: str)
         experiment: Name of the experiment, for errors.
     """
     now = _find_setting(settings, name, experiment)
-    whole = isinstance(now, int) and not isinstance(now, bool)
-    if whole and isinstance(value, float) and value.is_integer():
+    is_whole = isinstance(now, int) and not isinstance(now, bool)
+    if is_whole and isinstance(value, float) and value.is_integer():
         value = int(value)
     head, _, rest = name.partition(".")
     inner = _replace_setting(settings[head], rest, value, experiment) if rest else value
@@ -237,6 +247,13 @@ def _call_function(function: Callable[..., Any], unit: Unit) -> Row:
 
 def _record_outcome(run: Callable[[], Any]) -> Row:
     """Return status, message and numbers of a run.
+
+    An error of hybridctl that the run raises is its outcome, with the status "failed" and no
+    numbers. Other errors end the sweep, and so does a result that is not right: it is examined
+    after the run.
+
+    Args:
+        run: The run, which returns its result.
 
     Raises:
         InputError: The result is refused by `list_numbers`, or two results have one name.
@@ -350,7 +367,11 @@ def _list_points(grid: Any) -> list[Settings]:
 
 
 def _is_importable(function: Any) -> bool:
-    """Return whether another process finds the function by its name."""
+    """Return whether another process finds the function by its name, in a module with a file.
+
+    It does not find lambdas, functions within functions, methods, objects that can be called, nor
+    functions of an interactive session. A `partial` is as good as the function in it.
+    """
     while isinstance(function, partial):
         function = function.func
     module, name = sys.modules.get(function.__module__), getattr(function, "__qualname__", "")
@@ -406,6 +427,7 @@ def run_units(
     left = [(k, unit) for k, unit in enumerate(units) if k not in found]
     for (k, unit), future in workers.finished(partial(call_numbered, job), left):
         row = found[k] = _await_row(future)
+        # A lost unit is not stored, so that it is run again when the sweep goes on.
         if record is not None and row["status"] != LOST:
             record.put(keys[k], (row,))
         note = f": {row['message']}" if row["message"] else ""
@@ -414,7 +436,10 @@ def run_units(
 
 
 def _number_equal_keys(keys: Iterable[str]) -> Iterator[str]:
-    """Yield the keys, those that came before with a number."""
+    """Yield the keys: KEY, then KEY-2, KEY-3, ... where it comes again.
+
+    Equal units are each run, and each has a result of its own in the folder.
+    """
     seen = Counter[str]()
     for key in keys:
         seen[key] += 1
@@ -422,7 +447,10 @@ def _number_equal_keys(keys: Iterable[str]) -> Iterator[str]:
 
 
 def _as_label(value: Any) -> Any:
-    """Return a setting as the first line of a journal shows it; `Unit.key` determines it."""
+    """Return a setting as the first line of a journal shows it: a scalar of NumPy as a number.
+
+    It is for readers: results are found by `Unit.key`.
+    """
     return value.item() if isinstance(value, np.bool_ | np.number) else value
 
 
@@ -430,9 +458,10 @@ def list_numbers(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
     """Yield the numbers in nested results with their dotted names.
 
     Truth values are numbers, and nan and infinities are kept. A complex number has two, its `real`
-    and `imag`. Of a list or an array the first entries are taken; an entry that names its
-    "quantity" goes by that, others by their place. Text and None are left out. So are, in mappings
-    at any depth, the keys of `_TIMES`: how long a run took is no result.
+    and `imag`. Of a list or an array the first 16 entries (`_ENTRIES`) are taken: an entry has its
+    place as name, or if it is a mapping with the key "quantity" what that says. Left out are text,
+    None, and in mappings at any depth the keys "simulation_seconds" and "seconds_per_step"
+    (`_TIMES`): how long a run took is no result.
 
     Args:
         value: Numbers, text, None, or lists, tuples, arrays and mappings of these.
@@ -442,7 +471,7 @@ def list_numbers(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
         Name and number.
 
     Raises:
-        InputError: For anything else; it would be missing in a run that is called done.
+        InputError: For anything else: left out, it would be missing in a run with status "done".
     """
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
@@ -470,6 +499,7 @@ def list_numbers(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
 
 
 def _name_entry(entry: Any, place: int) -> str:
+    """Return the name of an entry of a list: the "quantity" of a mapping with one, else its place."""
     return str(entry.get("quantity", place)) if isinstance(entry, Mapping) else str(place)
 
 
@@ -528,11 +558,12 @@ def _await_row(future: Future[Row]) -> Row:
     """Return the row of a unit when it has ended, with the status "lost" if its worker died.
 
     Raises:
-        Exception: The job has raised it.
+        Exception: The job has raised it, which ends the sweep.
     """
     try:
         return future.result()
     except Exception as error:
+        # By name, as the second is of Dask, which need not be installed.
         if type(error).__name__ not in ("BrokenProcessPool", "KilledWorker"):
             raise
         return {"status": LOST, "message": f"its worker died: {error}", "values": {}}
@@ -541,30 +572,33 @@ def _await_row(future: Future[Row]) -> Row:
 def _make_rows(units: Sequence[Unit], results: Sequence[Mapping[str, Any]]) -> list[Row]:
     """Return what varied, status, message and results of each unit.
 
-    A result with the name of a setting is that setting if it has its value in all rows; otherwise
-    it is called `result.NAME`. So is one with the name of another entry.
+    A result may have the name of a setting that varies. If both are equal in all rows that have
+    the result, the row has the setting alone. If they differ in one row, NAME is the setting and
+    result.NAME the result in all rows. A result "status" or "message" is always called
+    result.status or result.message.
 
     Args:
         units: Units of the sweep, at least one.
         results: What each unit left, in the same order: status, message and values by name.
 
     Raises:
-        InputError: Two results have one name, as NAME and result.NAME.
+        InputError: A result that is to be called result.NAME finds this name taken.
     """
-    own, apart = {*_ENTRIES_OF_ROWS, *units[0].varied}, set[str]()
+    reserved, renamed = {*_ENTRIES_OF_ROWS, *units[0].varied}, set[str]()
     for unit, result in zip(units, results, strict=True):
-        for name in own & result["values"].keys():
+        for name in reserved & result["values"].keys():
             if name not in unit.varied or not _is_same(unit.varied[name], result["values"][name]):
-                apart.add(name)
+                renamed.add(name)
     rows = []
     for unit, result in zip(units, results, strict=True):
         row = {**unit.varied, "status": result["status"], "message": result["message"]}
         for name, value in result["values"].items():
-            title = f"result.{name}" if name in apart else name
-            if title in row and (name in apart or name not in own):
+            # A result that is equal to its setting is in the row already.
+            title = f"result.{name}" if name in renamed else name
+            if title in row and (name in renamed or name not in reserved):
                 plain = title.removeprefix("result.")
                 raise InputError(f"results must not be called both {plain!r} and {title!r}")
-            if name not in own or name in apart:
+            if name not in reserved or name in renamed:
                 row[title] = value
         rows.append(row)
     return rows

@@ -20,16 +20,19 @@ NORM_DEVIATION = 0.1
 """Largest deviation of a quaternion's length from 1; what is farther off is no rotation. A choice,
 the same as for measured orientations of logs."""
 PERIODS_APART = 3.0
-"""Median periods of the estimates that a stamp may be away from them; a longer time is a gap."""
+"""Median periods of the estimates that a stamp may be away from them; a longer time is a gap. A
+choice."""
 START_SPAN = 0.2
 """Time in s over which the poses at the start are averaged when they are aligned, so that the noise
 of one pose of motion capture (about 0.2 deg) does not turn the whole track."""
 LEAST_EXTENT = 0.05
-"""Extent of a track in m, the larger of those along x and y, up to which its positions leave a turn
-about the vertical undetermined: noise of 1 mm over 5 cm turns it by 1 deg."""
+"""Bound for "yaw": extent in m of either track, the larger of those along x and y, up to which its
+positions leave a turn about the vertical undetermined: noise of 1 mm over 5 cm turns it by 1 deg.
+"""
 LEAST_SPREAD = 1e-3
-"""Extent across a track over that along it below which positions leave a rotation about the track
-undetermined: a line of 10 m known to 1 cm."""
+"""Bound for "se3": extent across either track over that along it (second over first singular value
+of its centred positions), up to which these leave a rotation about the track undetermined. A line
+of 10 m that is known to 1 cm has this ratio."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,8 +42,12 @@ class PoseTrack:
     Attributes:
         times: Stamps (n,) in s, strictly increasing.
         positions: Positions (n, 3) in m, in the world frame.
-        orientations: Unit quaternions (n, 4), x, y, z, w, from the body to the world; None where
-            only positions are known.
+        orientations: Unit quaternions (n, 4), x, y, z, w, from the body to the world, normalized
+            from those that are given; None where only positions are known.
+
+    Raises:
+        InputError: Shapes do not fit, times do not increase strictly, or the length of a quaternion
+            is farther from 1 than `NORM_DEVIATION`.
     """
 
     times: Array
@@ -74,7 +81,7 @@ class PoseTrack:
         return None if self.orientations is None else Rotation.from_quat(self.orientations)
 
     def select_rows(self, chosen: Indices) -> PoseTrack:
-        """Return the track of some rows, by increasing numbers."""
+        """Return the track of some rows, whose numbers must increase."""
         turns = None if self.orientations is None else self.orientations[chosen]
         return PoseTrack(self.times[chosen], self.positions[chosen], turns)
 
@@ -110,14 +117,15 @@ class PoseTrack:
 
 
 def _slerp(track: PoseTrack, turns: Rotation, times: Array) -> Array:
-    """Return quaternions (m, 4) between the orientations of a track."""
+    """Return quaternions (m, 4) between the orientations of a track, at times within it."""
+    # SciPy's Slerp needs two rotations. A track of one pose has only that pose's time within it.
     if len(track) == 1:
         return np.repeat(turns.as_quat(), len(times), axis=0)
     return np.asarray(Slerp(track.times, turns)(times).as_quat())
 
 
 class RigidMotion(NamedTuple):
-    """A rotation (3, 3) and then a translation (3,) in m."""
+    """A rotation R (3, 3) and then a translation t (3,) in m: p -> R p + t."""
 
     rotation: Array
     translation: Array
@@ -128,8 +136,8 @@ class PosePairs(NamedTuple):
 
     Attributes:
         estimate: Estimated poses.
-        reference: Poses of the reference, at the same times.
-        rows: Row of the original estimates that is nearest to each pair.
+        reference: Poses of the reference, at the same times, which are its own.
+        rows: Row of the original estimates that is nearest in time to each pair.
     """
 
     estimate: PoseTrack
@@ -150,10 +158,12 @@ def associate(
         estimate: Estimated poses.
         reference: Poses of the reference.
         method: "interpolate" takes the estimates at the stamps of the reference, interpolated
-            between the two that surround each. "nearest" takes the nearest estimate; each estimate
-            is used once, for the nearest stamp of the reference.
+            between the two that surround each; none are extrapolated. "nearest" takes the nearest
+            estimate, with the stamp of the reference; each estimate is used once, for the nearest
+            stamp of the reference.
         within: Longest time in s between a stamp of the reference and the estimates that are used
-            for it; None for three median periods of the estimates.
+            for it, both of them with "interpolate"; None for `PERIODS_APART` median periods of the
+            estimates.
 
     Raises:
         InputError: There are fewer than two estimates, `within` is not positive, or fewer than two
@@ -190,13 +200,17 @@ def associate(
 
 
 def _use_each_once(nearest: Indices, apart: Array, within: float) -> Indices:
-    """Return the rows of the reference whose nearest estimate has no nearer row.
+    """Return the rows of the reference whose nearest estimate has no nearer row, in order.
+
+    All other rows are left out, even where their second nearest estimate is free. So are, of those
+    that remain, the ones that are not within the longest time.
 
     Args:
         nearest: Row (n,) of the nearest estimate of each row of the reference.
         apart: Time (n,) in s between the two.
         within: Longest such time.
     """
+    # By estimate, and for each estimate by time: the first row of each estimate is the nearest.
     order = np.lexsort((apart, nearest))
     first = np.append(True, np.diff(nearest[order]) > 0)
     chosen = np.sort(order[first])
@@ -207,7 +221,8 @@ def align(pairs: PosePairs, alignment: Alignment = "yaw") -> RigidMotion:
     r"""Return the motion that brings the reference into the world of the estimates.
 
     "yaw" and "se3" minimize :math:`\sum |p_k - (R r_k + t)|^2` over the translation and over turns
-    about the vertical z axis or all rotations, in closed form (Umeyama, PAMI 1991, without scale).
+    about the vertical z axis or all rotations, in closed form (Umeyama, PAMI 1991, without scale),
+    with p_k the positions of the estimates and r_k those of the reference. "none" moves nothing.
     Position and yaw are what a legged base cannot observe; tilt is observable, so "se3" hides
     errors of tilt. "start" makes position and yaw agree, on average, over the first 0.2 s.
 
@@ -217,7 +232,7 @@ def align(pairs: PosePairs, alignment: Alignment = "yaw") -> RigidMotion:
 
     Raises:
         UnknownNameError: There is no such alignment.
-        InputError: "start" where one of the tracks has no orientations, or positions of one of them
+        InputError: "start" where either track has no orientations, or positions of either track
             that leave the rotation undetermined: along a line for "se3" (`LEAST_SPREAD`), within
             `LEAST_EXTENT` along both horizontal axes for "yaw".
     """
@@ -233,6 +248,7 @@ def align(pairs: PosePairs, alignment: Alignment = "yaw") -> RigidMotion:
     middle, other = estimate.mean(axis=0), reference.mean(axis=0)
     moments = (reference - other).T @ (estimate - middle)
     if alignment == "yaw":
+        # The trace of R times the moments has these factors of sin(yaw) and cos(yaw).
         sine, cosine = moments[0, 1] - moments[1, 0], moments[0, 0] + moments[1, 1]
         rotation = _turn_about_z(float(np.arctan2(sine, cosine)))
     else:
@@ -241,7 +257,7 @@ def align(pairs: PosePairs, alignment: Alignment = "yaw") -> RigidMotion:
 
 
 def _check_spread(track: str, positions: Array, alignment: Alignment) -> None:
-    """Raise an error if positions do not determine the rotation of an alignment.
+    """Raise an error if positions of a track do not determine the rotation of an alignment.
 
     Args:
         track: What the positions belong to: "reference" or "estimates".
@@ -249,7 +265,7 @@ def _check_spread(track: str, positions: Array, alignment: Alignment) -> None:
         alignment: "yaw" or "se3".
 
     Raises:
-        InputError: They extend too little.
+        InputError: They do not extend by more than `LEAST_EXTENT` or `LEAST_SPREAD`.
     """
     if alignment == "yaw":
         is_spread = float(np.ptp(positions[:, :2], axis=0).max()) > LEAST_EXTENT
@@ -266,9 +282,13 @@ def _check_spread(track: str, positions: Array, alignment: Alignment) -> None:
 
 
 def _nearest_rotation(moments: Array) -> Array:
-    """Return the rotation R (3, 3) that maximizes the trace of R times the moments (3, 3)."""
+    """Return the rotation R (3, 3) that maximizes the trace of R times the moments (3, 3).
+
+    Of the moments, the sum of r p^T, it turns positions r of the reference onto p of the estimates.
+    """
     u, _, vt = np.linalg.svd(moments)
-    # Without the sign the best orthogonal matrix of noisy, nearly plane positions is a reflection.
+    # The best orthogonal matrix of noisy, nearly plane positions may be a reflection: the sign
+    # makes it a rotation.
     sign = np.diag([1.0, 1.0, np.sign(np.linalg.det(u @ vt))])
     return np.asarray(vt.T @ sign @ u.T)
 
@@ -276,8 +296,11 @@ def _nearest_rotation(moments: Array) -> Array:
 def _align_start(pairs: PosePairs) -> RigidMotion:
     """Return the motion by which position and yaw agree, on average, over `START_SPAN`.
 
+    The yaw is that of the mean of the rotations from reference to estimate; then the translation is
+    the mean of what is left between their positions.
+
     Raises:
-        InputError: A track has no orientations.
+        InputError: Either track has no orientations.
     """
     turns, others = pairs.estimate.rotations, pairs.reference.rotations
     if turns is None or others is None:

@@ -3,10 +3,10 @@ r"""Prediction through events: the mean by exact simulation, the covariance by i
 The usual prediction is one compiled step without events, or a simulation whose arcs and events are
 passed by `kalman_equations`. This module adds what happens where that is not possible:
 
-- *The mean lies outside its mode.* Just after an event, a corrected mean can lie beyond the guard
-  that has fired, and move back in. To first order that is right: its own event is still to come,
-  and the mean lies on the arc extended to before its start. It flows on without that guard until it
-  is inside again.
+- *The mean lies outside its mode.* Just after an event a correction may say that the event comes
+  later than simulated. The mean then lies on the arc after the event, extended backwards in time to
+  before its start: a guard is below zero, and rises. To first order that is right, and no error.
+  The mean flows on without that guard until it is inside again.
 - *The simulation cannot go on.* The interval is halved; in the part that fails the mode is frozen:
   the mean stops at the first guard, and the covariance gains the way past it. The guard's event
   follows at the end of that part, if there is a mode for it.
@@ -43,9 +43,10 @@ _MAX_SIMULATIONS = 20
 """Simulations of one prediction that are begun, in all parts of its interval together. A mean that
 stays outside its mode would make them shorter and shorter. A choice."""
 _MIN_RETRIED_FRACTION = 0.3
-"""Minimum fraction of a prediction that is halved once more; below it the mode is frozen.
+"""Length of a part of the interval, relative to the whole prediction, up to which it is not halved
+where its simulation fails: the mode is frozen in it.
 
-A choice: two halvings, so that the mode is frozen for a quarter of the interval."""
+A choice: two halvings (1, 0.5, 0.25), so that the mode is frozen for a quarter of the interval."""
 _ZERO_GUARD_TOLERANCES = 2.0
 """Value up to which a guard counts as zero, in tolerances: an event is found where its guard is
 past one tolerance."""
@@ -59,6 +60,10 @@ def predict(
 ) -> StatePrediction:
     """Return the estimate at a later time, through as many events as there are until then.
 
+    First one compiled step without events is tried, then simulations through events, on halves of
+    the interval where they fail, and last the mode is frozen. After a simulation or a frozen mode
+    the covariance is made semidefinite.
+
     Process noise is integrated along each arc. `notes` of the result say where the mode was frozen,
     where the flow could not go on, and where events that accumulate became a rest, see this module.
     `mode_frozen` is set in the first two cases. A rest alone does not set it, even where the flow
@@ -70,7 +75,7 @@ def predict(
         end: Time, s, not before that of the estimate.
         law: Input law.
         halve: Whether an interval on which the simulation fails is halved. Otherwise the mode is
-            frozen in all of it.
+            frozen from there to `end`.
     """
     mode = model.system.mode(estimate.mode)
     if estimate.time < end:
@@ -88,15 +93,16 @@ def predict(
 def extend_past_guards(
     model: NoisySystem, now: StatePrediction, end: float, law: InputLaw
 ) -> StatePrediction:
-    """Return the prediction continued in the same mode, past its guards.
+    """Return the prediction continued in the same mode, without guards and events.
 
-    Where the flow cannot go on, the mean is frozen, and the covariance gains the way that the field
-    at its beginning would make. `notes` and `mode_frozen` say so.
+    Where the flow cannot go on, no error is raised: the mean is frozen, and the covariance gains
+    way way^T, with the way that the field at its beginning makes until `end`, if that is finite.
+    `notes` and `mode_frozen` say so.
 
     Args:
         model: The system and its noise.
         now: The prediction.
-        end: Time, s.
+        end: Time, s. If it is not later than the prediction, that is returned unchanged.
         law: Input law.
     """
     e = now.estimate
@@ -135,7 +141,7 @@ def _predict_by_simulation(
         now: The prediction so far.
         end: Time of the end, s.
         law: Input law.
-        shortest: Length in s of an interval that is not halved further.
+        shortest: Length in s up to which an interval is not halved further.
         simulations: Counter of the simulations of the whole prediction. Advanced.
     """
     while now.estimate.time < end:
@@ -174,7 +180,9 @@ def _simulate_once(
         raise SimulationError(f"the mean stays outside mode {e.mode!r}")
     outside, until = _find_violated_guards(model, e, end, law)
     system = model.without_guards(e.mode, outside) if outside else model.system
-    # Without its guard the mode is wrong after the next event: the simulation ends there.
+    # The guards are to be left out only until the mean is inside again, but this system lacks them
+    # whenever it comes back to the mode. So at the second event the simulation is ended, by an
+    # EventLimitError, and only its first arc and its first event are used.
     limited = replace(model, max_events=1) if outside else model
     try:
         run = limited.simulate(
@@ -184,7 +192,7 @@ def _simulate_once(
     except EventLimitError as error:
         if not outside:
             raise
-        run = error.trajectory
+        run = error.trajectory  # the limit of one event, set above
     except ZenoError as error:
         if outside:
             raise
@@ -231,11 +239,18 @@ def _find_violated_guards(
 ) -> tuple[tuple[str, ...], float]:
     """Return the guards that the mean is outside of, and until when it flows without them.
 
+    The mean is outside of a guard below minus its tolerance.
+
     Args:
         model: The system and its noise.
         e: The estimate.
         end: Latest time, s.
         law: Input law.
+
+    Returns:
+        Names of the guards. Time in s at which all of them that rise are positive again, at their
+        rates and with `_REENTRY_MARGIN`, at most `end`; `end` if none of them rises, and if the
+        mean is outside of none.
     """
     point = model.evaluate_at(e, law)
     g = point.guards
@@ -255,9 +270,12 @@ def _rest_at_accumulation(
 ) -> StatePrediction | None:
     """Return the prediction at rest where events accumulate, in a system without a rest mode.
 
-    Guards that are zero, and their rates, stay zero: the covariance is projected along what their
-    events move. In other directions it gains the extension of the arc. The curvature of the guards
-    is left out.
+    Guards count that are within `_ZERO_GUARD_TOLERANCES` of zero and do not depend on the input, as
+    contact forces do. These guards and their rates stay zero.
+
+    The mean stays until `end`. The covariance is that of the arc extended past its guards, plus
+    way way^T with the way from the mean to the end of that arc, projected along what events of the
+    guards move, so that guards and rates have no variance. The curvature of the guards is left out.
 
     Args:
         model: The system and its noise.
@@ -266,18 +284,18 @@ def _rest_at_accumulation(
         law: Input law.
 
     Returns:
-        The prediction. None if no guard without input is near zero, or if the rate of one that is
-        exceeds `MAX_REST_RATE_RATIO` times what the flow makes of it within `zeno_horizon`: then
-        this is no rest.
+        The prediction. None if no guard counts, or if this is no rest: if the rate of a guard
+        that counts exceeds `MAX_REST_RATE_RATIO` times the change of the rate that the flow makes
+        within `zeno_horizon`.
     """
     e, point = now.estimate, model.evaluate_at(now.estimate, law)
     mode = point.mode
     near = np.abs(point.guards) <= _ZERO_GUARD_TOLERANCES * model.guard_tolerances(e.mode)
     closed = near & ~find_input_guards(point)
     rows, rates = point.guard_jacobian.state[closed], compute_guard_rates(point)[closed]
-    turning = rows @ linearize_field_at(point).state
-    made = np.abs(turning @ point.field) * model.zeno_horizon
-    if not closed.any() or (np.abs(rates) > MAX_REST_RATE_RATIO * made).any():
+    rates_x = rows @ linearize_field_at(point).state  # without the curvature of the guards
+    change = np.abs(rates_x @ point.field) * model.zeno_horizon
+    if not closed.any() or (np.abs(rates) > MAX_REST_RATE_RATIO * change).any():
         return None
     free = extend_past_guards(model, now, end, law)
     names = tuple(name for name, is_at in zip(mode.guard_names, closed, strict=True) if is_at)
@@ -316,8 +334,10 @@ def _stop_at_first_guard(
     """Return the prediction continued in the same mode, with the mean stopped at its first guard.
 
     How the motion goes on from there is not known: it may be all the way that the flow takes past
-    the guard, which the covariance gains as a standard deviation. Then the guard's event follows,
-    if it leads to a mode in which no guard falls below zero at once.
+    the guard. The covariance is that of the flow past the guards, plus way way^T: the way counts as
+    a standard deviation. Then the guard's event follows, if it can be executed and leads to a mode
+    in which no guard falls below zero at once. Guards that the mean is outside of at the start
+    neither stop it nor have an event.
 
     Args:
         model: The system and its noise.
@@ -330,7 +350,7 @@ def _stop_at_first_guard(
     outside, _ = _find_violated_guards(model, e, end, law)
     try:
         x = model.flow_to_first_guard(e.mode, e.mean, e.time, end, law, outside)
-    except SimulationError:
+    except SimulationError:  # the flow to the guard fails: the mean is frozen from the start
         x = e.mean
     way = model.system.mode(e.mode).space.difference(x, free.estimate.mean)
     p = free.estimate.covariance + np.outer(way, way)
@@ -341,8 +361,9 @@ def _stop_at_first_guard(
         return stopped
     try:
         after = fire_guards(model, stopped, falling, x, law)
-    except (SimulationError, SystemDefinitionError):
+    except (SimulationError, SystemDefinitionError):  # there is no mode for the event
         return stopped
+    # A mode that would be left at once is no better than the one that was kept.
     return stopped if _find_falling_guards(model, after.estimate, law) else after
 
 

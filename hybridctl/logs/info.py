@@ -37,8 +37,8 @@ def print_info(
 
     A log that `write_log` wrote, or one with a mapping, has its channels listed. For any other,
     first every field that holds numbers is listed, with the fields that cannot be read and why
-    (other than text, which is not shown), and then the channels that are guessed where a field is
-    named like a time.
+    (other than text, which is not shown), and then the channels that are guessed. No error is
+    raised where none can be guessed, as without a field that is named like a time: a line says why.
 
     Args:
         path: The file or folder.
@@ -53,14 +53,14 @@ def print_info(
         InputError: A file does not exist, fields do not fit together, or `segment` is given without
             a mapping that has one.
     """
-    if mapping is not None or segment is not None:  # the latter without the former is refused
+    if mapping is not None or segment is not None:  # `read_log` refuses a segment alone
         log = read_log(path, mapping, segment=segment)
         _print_line(console, f"{path}: {FORMATS[log.format]}")
         _print_log(log, console)
         return
     raw = read_raw(path)
     _print_line(console, f"{raw.path}: {FORMATS[raw.format]}")
-    if raw.native is not None:
+    if raw.native is not None:  # `write_log` wrote it: its channels are known
         _print_log(make_native_log(raw), console)
         return
     for table in raw.tables.values():
@@ -71,8 +71,8 @@ def print_info(
     try:
         log = build_log(raw, guess_mapping(raw), is_guess=True)
     except FileFormatError:
-        raise  # the file itself is damaged
-    except HybridctlError as error:
+        raise  # the file itself is damaged: an error, unlike those below
+    except HybridctlError as error:  # channels cannot be guessed; the fields are listed already
         for note in raw.notes:
             _print_line(console, f"warning: {note}")
         _print_line(console, f"no channels without a mapping: {error}")
@@ -83,9 +83,11 @@ def print_info(
 def write_mapping(path: str | Path, target: str | Path) -> None:
     """Write a mapping of a log to edit, with a channel for each of its arrays and columns.
 
+    Where no field is found that is a time, all numbers are channels at one rate, to be edited.
+
     Args:
         path: The log.
-        target: The file to write.
+        target: The YAML file to write. It must not exist: one that was edited is not replaced.
 
     Raises:
         InputError: The target exists, or the log has no numbers.
@@ -99,6 +101,11 @@ def write_mapping(path: str | Path, target: str | Path) -> None:
 
 
 def _print_line(console: Console, line: str) -> None:
+    """Print a line whose text may come from the file.
+
+    Its brackets are no markup of rich, its control characters do not reach the terminal, and it is
+    not broken, so that it can be copied and searched.
+    """
     console.print(make_printable(line), markup=False, highlight=False, soft_wrap=True)
 
 
@@ -117,7 +124,11 @@ def _print_log(log: Log, console: Console) -> None:
 
 
 def _format_origin(log: Log) -> str:
-    """Return the time of stamp 0: as a date, or in ns where it does not count from 1970."""
+    """Return the time of stamp 0: as a date, or in ns where it does not count from 1970.
+
+    That is where it is below `EPOCH_STAMP` (s). The digits of the fraction are those of the whole
+    number of ns: neither a float of seconds since 1970 nor a `datetime` holds them all.
+    """
     if log.origin_ns < EPOCH_STAMP * 1e9:
         return f"{log.origin_ns} ns"
     date = datetime.fromtimestamp(log.origin_ns // 10**9, timezone.utc)
@@ -127,7 +138,10 @@ def _format_origin(log: Log) -> str:
 def _tabulate_channels(log: Log, report: LogReport) -> Table:
     """Return a table with a row for each channel.
 
-    Roles and frames have a column only where a channel is no measurement, or has a frame.
+    There is a column of roles only if a channel is no measurement, and one of frames only if a
+    channel has one. "[Hz]" is the rate by the median spacing, "first" and "last" are the smallest
+    and the largest stamp in s, "gaps" is the number of spacings that are too long, and "NaN" that
+    of rows with a missing value, see `ChannelQuality`.
     """
     with_role = any(channel.role != "measurement" for channel in log.channels.values())
     with_frame = any(channel.frame for channel in log.channels.values())
@@ -139,6 +153,7 @@ def _tabulate_channels(log: Log, report: LogReport) -> Table:
     for name in ("count", "[Hz]", "first", "last", "gaps", "NaN"):
         table.add_column(escape(name), justify="right", no_wrap=True)
     for channel, quality in zip(log.channels.values(), report.channels, strict=True):
+        # A channel without samples has no first and last stamp: these cells are empty.
         ends = (channel.times.min(), channel.times.max()) if len(channel) else ()
         table.add_row(
             escape(quality.name),
@@ -160,7 +175,7 @@ def _start_table(title: str) -> Table:
 
 
 def _tabulate_fields(content: RawTable) -> Table:
-    """Return a table with a row for each field."""
+    """Return a table with a row for each field: its type, shape, unit and columns."""
     table = _start_table(escape(f"{content.name}: {content.kind}") if content.name else "fields")
     for name in ("field", "type", "shape", "unit", "columns"):
         table.add_column(name, overflow="fold")
@@ -171,6 +186,7 @@ def _tabulate_fields(content: RawTable) -> Table:
 
 
 def _shorten_names(names: tuple[str, ...]) -> str:
+    """Return names in one text: all, or of more than `_SHOWN_NAMES` some and their number."""
     if len(names) <= _SHOWN_NAMES:
         return ", ".join(names)
     return f"{', '.join(names[:3])}, ... {names[-1]} ({len(names)})"

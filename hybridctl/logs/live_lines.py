@@ -5,13 +5,15 @@ A line has the channels of the robot's file by their names, in SI units::
     {"time": 12.345, "gyroscope": [0.0, 0.1, 0.0], "accelerometer": [0.2, 0.0, 9.8],
      "joints": {"FR_hip_joint": 0.1, ...}, "FR": 31.5, "FL": null, ...}
 
-`joints` is an object by name, or a list in the order of `SampleReader.joints`. It may be missing or
-null, but where it is there it has a number for each of these joints. Each force may be missing or
-null.
+Required are `time` (s), the gyroscope (rad/s) and the accelerometer (specific force, m/s^2), in the
+axes of the sensor. `joints` (rad, m for slides) is an object by name, in which other joints are
+ignored, or a list in the order of `SampleReader.joints`. It may be missing or null, but where it is
+there it has a number for each of these joints. A force (N) is one number; each may be missing or
+null, which means unknown, not zero.
 
-Messages of MCAP that are encoded as JSON are the same objects. Where `time` is missing (not where
-it is null), it is the time at which the message was logged. Messages without the gyroscope's
-channel hold no sample.
+Messages of MCAP that are encoded as JSON are the same objects. `time` may be missing there, but not
+null: then it is the time at which the message was logged. Messages may be of other topics: those without
+the gyroscope's channel hold no sample.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ class SampleReader:
     Args:
         channels: Names of the channels.
         joints: Names of the joints in the order of a list of angles.
-        feet: Frames of the feet.
+        feet: Frames of the feet, as many and in the same order as `channels.loads`.
 
     Attributes:
         joints: Names of the joints in the order of a list of angles.
@@ -55,13 +57,15 @@ class SampleReader:
                 line.
 
         Returns:
-            The sample; None for a message without the gyroscope's channel. Angles and forces that
-            are missing in the line are missing in the sample, too.
+            The sample, its forces by the frames of the feet; None for a message (`logged` is given)
+            without the gyroscope's channel. Angles and forces that are missing or null in the line
+            are missing in the sample, too.
 
         Raises:
-            InputError: The line is no JSON object or one that is nested too deeply, the time or a
-                channel of the inertial sensor is missing, or a value has another size or is no
-                number that is finite in double precision.
+            InputError: The line is no JSON object or one that is nested too deeply, a required
+                value is missing (in a line the gyroscope, too), a joint is missing in an object of
+                joints, or a value has another size or is no number that is finite in double
+                precision.
         """
         try:
             given = msgspec.json.decode(line)
@@ -70,6 +74,7 @@ class SampleReader:
         if not isinstance(given, dict):
             raise InputError(f"a line must be a JSON object, got {quote(given)}")
         channels = self._channels
+        # A line, unlike a message, must be a sample: without a gyroscope it is refused below.
         if logged is not None and channels.gyroscope not in given:
             return None
         angles = given.get(channels.joints)
@@ -111,7 +116,11 @@ def _check_numbers(name: str, given: Any, size: int) -> Array:
 
 
 def _is_finite_number(value: Any) -> bool:
-    """Return whether a value of JSON is a number that is finite in double precision."""
+    """Return whether a value of JSON is a number that is finite in double precision.
+
+    JSON has no infinity, but numbers of any size, which may become one. Truth values, which are
+    ints in Python, are no numbers here.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     try:

@@ -38,7 +38,7 @@ that distributes redundant forces leaves of zero there."""
 
 Kind = Literal["closes", "opens", "slips", "sticks", "jams", "leaves"]
 _ALL_CONTACTS = -1
-"""Index of a guard that is of no single contact."""
+"""Index, in place of a contact, of the guard "jams", which is of no single contact."""
 _FORCE_KINDS = ("opens", "slips")
 """Kinds of guards that are forces."""
 _SIGNS = {0.0: "", 1.0: "+", -1.0: "-"}
@@ -70,9 +70,11 @@ class ContactGuard(NamedTuple):
 
     @property
     def mode_after(self) -> str:
-        """The mode of the contact after "opens", "leaves", "slips" or "sticks".
+        """The mode of the contact after the guard's event.
 
-        It has no meaning for "closes", which needs an impact, and for "jams": there it is OPEN.
+        It is OPEN after "opens" and "leaves", STICK after "sticks", and after "slips" SLIP_PLUS or
+        SLIP_MINUS by the sign, or SLIP in a surface. For "closes", after which an impact determines
+        the modes, and for "jams", which is of no single contact, it is OPEN without a meaning.
         """
         if self.kind == "slips":
             return _SLIP_OF[self.sign]
@@ -85,7 +87,8 @@ class GuardGroup(NamedTuple):
     Attributes:
         places: Their places (k,) among all guards of the mode.
         contacts: Their contacts (k,).
-        signs: Their signs (k,); None where all are zero.
+        signs: Their signs (k,), see `ContactGuard`; None if all are zero, so that no guard looks in
+            a direction.
     """
 
     places: Indices
@@ -152,8 +155,8 @@ class ContactGuards:
     def values(self, point: ContactAcceleration, q: Array) -> Array:
         """Return the values (n,), positive inside the mode.
 
-        Forces of redundant contacts that are held at the boundary of their cones, or inside by
-        rounding alone, are there exactly.
+        Where the forces of redundant contacts were found inside their cones, guards of forces that
+        are zero but for rounding are set to zero: the force is at the boundary of its cone.
 
         Args:
             point: Acceleration and forces of the mode.
@@ -171,6 +174,8 @@ class ContactGuards:
                 values[group.places] = self._evaluate_group(kind, group, point)
         solution = point.solution
         if solution is not None and solution.inside_cones:
+            # Forces as solved are off by rounding, those that a programme has distributed by what
+            # it leaves of zero at an active boundary.
             near = ON_CONE if solution.cone_forces is None else _PROGRAMME_ON_CONE
             each = values.tolist()
             limit = near * max(map(abs, point.forces.tolist()))
@@ -180,7 +185,9 @@ class ContactGuards:
         return values
 
     def jacobian(self, q: Array, d: AccelerationDerivatives) -> GuardJacobian:
-        """Return the derivatives by state (n, 2 nv) and input (n, nu).
+        """Return the derivatives by state (n, 2 nv) and input (n, nu), exact.
+
+        Those by time are zero: guards depend on it through state and input only.
 
         Args:
             q: Configuration (nq,) of the point.
@@ -207,7 +214,8 @@ class ContactGuards:
     def by_parameters(self, d: AccelerationDerivatives, static_p: Array) -> Array:
         """Return the derivatives D_p g (n, np), for parameters that leave kinematics alone.
 
-        Those of "jams", where a run ends, are left out: they are zero here.
+        They are zero for "leaves", whose margin is kinematics, and for "jams", where they are left
+        out: a run ends there.
 
         Args:
             d: Derivatives of the point by the parameters.
@@ -215,9 +223,9 @@ class ContactGuards:
         """
         rows = np.zeros((len(self.guards), static_p.shape[1]))
         for kind, group in self._groups.items():
-            if kind not in ("jams", "leaves"):  # margins are kinematics
+            if kind not in ("jams", "leaves"):
                 rows[group.places] = self._differentiate_linear(kind, group, d)
-            if kind == "slips":
+            if kind == "slips":  # the static friction is mu_static times the normal force
                 i = group.contacts
                 rows[group.places] += static_p[i] * d.point.forces[i, None]
         return rows
@@ -225,7 +233,12 @@ class ContactGuards:
     def _evaluate_group(
         self, kind: Kind, group: GuardGroup, point: ContactAcceleration
     ) -> Array | float:
-        """Return the values (k,) of guards of one kind, but for margins."""
+        """Return the values (k,) of guards of one kind, all but "leaves".
+
+        With v the sliding velocity, f the friction and f_n the normal force: "sticks" is sign v_1
+        (m/s), or in a surface |v| - `STOPPED`. "slips" is mu_static f_n + sign f_1 (N), or in a
+        surface mu_static f_n - |f|.
+        """
         _, i, signs = group
         if kind == "jams":
             solution = point.solution
@@ -237,9 +250,10 @@ class ContactGuards:
         if kind == "sticks":
             speeds = _compute_lengths(1.0, signs, point.slip[i])
             speeds -= STOPPED if signs is None else np.where(signs, 0.0, STOPPED)
-            # A contact that is held at a standstill has stopped, whatever is left of its speed.
-            holding = [point.is_holding(j) for j in i.tolist()]
-            return np.where(holding, -STANDSTILL, speeds)
+            # A contact that is held at a standstill has stopped, whatever is left of its speed: its
+            # guard is below zero.
+            is_holding = [point.is_holding(j) for j in i.tolist()]
+            return np.where(is_holding, -STANDSTILL, speeds)
         limit = self.dynamics.static_friction[i] * point.forces[i]
         return np.asarray(limit - _compute_lengths(-1.0, signs, point.friction[i]))
 
@@ -283,33 +297,40 @@ class ContactGuards:
         return change
 
     def _weigh_slip(self, contact: int, sign: float, point: ContactAcceleration) -> Array:
-        """Return the weights (c, 2) of sliding velocities whose sum is the speed of a contact.
+        """Return the weights of sliding velocities in the derivative of a "sticks" guard.
 
-        At a stop in a surface friction has taken away perturbations across, and has changed the
-        speed along while it did (see `compute_stop_response`).
+        The perturbation of the contact's speed is the sum of the weights times perturbations of
+        the sliding velocities (c, 2) of all contacts. With a sign the speed is the component along
+        that. In a surface it is the component along the sliding velocity. At a stop there, friction
+        has taken away perturbations across it, and has changed the speed along it while it did:
+        then other contacts have weights, too (see `compute_stop_response`).
 
         Args:
             contact: The contact.
             sign: Sign of its direction, 0 in a surface.
             point: Acceleration and forces.
+
+        Returns:
+            Weights (c, 2), zero for a contact in a surface that is held at a standstill.
         """
         weights = np.zeros((len(self.modes), 2))
-        # Along one direction the speed is a component; a contact that is held has no direction.
+        # With a sign the speed is a component. Without one, a contact that is held at a standstill
+        # has no direction: its weights are zero, as the sign is.
         if sign or point.solution is None or point.is_holding(contact):
             weights[contact, 0] = sign
             return weights
         solution = point.solution
         phase = solution.phase
         k = phase.closed.index(contact)
-        along = np.zeros(len(phase.owner))
-        s = solution.directions[k]
+        along = np.zeros(len(phase.owner))  # weights of all rows of the closed contacts
+        unit = solution.directions[k]
         # A contact that starts may still move against the direction in which it accelerates.
-        along[phase.tangents[k]] = s if s @ point.slip[contact] >= 0.0 else -s
+        along[phase.tangents[k]] = unit if unit @ point.slip[contact] >= 0.0 else -unit
         _, slow = find_slip_directions(phase, solution.rows)
-        if k in slow:
+        if k in slow:  # near-zero velocity: friction has taken away perturbations across
             response, across = compute_stop_response(solution, tuple(slow))
             along -= across @ (along @ solution.rows.jacobian @ response)
-        weights[phase.places] = phase.split_rows(along)[1]
+        weights[phase.places] = phase.split_rows(along)[1]  # those of tangential rows
         return weights
 
 
@@ -319,11 +340,16 @@ def list_closing_guards(contacts: Sequence[AnyContact]) -> tuple[str, ...]:
 
 
 def _list_guards(dynamics: ContactDynamics, modes: Modes) -> Iterator[ContactGuard]:
-    """Yield the guards of a mode: those of each contact in order, then "jams", then "leaves"."""
+    """Yield the guards of a mode: those of each contact in order, then "jams", then "leaves".
+
+    A contact has "closes" where it is open, else "opens" and besides: where it sticks, "slips" in
+    both directions, or once in a surface; where it slides, "sticks".
+    """
     for i, mode in enumerate(modes):
         if mode == OPEN:
             yield ContactGuard(i, "closes")
             continue
+        # Dry friction of joints, pressed by a constant load, does not open.
         if i not in dynamics.pressed_contacts:
             yield ContactGuard(i, "opens")
         if mode == STICK and len(dynamics.contact_set.tangents[i]) == 1:
@@ -333,18 +359,24 @@ def _list_guards(dynamics: ContactDynamics, modes: Modes) -> Iterator[ContactGua
             yield ContactGuard(i, "slips")
         elif mode in SLIPS:
             yield ContactGuard(i, "sticks", SLIPS[mode])
+    # Only friction that grows with the normal force can jam.
     if has_sliding_friction(dynamics.phase(modes)):
         yield ContactGuard(_ALL_CONTACTS, "jams")
-    # Last, so that plans find the other guards at the same places on ground of one piece.
+    # Only contacts that slide come to the border of their piece of ground. Last, so that plans find
+    # the other guards at the same places on ground of one piece.
     for i in dynamics.contact_set.piecewise:
         if modes[i] not in (OPEN, STICK):
             yield ContactGuard(i, "leaves")
 
 
 def _compute_lengths(factor: float, signs: Array | None, vectors: Array) -> Array:
-    """Return lengths of vectors (k, 2), or `factor` times sign times their first component.
+    """Return lengths (k,) of vectors, or `factor` times sign times their first component.
 
-    The latter is where a sign is not zero. Friction has the factor -1, as it opposes sliding.
+    Args:
+        factor: 1 for velocities; -1 for friction, which opposes sliding, so that it is positive
+            where it opposes sliding in the direction of the sign.
+        signs: Signs (k,); the length is taken where one is zero. None if all are.
+        vectors: Vectors (k, 2).
     """
     lengths = np.hypot(vectors[:, 0], vectors[:, 1])
     return lengths if signs is None else np.where(signs, factor * signs * vectors[:, 0], lengths)

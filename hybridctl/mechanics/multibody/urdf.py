@@ -35,6 +35,8 @@ from hybridctl.mechanics.multibody.urdf_document import (
 )
 
 Root = Literal["fixed", "floating", "sagittal"]
+"""Base of the root link: fixed to the world, floating with six degrees of freedom, or sagittal,
+which slides along x and z and turns about y."""
 Kind = Literal["box", "cylinder", "sphere", "mesh"]
 KINDS: tuple[Kind, ...] = ("box", "cylinder", "sphere", "mesh")
 _PURPOSES = {"visual": pin.GeometryType.VISUAL, "collision": pin.GeometryType.COLLISION}
@@ -51,19 +53,23 @@ def model_of(document: UrdfDocument, root: Root) -> Any:
     """Return the `pinocchio.Model` of a URDF on its base.
 
     A warning in the log names the first three links of impossible inertia and counts the others.
-    Joints with <mimic> are ordinary joints of the model. Continuous joints that mimic or are
-    mimicked have their angle as coordinate: a coupling by a number that is not whole depends on how
-    often they have turned, which cosine and sine do not determine.
+    Joints with <mimic> are ordinary joints of the model, without their coupling.
+
+    Continuous joints have cosine and sine as coordinates in Pinocchio, which do not determine how
+    often they have turned. A coupling by a factor that is not whole depends on that: those that
+    mimic or are mimicked have their angle in rad as coordinate instead.
 
     Args:
         document: The URDF.
-        root: What moves the root link.
+        root: Base of the root link.
 
     Raises:
-        FileFormatError: The description makes no sense, or the model differs from it.
+        FileFormatError: The description makes no sense, Pinocchio refuses it, a moving joint has
+            the name of one of the base, or the model differs from the description.
     """
     check_description(document)
     for joint in document.joints:
+        # Fixed joints make no joint of the model, so that their names cannot collide.
         if joint.get("type") != "fixed" and joint.get("name") in _BASE_JOINTS[root]:
             raise document.error(
                 joint, f"must have another name for joint {joint.get('name')!r}: the base has it"
@@ -113,12 +119,14 @@ def refuse_massless_joint(document: UrdfDocument, name: str) -> NoReturn:
 class _ErrorStream:
     """Collects what a block writes on the error stream of the process.
 
-    urdfdom reports there, past Python's `sys.stderr`. What was written is printed again if the
-    block succeeds.
+    urdfdom, in C++, reports there, past Python's `sys.stderr`: only the file descriptor 2 catches
+    its messages. What was written is printed again if the block succeeds. If it raises, only `text`
+    has it, for the error of the caller.
 
     Attributes:
         text: After the block, the messages in one line: without urdfdom's mark "Error:" and the
-            lines "at line ...", and the first 400 characters only. Empty before.
+            lines "at line ...", and the first 400 characters only. Empty before, and where the
+            stream could not be redirected.
     """
 
     _alone = threading.Lock()
@@ -135,7 +143,9 @@ class _ErrorStream:
             self._file = tempfile.TemporaryFile()
             self._saved = os.dup(2)
             os.dup2(self._file.fileno(), 2)
-        except OSError:  # without an error stream or a folder for the file, messages go their way
+        except OSError:
+            # The process has no error stream, or there is no folder for the file. The block runs
+            # with nothing redirected; callers report its exception where `text` is empty.
             self._close()
         return self
 
@@ -147,8 +157,8 @@ class _ErrorStream:
                 written = self._file.read()
                 lines = [line.strip() for line in written.decode(errors="replace").splitlines()]
                 # The place in urdfdom's own source follows each message.
-                told = [line for line in lines if not line.startswith("at line")]
-                self.text = "; ".join(line.removeprefix("Error:").strip() for line in told)[:400]
+                texts = [line for line in lines if not line.startswith("at line")]
+                self.text = "; ".join(line.removeprefix("Error:").strip() for line in texts)[:400]
                 if kind is None and written:
                     os.write(2, written)
         finally:
@@ -168,14 +178,15 @@ class _ErrorStream:
 def _turn_planar_joint(model: Any, joint: Element) -> None:
     """Turn a planar joint so that its plane is perpendicular to the axis of the URDF.
 
-    Pinocchio moves it in the xy-plane of the joint's frame whatever the axis is. The frame is
-    turned by R with R e_z = axis, and all that the joint carries is turned back.
+    Pinocchio moves it in the xy-plane of the joint's frame whatever the axis is. The placement of
+    the joint is turned by R with R e_z = axis. What it carries is turned back, so that it stays
+    where the URDF puts it: the inertia, the child joints and the frames.
 
     Args:
         model: The `pinocchio.Model`. Changed.
         joint: The element <joint>.
     """
-    axis = numbers_of(joint.find("axis"), "xyz", (1.0, 0.0, 0.0))
+    axis = numbers_of(joint.find("axis"), "xyz", (1.0, 0.0, 0.0))  # the default of URDF
     up, normal = np.array([0.0, 0.0, 1.0]), axis / np.linalg.norm(axis)
     rotation = pin.Quaternion.FromTwoVectors(up, normal).toRotationMatrix()
     turn = pin.SE3(rotation, np.zeros(3))
@@ -215,37 +226,40 @@ def shapes_of(
 ) -> Any:
     """Return the `pinocchio.GeometryModel` of the shapes on the links of a model.
 
-    A mesh that is not found and a shape of no known kind are left out, with a warning in the log.
-    So are, without one, links that the model does not have. Shapes of the other purpose are not
-    read at all.
+    Left out with a warning in the log: a wanted mesh that is not found, and a shape that is none of
+    `KINDS`, such as a capsule. Left out without one: shapes of links that the model does not have,
+    of kinds that are not wanted, and of the other purpose, and elements without a geometry.
 
     Args:
         model: The `pinocchio.Model`.
         urdf: Path of the URDF, or its text.
-        packages: Folders that hold what `package://` names; those above the file are tried too.
+        packages: Folders that hold what `package://` names. All folders above the file are tried,
+            too, see `_find_file`.
         purpose: Whether shapes are those that are drawn or those that collide.
         kinds: Kinds of shapes that are wanted.
 
     Raises:
-        FileFormatError: The file is no URDF, or wanted shapes cannot be read.
+        FileFormatError: The file is no URDF, or a wanted shape cannot be read, such as a damaged
+            mesh.
     """
     text = read_file_or_text("urdf", urdf)
-    beside = [] if isinstance(urdf, str) and "<" in urdf else Path(urdf).resolve().parents
+    # A text has no folder in which meshes could be.
+    above = [] if isinstance(urdf, str) and "<" in urdf else Path(urdf).resolve().parents
     known = {frame.name for frame in model.frames if frame.type == pin.FrameType.BODY}
     root, messages = parse_urdf(text).root, _ErrorStream()
     try:
         wanted = _remove_unwanted_shapes(
-            root, known, purpose, kinds, [*map(Path, packages), *beside]
+            root, known, purpose, kinds, [*map(Path, packages), *above]
         )
         text = ElementTree.tostring(root, encoding="unicode")
-        # The tree over a mesh that is made fastest: nobody asks it for collisions.
+        # The tree over a mesh that is built fastest: nobody asks it for collisions.
         loader = coal.CachedMeshLoader(coal.NODE_TYPE.BV_AABB)
         with messages:
             shapes = pin.buildGeomFromUrdfString(
                 model, text, _PURPOSES[purpose], mesh_loader=loader
             )
             _check_complete(shapes, wanted)
-    except (KeyError, RuntimeError, ValueError) as error:
+    except (KeyError, RuntimeError, ValueError) as error:  # KeyError: an attribute is missing
         reason = messages.text or repr(error)
         raise FileFormatError(f"urdf has {purpose} shapes that cannot be read: {reason}") from error
     return shapes
@@ -270,8 +284,8 @@ def _remove_unwanted_shapes(
 ) -> int:
     """Return the number of wanted shapes in a URDF, after removing all others.
 
-    Those of the other purpose go, too: one that urdfdom does not know, such as a capsule, would
-    make it refuse the file.
+    Those of the other purpose are removed, too: one that urdfdom does not know, such as a capsule,
+    would make it refuse the file.
 
     Args:
         root: Root of the URDF, which is changed; meshes get the paths of their files.
@@ -299,7 +313,16 @@ def _remove_unwanted_shapes(
 def _is_wanted(
     shape: ElementTree.Element, link: str, kinds: Collection[str], places: Sequence[Path]
 ) -> bool:
-    """Return whether a shape is wanted and can be read; the path of a mesh is filled in."""
+    """Return whether a shape is wanted and can be read.
+
+    A warning in the log names a shape of no known kind, and a wanted mesh whose file is not found.
+
+    Args:
+        shape: Element in <geometry>. A wanted mesh gets the absolute path of its file.
+        link: Name of the link, for warnings.
+        kinds: Kinds of shapes that are wanted.
+        places: Folders in which meshes are sought.
+    """
     if shape.tag not in KINDS:
         _LOG.warning("link %s has a shape %r that is left out", link, shape.tag)
     elif shape.tag == "mesh" and "mesh" in kinds:
@@ -313,7 +336,11 @@ def _is_wanted(
 
 
 def _find_file(name: str, places: Sequence[Path]) -> Path | None:
-    """Return the file that a URDF names, as a path or below one of the places; None for none."""
+    """Return the first file that a URDF may mean by a name, or None if there is none.
+
+    The name, without file:// or package://, is a path from the current folder, or else from one of
+    the places. After package://, last, the name of the package is left out: places may be inside.
+    """
     plain = name.removeprefix("file://").removeprefix("package://")
     candidates = [Path(plain), *(place / plain for place in places)]
     if name.startswith("package://"):
@@ -323,9 +350,10 @@ def _find_file(name: str, places: Sequence[Path]) -> Path | None:
 
 
 def rank_frame(frame: Any) -> int:
-    """Return the place of a frame among those of one name.
+    """Return the place of a frame among those of one name, of which the lowest is meant.
 
-    Links are first (0), then joints that move (1), fixed joints (2), and all others (3).
+    It is 0 for a link, 1 for a joint that moves, 2 for a fixed joint, and 3 for all others (sensors
+    and operational frames).
 
     Args:
         frame: The `pinocchio.Frame`.
