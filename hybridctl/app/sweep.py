@@ -299,8 +299,8 @@ def sweep(
         out: Folder for the table, results as they come, and a page with a plot. A sweep that was
             stopped goes on there. Results are found again by the values of the grid, which then
             are numbers, text, arrays, or dataclasses, lists and mappings of these (see
-            `make_canonical_form`). Where the code of the function has changed, with what it
-            uses, or the version of hybridctl, they are computed anew.
+            `make_canonical_form`). Where the code of the function or of what it uses has changed,
+            or the version of hybridctl, they are computed anew.
         overwrite: Whether another sweep in `out` is replaced. Files that no run has written stay; a
             folder with such files only is refused.
         tell: Called with a line on each run that ends, such as `print`.
@@ -330,12 +330,13 @@ def sweep(
         if out is None
         else RunFolder(name, out, kind="sweep", overwrite=overwrite, resumes=PLAN)
     )
-    own = (
+    # An executor of the user stays open, own workers are ended.
+    context = (
         nullcontext(Crew(workers, len(points))) if isinstance(workers, Executor) else crew(workers)
     )
     job, code = partial(_call_function, function), {} if folder is None else {"function": function}
-    with folder or nullcontext(), own as found:
-        rows = run_units(units, folder, found, tell or (lambda line: None), job=job, code=code)
+    with folder or nullcontext(), context as members:
+        rows = run_units(units, folder, members, tell or (lambda line: None), job=job, code=code)
         result = Sweep(tuple(rows), tuple(units[0].varied))
         if folder is not None:
             console = Transcript(quiet=True)
@@ -499,7 +500,7 @@ def list_numbers(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
 
 
 def _name_entry(entry: Any, place: int) -> str:
-    """Return the name of an entry of a list: the "quantity" of a mapping with one, else its place."""
+    """Return the name of an entry: the "quantity" of a mapping with one, else its place."""
     return str(entry.get("quantity", place)) if isinstance(entry, Mapping) else str(place)
 
 

@@ -176,6 +176,8 @@ def associate(
     if within is None:
         within = PERIODS_APART * float(np.median(np.diff(estimate.times)))
     check_number("within", within, above=0.0)
+    # Rows of the estimates before and after each stamp of the reference. Both are the estimate at
+    # the stamp itself if there is one, and the first or the last outside of all estimates.
     before = np.clip(estimate.times.searchsorted(reference.times, "right") - 1, 0, None)
     after = np.minimum(estimate.times.searchsorted(reference.times, "left"), len(estimate) - 1)
     early = np.abs(reference.times - estimate.times[before])
@@ -245,15 +247,15 @@ def align(pairs: PosePairs, alignment: Alignment = "yaw") -> RigidMotion:
     _check_spread("reference", pairs.reference.positions, alignment)
     _check_spread("estimates", pairs.estimate.positions, alignment)
     estimate, reference = pairs.estimate.positions, pairs.reference.positions
-    middle, other = estimate.mean(axis=0), reference.mean(axis=0)
-    moments = (reference - other).T @ (estimate - middle)
+    estimate_mean, reference_mean = estimate.mean(axis=0), reference.mean(axis=0)
+    moments = (reference - reference_mean).T @ (estimate - estimate_mean)
     if alignment == "yaw":
         # The trace of R times the moments has these factors of sin(yaw) and cos(yaw).
         sine, cosine = moments[0, 1] - moments[1, 0], moments[0, 0] + moments[1, 1]
         rotation = _turn_about_z(float(np.arctan2(sine, cosine)))
     else:
         rotation = _nearest_rotation(moments)
-    return RigidMotion(rotation, middle - rotation @ other)
+    return RigidMotion(rotation, estimate_mean - rotation @ reference_mean)
 
 
 def _check_spread(track: str, positions: Array, alignment: Alignment) -> None:
@@ -302,17 +304,17 @@ def _align_start(pairs: PosePairs) -> RigidMotion:
     Raises:
         InputError: Either track has no orientations.
     """
-    turns, others = pairs.estimate.rotations, pairs.reference.rotations
-    if turns is None or others is None:
+    estimate, reference = pairs.estimate.rotations, pairs.reference.rotations
+    if estimate is None or reference is None:
         raise InputError("alignment 'start' needs orientations; take 'yaw', by positions alone")
     times = pairs.reference.times
-    first = times <= times[0] + START_SPAN
+    is_start = times <= times[0] + START_SPAN
     # The turn about z that is nearest to a rotation has the yaw of its upper left block.
-    blocks = (turns[first] * others[first].inv()).as_matrix().mean(axis=0)
+    blocks = (estimate[is_start] * reference[is_start].inv()).as_matrix().mean(axis=0)
     yaw = np.arctan2(blocks[1, 0] - blocks[0, 1], blocks[0, 0] + blocks[1, 1])
     rotation = _turn_about_z(float(yaw))
-    moved = pairs.reference.positions[first] @ rotation.T
-    return RigidMotion(rotation, (pairs.estimate.positions[first] - moved).mean(axis=0))
+    turned = pairs.reference.positions[is_start] @ rotation.T
+    return RigidMotion(rotation, (pairs.estimate.positions[is_start] - turned).mean(axis=0))
 
 
 def _turn_about_z(angle: float) -> Array:

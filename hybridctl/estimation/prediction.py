@@ -194,9 +194,10 @@ def _simulate_once(
             raise
         run = error.trajectory  # the limit of one event, set above
     except ZenoError as error:
-        if outside:
+        if outside:  # a simulation that lacks guards of its mode gives no rest
             raise
         there = _follow_simulation(model, now, error.trajectory, only_first_event=False)
+        # An event has moved the mean off the simulation, or the deadline is exceeded.
         if there.estimate.time < error.trajectory.end:
             return there
         rest = _rest_at_accumulation(model, there, end, law)
@@ -223,7 +224,7 @@ def _follow_simulation(
     for k, arc in enumerate(run.arcs):
         mode = model.system.mode(arc.mode)
         now = now.continue_by(*predict_along_arc(model, mode, arc, now.estimate, arc.end))
-        if k == len(run.events):
+        if k == len(run.events):  # the last arc ends without an event
             return now
         event = run.events[k]
         before = now._replace(pre_event=(*now.pre_event, now._replace(pre_event=())))

@@ -110,6 +110,7 @@ def _print_line(console: Console, line: str) -> None:
 
 
 def _print_log(log: Log, console: Console) -> None:
+    """Print span, metadata, channels and warnings of a log."""
     report = examine(log)
     first, last = log.span
     _print_line(

@@ -12,8 +12,8 @@ there it has a number for each of these joints. A force (N) is one number; each 
 null, which means unknown, not zero.
 
 Messages of MCAP that are encoded as JSON are the same objects. `time` may be missing there, but not
-null: then it is the time at which the message was logged. Messages may be of other topics: those without
-the gyroscope's channel hold no sample.
+null: then it is the time at which the message was logged. Messages may be of other topics: those
+without the gyroscope's channel hold no sample.
 """
 
 from __future__ import annotations

@@ -37,6 +37,10 @@ _PROGRAMME_ON_CONE = 1e-9
 that distributes redundant forces leaves of zero there."""
 
 Kind = Literal["closes", "opens", "slips", "sticks", "jams", "leaves"]
+"""What happens at a guard. An open contact closes (gap zero). A closed one opens (normal force
+zero). A sticking one slips (friction at its limit). A sliding one sticks (speed zero) or leaves its
+piece of ground (margin to the border zero), or sliding contacts jam (response ratio at `JAMMED`).
+"""
 _ALL_CONTACTS = -1
 """Index, in place of a contact, of the guard "jams", which is of no single contact."""
 _FORCE_KINDS = ("opens", "slips")
@@ -241,7 +245,7 @@ class ContactGuards:
         """
         _, i, signs = group
         if kind == "jams":
-            solution = point.solution
+            solution = point.solution  # None without a closed contact: nothing jams
             return (1.0 if solution is None else compute_response_ratio(solution)) - JAMMED
         if kind == "closes":
             return point.gaps[i]
@@ -288,7 +292,7 @@ class ContactGuards:
         return np.asarray(limit - (along[:, None, :] @ d.friction_z[i])[:, 0])
 
     def _differentiate_jamming(self, q: Array, d: AccelerationDerivatives) -> Array:
-        """Return the derivative (2 nv + nu,) of the response ratio."""
+        """Return the derivative (2 nv + nu,) of the response ratio, zero by the input."""
         change = np.zeros(d.acceleration_z.shape[1])
         if d.point.solution is not None:
             columns = 2 * self.dynamics.robot.nv
