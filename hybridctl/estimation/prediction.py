@@ -61,8 +61,8 @@ def predict(
     """Return the estimate at a later time, through as many events as there are until then.
 
     First one compiled step without events is tried, then simulations through events, on halves of
-    the interval where they fail, and last the mode is frozen. After a simulation or a frozen mode
-    the covariance is made semidefinite.
+    the interval where they fail. Last, and at once where the deadline is exceeded, the mode is
+    frozen. The covariance is made semidefinite, but for that of the one compiled step.
 
     Process noise is integrated along each arc. `notes` of the result say where the mode was frozen,
     where the flow could not go on, and where events that accumulate became a rest, see this module.
