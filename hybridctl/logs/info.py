@@ -152,16 +152,16 @@ def _tabulate_channels(log: Log, report: LogReport) -> Table:
     for name in (*["role"] * with_role, "unit", *["frame"] * with_frame):
         table.add_column(name, no_wrap=True)
     for name in ("count", "[Hz]", "first", "last", "gaps", "NaN"):
-        table.add_column(escape(name), justify="right", no_wrap=True)
+        table.add_column(_make_cell(name), justify="right", no_wrap=True)
     for channel, quality in zip(log.channels.values(), report.channels, strict=True):
         # A channel without samples has no first and last stamp: these cells are empty.
         ends = (channel.times.min(), channel.times.max()) if len(channel) else ()
         table.add_row(
-            escape(quality.name),
-            escape(_shorten_names(channel.columns)),
+            _make_cell(quality.name),
+            _make_cell(_shorten_names(channel.columns)),
             *["" if channel.role == "measurement" else channel.role] * with_role,
-            escape(channel.unit),
-            *[escape(channel.frame)] * with_frame,
+            _make_cell(channel.unit),
+            *[_make_cell(channel.frame)] * with_frame,
             str(quality.count),
             f"{quality.rate:.4g}",
             *([f"{end:.3f}" for end in ends] or ["", ""]),
@@ -171,18 +171,24 @@ def _tabulate_channels(log: Log, report: LogReport) -> Table:
     return table
 
 
+def _make_cell(text: str) -> str:
+    """Return text of a file as it can be shown in a table: no markup, no control characters."""
+    return escape(make_printable(text))
+
+
 def _start_table(title: str) -> Table:
     return Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
 
 
 def _tabulate_fields(content: RawTable) -> Table:
     """Return a table with a row for each field: its type, shape, unit and columns."""
-    table = _start_table(escape(f"{content.name}: {content.kind}") if content.name else "fields")
+    title = f"{content.name}: {content.kind}" if content.name else "fields"
+    table = _start_table(_make_cell(title))
     for name in ("field", "type", "shape", "unit", "columns"):
         table.add_column(name, overflow="fold")
     for name, values in content.fields.items():
         row = [name, str(values.dtype), str(values.shape), content.units.get(name, "")]
-        table.add_row(*map(escape, [*row, _shorten_names(content.labels.get(name, ()))]))
+        table.add_row(*map(_make_cell, [*row, _shorten_names(content.labels.get(name, ()))]))
     return table
 
 

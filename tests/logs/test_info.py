@@ -59,6 +59,14 @@ def test_names_that_look_like_markup_are_printed_as_they_are(tmp_path, show):
     assert "[red]x" in show(path)
 
 
+def test_control_characters_in_names_do_not_reach_the_terminal(tmp_path, show):
+    path = tmp_path / "log.npz"
+    np.savez(path, **{"time": np.arange(3.0), "a\x1b[31mred": np.arange(3.0)})
+    text = show(path)
+    assert "\x1b[31m" not in text
+    assert r"a\x1b[31mred" in text
+
+
 def test_a_damaged_file_is_an_error(tmp_path, show):
     path = tmp_path / "log.csv"
     path.write_text("t,x\n0\n")
