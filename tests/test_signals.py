@@ -23,9 +23,12 @@ def pid(number):
     return os.getpid()
 """
 PARENT = """
-import sys, time
+import signal, sys, time
 import busy_jobs
 from hybridctl.base.workers import crew
+if __name__ == "__main__":
+    # Where the tests run in the background of a shell, Ctrl-C is ignored from birth.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 if __name__ == "__main__":
     with crew(2) as found:
         pids = [found.pool.submit(busy_jobs.pid, k) for k in range(2)]
