@@ -22,7 +22,7 @@ from hybridctl.legged.kinematics import Foot
 from hybridctl.legged.readings import Readings
 from hybridctl.mechanics.multibody.robot import Robot
 
-DATA = Path(__file__).parents[4] / "shared/data"
+DATA = Path(__file__).parents[3] / "shared/data"
 HUMANOID, SQUARE = DATA / "icub_walking", DATA / "go1_square/go1_square.npz"
 ENOUGH = 18  # of twenty
 QUICK = "accelerometer in g", "gyroscope in deg/s", "a force stuck", "first stamp zero"
@@ -185,7 +185,7 @@ def test_sound_logs_have_no_faults():
 
 
 def count_named():
-    """Print which mistakes are named on which robot: `python -m estimation.legged.test_wiring`."""
+    """Print which mistakes are named on which robot: `python -m legged.test_wiring`."""
     logs = {name: make() for name, make in {**ROBOTS, "go1 recorded": recorded_trot}.items()}
     print(f"{'':30}", *(f"{name:>14}" for name in logs))
     totals = dict.fromkeys(logs, 0)
