@@ -265,12 +265,15 @@ def make_key(*parts: Any) -> str:
 def _update_digest(digest: Any, part: Any) -> None:
     """Add a part of a key to a digest of hashlib, with its type and size to tell it from others."""
     if isinstance(part, tuple | list):
-        digest.update(f"({len(part)}".encode())
+        digest.update(f"{type(part).__name__}({len(part)}".encode())
         for one in part:
             _update_digest(digest, one)
     elif isinstance(part, np.ndarray):
         digest.update(f"{part.dtype}{part.shape}".encode())
-        digest.update(np.ascontiguousarray(part).tobytes())
+        if part.dtype.hasobject:  # its bytes are addresses, which differ for equal objects
+            _update_digest(digest, part.tolist())
+        else:
+            digest.update(np.ascontiguousarray(part).tobytes())
     else:
         digest.update(f"{type(part).__name__} {part!r};".encode())
 

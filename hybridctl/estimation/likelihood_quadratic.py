@@ -15,14 +15,15 @@ likelihood estimation of misspecified models*, Econometrica 50, 1982), which con
 well: they are different in other records. A part of the records has a top of its own from the
 same values.
 
-A record may be one that no parameters explain. Its log-likelihood, relative to the largest that it
-has at any point, is limited to -`depth`, smoothly:
-:math:`-d \tanh((L_{r,\max} - L_r) / d)`.
+A record may be one that no parameters explain. In `fit_quadratics` its log-likelihood, relative to
+the largest that it has at any point, is limited to -`depth`, smoothly:
+:math:`-d \tanh((L_{r,\max} - L_r) / d)`. `maximize` limits nothing; it only replaces -inf, by a
+value below the worst other one that the record has at the points of the quadratic.
 
 `maximize` chooses the points itself, in two stages:
 
-1. Long steps of each parameter, longer ones where they gain and shorter ones where none does, so
-   that it does not end between the steps of a likelihood far from its hill.
+1. Long steps of each parameter, all twice as long when any of them gains and half as long when none
+   does, so that it does not end between the steps of a likelihood far from its hill.
 2. Steps of about one standard error of each parameter, at which L falls by a half, on both sides
    and for each pair; from the best point to the top of their quadratic, and on until that gains
    nothing.
@@ -42,7 +43,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize
 
-from hybridctl.base.checks import Array, check_array, check_number
+from hybridctl.base.checks import Array, check_array, check_count, check_number
 from hybridctl.base.errors import InputError, SimulationError
 
 _MIN_FALL, _MAX_FALL = 0.25, 1.0
@@ -71,7 +72,8 @@ class Top:
     """The most likely parameters and their errors.
 
     Errors and correlations are NaN for parameters at a bound; those of the others are then with
-    these held constant. They are NaN for all if the sum is curved upwards in some direction.
+    these held constant. They are NaN for all if the sum is not curved downwards in every direction
+    of the parameters that are at no bound.
 
     Attributes:
         values: The parameters (np,).
@@ -96,7 +98,8 @@ class LikelihoodQuadratic:
 
     Attributes:
         points: Points (m, np).
-        values: Log-likelihoods (m, n), limited to -depth.
+        values: Log-likelihoods (m, n) that are fitted: limited to -depth by `fit_quadratics`, not
+            limited in `maximize`.
         center: Mean (np,) of the points.
         scale: Standard deviation (np,) of the points.
         constants: c (n,).
@@ -167,7 +170,11 @@ class LikelihoodQuadratic:
         return z, np.flatnonzero((z > low) & (z < high))
 
     def point_errors(self) -> Array:
-        """Return standard errors (np,) of the top over points, by the jackknife."""
+        """Return standard errors (np,) of the top over points, by the jackknife.
+
+        Raises:
+            SimulationError: Without one of the points the sum has no top.
+        """
         m = len(self.points)
         tops = []
         for k in range(m):
@@ -198,7 +205,8 @@ def fit_quadratics(
         depth: How far below its largest value a log-likelihood is limited, see this module.
 
     Raises:
-        InputError: There are not more points than a quadratic has coefficients.
+        InputError: There are not more points than a quadratic has coefficients, a log-likelihood is
+            NaN, shapes do not fit, or `depth` is not positive.
     """
     p = check_array("points", points, (None, None))
     n = p.shape[1]
@@ -241,7 +249,8 @@ class Maximum:
         log_likelihoods: Log-likelihoods (n,) of the records there.
         at_bound: Flags (np,) of the parameters at a bound.
         evaluations: Number of evaluations.
-        converged: Whether another round would gain less than the tolerance.
+        converged: Whether the last round gained so little that the search ended, see `tolerance` of
+            `maximize`. False if it ended for want of evaluations or of new points.
     """
 
     top: Top
@@ -268,13 +277,16 @@ def maximize(
         start: Parameters (np,) within the bounds.
         bounds: Lower and upper bounds (np, 2).
         steps: First long steps (np,).
-        tolerance: Distance in standard errors between the best point and the top at which the
-            search ends.
-        max_evaluations: Number of evaluations after which it ends.
+        tolerance: Distance d in standard errors. The search ends when the quadratic's top gains at
+            most d^2 / 2 over the center of the round. Where the sum is rough, a gain of at most its
+            roughness or 0.1 ends it too, whichever is less; 0.1 is 0.45 standard errors.
+        max_evaluations: Number of evaluations after which it ends, at least 1.
 
     Raises:
+        InputError: `max_evaluations` is no whole number of at least 1.
         SimulationError: The sum is -inf at the start.
     """
+    check_count("max_evaluations", max_evaluations)
     search = _TopSearch(log_likelihoods, max_evaluations, start, bounds, steps.copy())
     if not np.isfinite(search.total(start)):
         raise SimulationError(f"not every record could be filtered at the start {start.tolist()}")
@@ -309,7 +321,8 @@ class _NoEvaluationsLeftError(Exception):
 class _TopSearch:
     """The state of a search: `take_long_steps` once, then `improve_by_quadratic` in a loop.
 
-    All methods but the private helpers raise `_NoEvaluationsLeftError` after `most` evaluations.
+    `total`, and the methods that call it, raise `_NoEvaluationsLeftError` where a new point would
+    be evaluated after `most` evaluations.
 
     Attributes:
         function: Returns the log-likelihoods (n,) at parameters.
@@ -343,7 +356,7 @@ class _TopSearch:
         return float(self.known[key].sum())
 
     def take_long_steps(self) -> None:
-        """Move the best point by long steps, twice as long where they gain, half where not."""
+        """Move the best point by long steps, all twice as long after a gain, else half."""
         shortest = _MIN_LONG_STEP * self.steps
         while (self.steps > shortest).any():
             before = self.best

@@ -47,8 +47,10 @@ class RelativeErrors(NamedTuple):
 class TrajectoryErrors:
     """Errors of a track against a reference.
 
-    Values are None where they cannot be told: angles and relative errors without orientations of
-    the reference, NEES without covariances, errors at the end with neither.
+    Values are None where they cannot be found. Angles and relative errors need the orientations of
+    both tracks, and relative errors a span without a gap. Position and height at the end need the
+    same orientations, except with alignment "none". NEES need covariances and what errors at the
+    end need. Ratios to a path are NaN if the path is at most `PATH_STEP` long.
 
     Attributes:
         alignment: Alignment of `ate`, `rotation_rms`, `yaw_rms` and `height_rms`.
@@ -120,6 +122,7 @@ def trajectory_errors(
     Raises:
         InputError: The tracks share fewer than two stamps, or positions leave the rotation of the
             alignment undetermined.
+        LinAlgError: A covariance that is used is singular.
     """
     pairs = associate(estimate, reference, association, within=within)
     whole = _error_rows(pairs, align(pairs, alignment))
@@ -167,6 +170,9 @@ def path_distances(positions: Array, step: float = PATH_STEP) -> Array:
     Args:
         positions: Positions (n, 3), m.
         step: Least distance of the positions that make the path, m.
+
+    Raises:
+        InputError: `step` is not positive.
     """
     check_number("step", step, above=0.0)
     kept, lengths = [0], [0.0]
@@ -203,7 +209,7 @@ def _error_rows(pairs: PosePairs, motion: RigidMotion) -> _ErrorRows:
 
 
 def _relative_errors(pairs: PosePairs, along: Array, rows: Indices) -> RelativeErrors | None:
-    """Return relative pose errors over `SPAN` of time or path; None for a track that is shorter.
+    """Return relative pose errors over `SPAN` of time or path; None without a span free of gaps.
 
     Args:
         pairs: Poses at the same times, with orientations.
@@ -235,5 +241,5 @@ def _rms(errors: Array) -> float:
 
 
 def _ratio(value: float, length: float) -> float:
-    """Return a value over a length; NaN for a reference that does not move."""
+    """Return a value over a length; NaN for one of at most `PATH_STEP`: the robot stands."""
     return value / length if length > PATH_STEP else float("nan")

@@ -18,9 +18,10 @@ from hybridctl.logs.message_decoders import Decoder, make_mcap_decoder
 from hybridctl.logs.read_errors import require_package
 
 LONGEST_LINE = 2**20
-"""Largest size of a line in bytes: enough for hundreds of joints.
+"""Largest size in bytes of a line that comes whole: enough for hundreds of joints.
 
-A sender without ends of lines must not fill the memory.
+A longer line comes in pieces of at most this size, as messages of their own, so that a sender
+without ends of lines does not fill the memory.
 """
 _LARGEST_RECORD = 2**26
 """Largest size of a record of MCAP in bytes; recorders make chunks, which are records, of some MB.
@@ -33,7 +34,8 @@ class LiveMessage(NamedTuple):
     """A message with the text of a sample.
 
     Attributes:
-        text: A JSON object.
+        text: What was sent: the message of MCAP, the line with its end, or a piece of a line that
+            is too long. Whether it is a JSON object is not checked here.
         time: Time in s at which it was logged; None for a line, which contains its time.
     """
 
@@ -75,15 +77,16 @@ def read_messages(
         Lines, or messages of MCAP that hold samples or are of a wanted topic.
 
     Raises:
-        FileFormatError: MCAP is damaged.
+        FileFormatError: MCAP is damaged, or after its first byte the stream is no MCAP.
         InputError: A package is missing, a wanted topic cannot be decoded, or MCAP has ended
             without any message that is wanted.
+        OSError: The stream cannot be read.
     """
     first = stream.read(1)
     if first == MCAP_MAGIC[:1]:  # no line of JSON begins with this byte
         yield from _read_mcap_messages(stream, topics, warn)
         return
-    line = first if first == b"\n" else first + stream.readline(LONGEST_LINE)
+    line = first if first == b"\n" else first + stream.readline(LONGEST_LINE - 1)
     while line:
         yield LiveMessage(line)
         line = stream.readline(LONGEST_LINE)

@@ -1,6 +1,7 @@
 """The messages of one bag or MCAP file, collected topic by topic within a limit of size.
 
-Topics, messages and files that cannot be read are named in notes; everything else is kept.
+Topics, channels, messages and files that cannot be read are named in notes; everything else is
+kept.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import numpy as np
 from hybridctl.base.errors import FileFormatError, InputError
 from hybridctl.logs.message_decoders import Decoder, describe_decoding_error
 from hybridctl.logs.raw import RawLog
-from hybridctl.logs.read_errors import describe_excess
 from hybridctl.logs.topic_table import CollectedTopic
 
 _LARGEST_COMPRESSION = 1000
@@ -40,7 +40,8 @@ class MessageCollector:
         chosen: Topics that are decoded; None for all.
         budget: Number of bytes of content that may still be added.
         topics: Messages by topic.
-        unread: Reasons why no message of a topic is decoded, by topic.
+        unread: Reasons why messages of a topic have no decoder, by topic. Its other messages, of
+            another channel or file, may have one.
         failures: Reasons why single messages are not decoded, by topic.
         notes: What else is not read, one sentence each.
         native: Header of a log that hybridctl wrote; None for any other.
@@ -99,11 +100,13 @@ class MessageCollector:
         """
         self.budget -= size
         if self.budget < 0:
-            whole = find_size_limit(self.path)
-            raise FileFormatError(describe_excess(self.path, "the content", whole - self.budget))
+            raise FileFormatError(
+                f"{self.path}: the content is more than {find_size_limit(self.path)} bytes, the "
+                f"limit of {_LARGEST_COMPRESSION} times the size of the file"
+            )
 
     def start_part(self) -> MessageCollector:
-        """Return an empty collector for one file of this log, with the same topics and budget."""
+        """Return an empty collector for one file of this log, with the same choice and budget."""
         return MessageCollector(self.path, self.chosen, self.budget)
 
     def merge(self, part: MessageCollector) -> None:
@@ -136,7 +139,7 @@ class MessageCollector:
             kind: Format of the file, a key of `hybridctl.logs.readers.FORMATS`.
 
         Raises:
-            FileFormatError: There is no message that can be read.
+            FileFormatError: There is no message that can be read, and no chosen topic is missing.
             InputError: A stamp is out of range.
         """
         for name, reasons in self.failures.items():
@@ -147,8 +150,11 @@ class MessageCollector:
                 )
             else:
                 self.unread[name] = f"its messages cannot be decoded ({reasons[0]})"
-        self.notes += [f"topic {name} is not read: {why}" for name, why in self.unread.items()]
-        read = {name: topic for name, topic in self.topics.items() if name not in self.unread}
+        unread = {name: why for name, why in self.unread.items() if not self.topics[name].rows}
+        for name, why in self.unread.items():
+            what = f"topic {name} is" if name in unread else f"some messages of topic {name} are"
+            self.notes.append(f"{what} not read: {why}")
+        read = {name: topic for name, topic in self.topics.items() if name not in unread}
         # Where a chosen topic is missing, the mapping's error names it, with the topics of the log.
         has_chosen = self.chosen is None or set(self.chosen) <= set(self.topics)
         if has_chosen and not any(topic.rows for topic in read.values()):
@@ -159,4 +165,4 @@ class MessageCollector:
             if any(not 0 <= stamp <= last for stamp in topic.stamps):
                 raise InputError(f"{self.path}: a stamp of topic {topic.name} is out of range")
         tables = {name: topic.make_table() for name, topic in read.items()}
-        return RawLog(self.path, kind, tables, self.native, self.notes, self.unread)
+        return RawLog(self.path, kind, tables, self.native, self.notes, unread)

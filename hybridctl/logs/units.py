@@ -103,7 +103,7 @@ _SPELLINGS = {
 
 
 def normalize_unit(text: str) -> str:
-    """Return a unit in the spelling of `UNITS`; text that is no known unit is unchanged."""
+    """Return a unit in the spelling of `UNITS`; of other text only outer spaces are removed."""
     # Superscripts, the dot of products, and both characters that are used for micro.
     plain = text.strip().translate(str.maketrans("²·µμ", "2*uu"))
     return _SPELLINGS.get(plain, plain if plain in UNITS else text.strip())

@@ -16,7 +16,7 @@ import pytest
 
 from hybridctl.base import function_cache
 from hybridctl.base.errors import FileWriteError, InputError
-from hybridctl.base.function_cache import compile_function, load_or_build
+from hybridctl.base.function_cache import compile_function, load_or_build, make_key
 from hybridctl.symbolic.compiled_function import (
     BatchedFunction,
     CompiledFunction,
@@ -298,3 +298,15 @@ def test_a_pipe_in_place_of_a_function_is_not_waited_for(folder, caplog):
     os.mkfifo(folder / "key.casadi", 0o600)
     assert_right(load_or_build("key", function))
     assert "no regular file" in caplog.text
+
+
+def test_keys_tell_types_and_levels_of_sequences_apart():
+    parts = [(1, 2), [1, 2], ((1, 2),), (1, (2,)), np.array([1, 2]), np.array([1, 2], object)]
+    assert len({make_key(part) for part in parts}) == len(parts)
+
+
+def test_keys_of_equal_arrays_of_objects_are_equal():
+    """Bytes of such arrays are addresses."""
+    first, again, other = (np.array([int(f"1{end:030d}")], object) for end in (0, 0, 1))
+    assert first[0] is not again[0]
+    assert make_key(first) == make_key(again) != make_key(other)

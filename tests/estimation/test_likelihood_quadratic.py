@@ -178,6 +178,11 @@ def test_records_that_fail_away_from_the_start_count_as_bad_ones():
         maximize(breaking, np.array([4.0, 10.0]), BOX, np.array([0.5, 0.1]))
 
 
+def test_a_search_without_evaluations_is_refused():
+    with pytest.raises(InputError, match="max_evaluations must be a whole number of at least 1"):
+        maximize(quadratic, np.array([3.0, 10.0]), BOX, np.array([0.5, 0.1]), max_evaluations=0)
+
+
 def test_a_search_that_is_spent_has_the_best_of_what_it_saw():
     seen = []
 

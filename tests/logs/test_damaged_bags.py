@@ -8,9 +8,11 @@ from logs.sample_logs import ORIGIN, require
 from logs.test_fuzz import limit
 from rich.console import Console
 
-from hybridctl.base.errors import InputError
+from hybridctl.base.errors import FileFormatError, InputError
 from hybridctl.logs import Mapping, examine, read_log
 from hybridctl.logs.info import print_info
+from hybridctl.logs.mcap_files import read_mcap
+from hybridctl.logs.message_collector import MessageCollector, find_size_limit
 
 FEW, MANY = 10, 50
 FORMS = ("mcap", "mcap loose", "ros2", "ros2-mcap", "bag")
@@ -190,3 +192,34 @@ def test_info_names_what_of_a_bag_is_not_read(half_known):
     assert "/a.x" in text
     assert f"warning: topic {UNDEFINED}" in text.replace("(", ".")
     assert "warning: log.mcap is cut or damaged" in text
+
+
+def test_a_channel_without_decoder_does_not_drop_the_others_of_its_topic(tmp_path):
+    """Two senders of one topic: one in JSON, the other in an encoding that is not read."""
+    require("mcap")
+    from mcap.writer import Writer
+
+    path = tmp_path / "log.mcap"
+    with path.open("wb") as file:
+        writer = Writer(file)
+        writer.start()
+        schema = writer.register_schema("tests/msg/Pair", "jsonschema", b"{}")
+        for encoding, data in (("json", b'{"x": 1.5}'), ("protobuf", b"\1")):
+            channel = writer.register_channel("/a", encoding, schema)
+            for k in range(3):
+                writer.add_message(channel, ORIGIN + k * 10**7, data, ORIGIN)
+        writer.finish()
+    raw = read_mcap(path, None)
+    np.testing.assert_array_equal(raw.tables["/a"]["x"], 3 * [1.5])
+    assert not raw.unread
+    reason = "messages encoded as 'protobuf' are not read"
+    assert raw.notes == [f"some messages of topic /a are not read: {reason}"]
+
+
+def test_content_beyond_the_limit_names_the_limit(tmp_path):
+    path = tmp_path / "log.mcap"
+    path.write_bytes(b"12")
+    log = MessageCollector(path, None, find_size_limit(path))
+    log.add_topic("/a", "")
+    with pytest.raises(FileFormatError, match="more than 2000 bytes, the limit of 1000 times"):
+        log.add_message("/a", 0, bytes(2000), "it is not read")

@@ -1,5 +1,6 @@
 """Lines of samples and odometry: exact numbers, and lines that cannot be used."""
 
+import io
 import json
 
 import numpy as np
@@ -10,6 +11,7 @@ from hybridctl.legged.estimator import RootPose
 from hybridctl.logs.base_model import BaseChannels
 from hybridctl.logs.live_lines import SampleReader
 from hybridctl.logs.live_odometry import LiveOdometry
+from hybridctl.logs.live_stream import LONGEST_LINE, read_messages
 
 JOINTS, FEET = ("hip", "knee"), ("left foot", "right foot")
 READER = SampleReader(BaseChannels("gyro", "accel", "joints", ("left", None)), JOINTS, FEET)
@@ -123,3 +125,10 @@ def test_gaps_are_flagged_and_do_not_become_usual():
     times = [0.0, 0.01, 0.02, 0.03, 0.13, 0.14, 0.24]
     flags = [json.loads(odometry.answer_line(changed(time=t)))["flags"] for t in times]
     assert flags == [[], [], [], [], ["no sample for 100 ms"], [], ["no sample for 100 ms"]]
+
+
+def test_long_lines_come_in_pieces_of_at_most_the_limit():
+    whole = b"x" * (2 * LONGEST_LINE) + b"\n{}\n"
+    pieces = [message.text for message in read_messages(io.BytesIO(whole))]
+    assert [len(piece) for piece in pieces] == [LONGEST_LINE, LONGEST_LINE, 1, 3]
+    assert b"".join(pieces) == whole

@@ -272,7 +272,10 @@ def _get_widths(m: IntervalMap) -> tuple[int, ...]:
 
 
 def sweep_backwards(motion: ExpandedMotion, regularization: float) -> BackwardSweep | None:
-    """Return the result of the backward pass, or None where some Q_vv is not positive definite.
+    """Return the result of the backward pass, or None if a matrix is not positive definite.
+
+    The matrices are Q_vv at each time and V_uu + mu I at the first. None is returned for values
+    that are not finite, too.
 
     Args:
         motion: The motion.

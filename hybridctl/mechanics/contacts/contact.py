@@ -41,7 +41,9 @@ class Contact(ByValue):
             far as friction can; see `impact`.
 
     Raises:
-        InputError: A value is out of range, `surface` is no surface, or a body would touch itself.
+        InputError: A name is empty, a value is out of range, `surface` is no surface, a body would
+            touch itself, there is tangential restitution without kinetic friction, or a radius on a
+            surface whose function is no distance (`PiecewiseSurface`, `Terrain`).
     """
 
     name: str
@@ -102,7 +104,7 @@ class Contact(ByValue):
 
     @property
     def rough(self) -> bool:
-        """Whether the contact has friction."""
+        """Whether the contact has static friction; the kinetic coefficient may be 0."""
         return bool(self.static_friction)
 
 
@@ -143,7 +145,8 @@ def check_contacts(
         may_be_none: Whether there may be no contact at all.
 
     Raises:
-        InputError: Something is no contact, two have one name, or one joins a body with itself.
+        InputError: `contacts` is a mapping, no iterable or empty, something in it is no contact,
+            two have one name, or one joins a body with itself.
         UnknownNameError: The robot has no such frame.
     """
     if not isinstance(contacts, Iterable) or isinstance(contacts, Mapping):
