@@ -7,7 +7,8 @@ for machine code a file `<key>.native` that names the library `<digest>.so`. Not
 A kept function is code. A file is used only if this user owns it, if nobody else can write it or
 its folder, and if its content has the SHA-256 digest that was written with it: a library that was
 cut short would kill the process. If a file is not used, or cannot be written, its function is built
-again, and the log has one line for each cause.
+again, and the log has one line for each cause. A serialized function that this process has read is
+returned again, without another check, as long as its file has the same inode, time and size.
 """
 
 from __future__ import annotations
@@ -76,7 +77,10 @@ def load_or_build(key: str, build: Callable[[], Any]) -> Any:
 
 
 def find_compiler() -> str | None:
-    """Return the path of the C compiler, `cc` or the one that `CC` names; None if there is none."""
+    """Return the path of the C compiler, `cc` or the one that `CC` names; None if there is none.
+
+    `CC` is one name or path: with options in it, or empty, no compiler is found.
+    """
     return shutil.which(os.environ.get("CC", "cc"))
 
 
@@ -128,7 +132,8 @@ def compile_function(function: Any) -> Any:
         or on one without the right to execute, the function itself, with a line in the log.
 
     Raises:
-        InputError: There is no compiler (`cc`, or the one that `CC` names), or it fails.
+        InputError: There is no compiler (`cc`, or the one that `CC` names), even if the library is
+            kept; or it fails.
     """
     command = require_compiler()
     key, folder = make_key("native", platform.machine(), function.serialize()), _open_cache_folder()
@@ -263,7 +268,7 @@ def make_key(*parts: Any) -> str:
 
 
 def _update_digest(digest: Any, part: Any) -> None:
-    """Add a part of a key to a digest of hashlib, with its type and size to tell it from others."""
+    """Add a part of a key to a digest of hashlib, with its type and its size or end."""
     if isinstance(part, tuple | list):
         digest.update(f"{type(part).__name__}({len(part)}".encode())
         for one in part:

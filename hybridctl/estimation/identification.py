@@ -362,7 +362,7 @@ def profile(
         deviations: Values at which the others are made most likely, in standard errors from the
             most likely value, inside the bounds; for a parameter without a standard error, in
             tenths of the distance of the bounds.
-        max_evaluations: Largest number of evaluations for each value.
+        max_evaluations: Largest number of evaluations for each value, at least 1.
         tolerance: Tolerance of the other parameters, in their standard errors.
     """
     k = problem.names.index(check_member("parameter", name, problem.names))
