@@ -212,7 +212,7 @@ def compare_laws(
                 return Ensemble(trial, members, workers.parallel_executor)
 
             search = LawSearch(
-                SpringGains.of(stage.plant, stage.reference),
+                SpringGains.build(stage.plant, stage.reference),
                 make_ensemble,
                 seen,
                 config.peak_input,

@@ -127,7 +127,7 @@ class ExpectedTracking:
     def close_loop(self, free: Linearization) -> Linearization:
         """Return a linearization under the expected gains."""
         whole = extend(free.system, free.trajectory, before=0.0, after=0.0)
-        structure = SpringGains.of(free.system, whole)
+        structure = SpringGains.build(free.system, whole)
         return free.closed_loop(structure.schedule(np.log(self.start)).arcs)
 
 

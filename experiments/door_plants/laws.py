@@ -56,7 +56,7 @@ class WindowedSprings:
 
 def make_structure() -> WindowedSprings:
     """Return the structure of the gains that are sought."""
-    return WindowedSprings(SpringGains.of(*get_scene()))
+    return WindowedSprings(SpringGains.build(*get_scene()))
 
 
 def make_policy(name: str, design: WindowedGains, timeout: float) -> Policy:

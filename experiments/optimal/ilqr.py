@@ -288,7 +288,7 @@ def _draw_balls(balls: Mapping[str, OptimalMotion], folder: Path) -> None:
     shown = {name: m for name, m in balls.items() if name.count(",") == 1}
     flights = []
     for target in TARGETS:
-        some = [(n, m, c) for (n, m), c in zip(_of(shown, target), COLORS, strict=False)]
+        some = [(n, m, c) for (n, m), c in zip(_list_searches(shown, target), COLORS, strict=False)]
         heights = [_state_line(m, 0, n, color) for n, m, color in some]
         forces = [Line(m.times, m.inputs[:, 0], n, color) for n, m, color in some]
         flights.append([Panel(f"height [m], {target}", heights), Panel("force [N]", forces)])
@@ -298,7 +298,7 @@ def _draw_balls(balls: Mapping[str, OptimalMotion], folder: Path) -> None:
         [
             Panel(
                 f"gradient of the cost\nto the {target} target",
-                [_gradient_line(n, m) for n, m in _of(searches, target)],
+                [_gradient_line(n, m) for n, m in _list_searches(searches, target)],
                 log=True,
             )
         ]
@@ -308,7 +308,9 @@ def _draw_balls(balls: Mapping[str, OptimalMotion], folder: Path) -> None:
     series(folder / "convergence.png", panels, title=title, xlabel="iteration")
 
 
-def _of(balls: Mapping[str, OptimalMotion], target: str) -> list[tuple[str, OptimalMotion]]:
+def _list_searches(
+    balls: Mapping[str, OptimalMotion], target: str
+) -> list[tuple[str, OptimalMotion]]:
     """Return the searches to a target, with their names."""
     return [(name, motion) for name, motion in balls.items() if name.startswith(target)]
 

@@ -245,7 +245,7 @@ class SpringGains:
     masses: Array
 
     @staticmethod
-    def of(plant: Any, reference: Reference) -> SpringGains:
+    def build(plant: Any, reference: Reference) -> SpringGains:
         """Return the structure with the masses at the first event of a reference."""
         q = reference.events[0].state_before[:4]
         return SpringGains(reference, np.diag(plant.robot.mass_matrix(q))[:3].copy())

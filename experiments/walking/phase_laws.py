@@ -188,7 +188,7 @@ class _Grid(NamedTuple):
     constants: Array
 
     @staticmethod
-    def of(times: list[float], states: Array, rates: Array, values: Array) -> _Grid:
+    def build(times: list[float], states: Array, rates: Array, values: Array) -> _Grid:
         """Return the grid with the coefficients that `find_nearest` needs."""
         centre = states.mean(axis=0)
         off = (states - centre)[:, :, None]
@@ -291,5 +291,5 @@ class LeastValueTracking:
             times = np.linspace(arc.start, arc.end, _GRID_TIMES).tolist()
             states, rates = map(np.array, zip(*map(arc.state_and_rate, times), strict=True))
             values = np.array([self._value(k, time) for time in times])
-            self._grids[k] = _Grid.of(times, states, rates, values)
+            self._grids[k] = _Grid.build(times, states, rates, values)
         return self._grids[k]

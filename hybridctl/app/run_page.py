@@ -15,7 +15,7 @@ from hybridctl.app import plots
 from hybridctl.app.page.build import render_run_page
 from hybridctl.app.page.html_file import HtmlFile
 from hybridctl.app.report import table
-from hybridctl.app.view import make_scene
+from hybridctl.app.view import find_robot, make_scene
 from hybridctl.base.checks import check_instance, format_count
 from hybridctl.base.errors import InputError
 from hybridctl.base.tables import format_mode
@@ -56,6 +56,7 @@ class RunPage(HtmlFile):
             is not installed, or a reference or an estimate is given without a robot.
         FileFormatError: Shapes or meshes cannot be read.
         FileWriteError: The page cannot be written.
+        UnknownNameError: The path does not end in .html or .htm.
     """
 
     def __init__(
@@ -84,8 +85,7 @@ class RunPage(HtmlFile):
         elif reference is not None or estimate is not None:
             raise InputError("robot must be given for a reference or an estimate to be drawn")
         if title is None:
-            body = robot if isinstance(robot, Robot) else getattr(robot, "mechanism", None)
-            title = "Run" if body is None else getattr(body, "robot", body).model.name
+            title = "Run" if robot is None else find_robot(robot).model.name
         summary = (
             f"{run.start:.6g} to {run.end:.6g} s, {format_count(len(run.events), 'event')}, "
             f"ends in mode {format_mode(run.final_mode)}"

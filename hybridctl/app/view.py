@@ -56,6 +56,7 @@ class View(HtmlFile):
             `hybridctl[view]` is not installed.
         FileFormatError: Shapes or meshes cannot be read.
         FileWriteError: The page cannot be written.
+        UnknownNameError: The path does not end in .html or .htm.
     """
 
     def __init__(

@@ -41,7 +41,7 @@ def known():
 
 def test_spring_gains_have_the_frequency_and_damping_of_one_joint(known):
     plant, reference = known
-    structure = SpringGains.of(plant, reference)
+    structure = SpringGains.build(plant, reference)
     schedule = structure.schedule(np.log((4.0, 0.5, 3.0, 1.0)))
     first = schedule.arcs[0](0.0)
     mass = plant.robot.mass_matrix(reference.events[0].state_before[:4])[1, 1]
@@ -57,7 +57,7 @@ def test_every_controller_stays_on_the_reference(known, name):
     """From its start and without errors, up to the tolerance of simulations and late detection."""
     plant, reference = known
     stage = Stage(plant, reference, window=0.02, delay=1e-4)
-    gains = SpringGains.of(plant, reference).schedule(START)
+    gains = SpringGains.build(plant, reference).schedule(START)
     found = outcome(reference, stage.run(name, gains, member(np.zeros(8))))
     assert found.error < (1e-2 if name.endswith("late") else 1e-4)
 
@@ -106,7 +106,7 @@ def test_both_corners_let_go_at_once_and_spreading_follows_when_they_do_not(know
     assert release.growing
     assert release.associativity == pytest.approx(0.0, abs=1e-12), "nothing jumps"
     stage = Stage(found.plant, reference, window=0.02, delay=1e-3)
-    gains = SpringGains.of(found.plant, reference).schedule(START)
+    gains = SpringGains.build(found.plant, reference).schedule(START)
     off = np.array([-0.02, 0.01, 0.01, 0.0, 0.02, -0.02, 0.01, 0.0])
     tracked = stage.run("spreading", gains, member(off))
     fired = [guard for event in tracked.events for guard in event.guards]

@@ -9,7 +9,7 @@ import pytest
 from hybridctl.robots import block
 
 import hybridctl as hc
-from hybridctl.base.errors import InputError
+from hybridctl.base.errors import FileWriteError, InputError
 
 EMBEDDED = re.compile(r'<script type="application/json" class="(\w+)">(.*?)</script>', re.DOTALL)
 
@@ -71,6 +71,26 @@ def test_a_reference_needs_a_robot():
     run = hc.simulate(bouncing(), "air", [1.0, 0.0], (0.0, 0.1))
     with pytest.raises(InputError, match="robot must be given"):
         hc.page(run, reference=run)
+
+
+def test_a_path_that_is_no_page_is_refused(tmp_path):
+    run = hc.simulate(bouncing(), "air", [1.0, 0.0], (0.0, 0.1))
+    path = tmp_path / "robot.urdf"
+    path.write_text("mine")
+    with pytest.raises(InputError, match="suffix of path"):
+        hc.page(run, path=path)
+    assert path.read_text() == "mine"
+
+
+def test_series_replace_their_own_file_and_no_other(tmp_path):
+    run = hc.simulate(bouncing(), "air", [1.0, 0.0], (0.0, 0.1))
+    run.plot(tmp_path / "states.json")
+    hc.plots.states(run, tmp_path / "states.json", title="Again")
+    assert json.loads((tmp_path / "states.json").read_text())["title"] == "Again"
+    (tmp_path / "config.json").write_text('{"mine": 1}')
+    with pytest.raises(FileWriteError, match=r"config\.json"):
+        run.plot(tmp_path / "config.json")
+    assert (tmp_path / "config.json").read_text() == '{"mine": 1}'
 
 
 def test_a_path_of_series_gets_no_pictures(tmp_path):

@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import TypeVar
 
+from hybridctl.base.checks import check_member
 from hybridctl.base.files import atomic
 
 Page = TypeVar("Page", bound="HtmlFile")
@@ -22,7 +23,8 @@ class HtmlFile:
 
     Args:
         content: The whole page.
-        path: File to write. If None, a new one among the temporary files.
+        path: File to write, .html or .htm, which is overwritten if it is there. If None, a new one
+            among the temporary files.
 
     Attributes:
         content: The whole page.
@@ -30,9 +32,12 @@ class HtmlFile:
 
     Raises:
         FileWriteError: The file cannot be written.
+        UnknownNameError: The file has another suffix.
     """
 
     def __init__(self, content: str, path: str | os.PathLike[str] | None) -> None:
+        if path is not None:  # a page is not to replace a URDF or a run by a slip
+            check_member("suffix of path", Path(path).suffix.lower(), (".html", ".htm"))
         self.content, self._is_temporary = content, path is None
         self.path = Path(mkdtemp(prefix="hybridctl-")) / "page.html" if path is None else Path(path)
         with atomic(self.path) as temporary:

@@ -184,7 +184,7 @@ def series(
 
     Args:
         path: File to save the figure in, with the series beside it as .json for the page. A path
-            that ends in .json gets the series alone. None to save none.
+            that ends in .json gets the series alone, in place of earlier ones. None to save none.
         panels: Panels of each row.
         title: Title of the figure.
         bands: Spans of modes, shaded in all panels and named in the first row.
@@ -196,7 +196,8 @@ def series(
         The figure.
 
     Raises:
-        FileWriteError: A file beside `path` is there that was not written with a figure.
+        FileWriteError: A file beside `path`, or the .json itself, is there that was not written
+            with a figure.
     """
     rows, columns = len(panels), max(len(row) for row in panels)
     figure = canvas(1.0 + 4.6 * columns, 1.0 + max(1.75 * rows, 2.6))
@@ -220,7 +221,11 @@ def series(
     figure.suptitle(readable(title))
     if path is None:
         return figure
-    if Path(path).suffix.lower() != ".json":
+    chart = Path(path).with_suffix(".json")
+    if Path(path).suffix.lower() == ".json":
+        # A picture is overwritten by its name; a .json may as well be somebody's settings.
+        _check_beside(chart, Path(chart.stem))
+    else:
         save_figure(figure, path, beside=(".json",))
     record = {
         "title": title,
@@ -230,7 +235,7 @@ def series(
         "bands": [asdict(band) for band in bands],
         "rows": [[_encode_panel(panel) for panel in row] for row in panels],
     }
-    with atomic(Path(path).with_suffix(".json")) as temporary:
+    with atomic(chart) as temporary:
         temporary.write_text(json.dumps(record, allow_nan=False))
     return figure
 
