@@ -124,7 +124,10 @@ class ContactPoint(Point):
 
     @PointProperty
     def guard_jacobian(self) -> GuardJacobian:
-        """The derivatives of the guards by state (n, 2 nv) and input (n, nu)."""
+        """The derivatives of the guards by time (n,), state (n, 2 nv) and input (n, nu).
+
+        Without a closed contact the guards are the gaps, which depend on the configuration alone.
+        """
         if self.mode.phase.closed:
             return self.mode.contact_guards.jacobian(self.q, self.derivatives)
         state = np.zeros((len(self.mode.modes), 2 * len(self.v)))
@@ -132,13 +135,14 @@ class ContactPoint(Point):
         return GuardJacobian(np.zeros(len(state)), state, np.zeros((len(state), self.mode.nu)))
 
     def guard_row(self, i: int) -> GuardJacobian:
-        """Return the derivatives of guard i.
+        """Return the derivatives of guard i: by time a number, by state (2 nv,), by input (nu,).
 
-        Those of the other guards are not computed: that sliding jams costs most.
+        Those of the other guards are not computed. Most of their time goes into "sliding jams".
 
         Args:
             i: Number of the guard.
         """
+        # The derivatives of all gaps are one product.
         if not self.mode.phase.closed:
             return super().guard_row(i)
         return self.mode.contact_guards.row(i, self.q, self.derivatives)
@@ -174,7 +178,14 @@ class ContactPoint(Point):
 
     @PointProperty
     def pace(self) -> Pace:
-        """The step-size limit: the decay time of residuals, and none beyond a stop."""
+        """The step-size limits.
+
+        A step is no longer than residuals take to decay, and than 0.9 of the time in which the
+        first contact that slides in a surface stops: there its direction, and so the field, ends.
+        The relaxation is the time in s in which friction turns a sliding velocity. Modes
+        without such contacts have a `steady_pace`: their field goes on beyond a stop, which is the
+        zero of a guard.
+        """
         if self.mode.steady_pace is not None:
             return self.mode.steady_pace
         stop, turn = compute_sliding_times(self.acceleration_solution)

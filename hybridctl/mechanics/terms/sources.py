@@ -11,11 +11,11 @@ made and kept on disk; solo12 (18 velocities, 4 points) and talos (38, 8 points)
 
 - `FlatTerms` are for points on planes of the world, from as few of Pinocchio's sweeps as can be.
   Without them the derivatives of talos take six times as long.
-- `ExpressionTerms` are the only ones of which whole modes and steps can be compiled, and the
-  fastest for small robots on any ground.
+- `ExpressionTerms` are the only ones of which whole modes and steps can be compiled, which decides
+  for robots of up to 7 velocities. On curved ground they are the fastest for all.
 - `GeneralTerms` are slower than both and need no expressions: for large robots on curved ground or
   on moving bodies, whose expressions take 15 s to make; for surfaces without a method `expression`;
-  and where "pinocchio" is asked for, for robots that mimic joints or have one velocity. They are
+  and, where "pinocchio" is asked for and `FlatTerms` do not apply, for any robot. They are
   also the independent computation that tests compare both others with.
 """
 
@@ -38,15 +38,17 @@ MAX_EXPRESSED_VELOCITIES = 24
 first run of a structure, is the limit."""
 MAX_COMPILED_VELOCITIES = 7
 """Velocities of a robot up to which whole modes and steps are compiled, and terms are expressions
-on flat ground too. A choice."""
+on flat ground too under "auto". The value is a choice."""
 
 
 def make_terms(choice: TermsChoice, robot: Robot, rows: ContactSet) -> Terms:
     """Return the terms of a robot with its contacts from the source that is asked for.
 
     Args:
-        choice: "generated" or "native" for expressions, as functions or as machine code;
-            "pinocchio"; or "auto" for expressions of small robots, and where sweeps are slow.
+        choice: "generated" or "native" for expressions, as functions or as machine code.
+            "pinocchio" for none: `FlatTerms` where they apply, else `GeneralTerms`. "auto" for
+            expressions up to 7 velocities, and up to 24 where `FlatTerms` do not apply; else, or
+            where none are known, as "pinocchio".
         robot: Robot.
         rows: Kinematics of its contacts.
 
@@ -55,6 +57,8 @@ def make_terms(choice: TermsChoice, robot: Robot, rows: ContactSet) -> Terms:
             machine code is, and there is no compiler.
     """
     if isinstance(rows, JointContactSet):
+        # The contacts in space decide. Expressions have the rows of joints themselves; terms by
+        # Pinocchio are wrapped.
         own = make_terms(choice, robot, rows.in_space)
         if isinstance(own, ExpressionTerms):
             return ExpressionTerms(robot, rows, native=own.native)
@@ -68,6 +72,7 @@ def make_terms(choice: TermsChoice, robot: Robot, rows: ContactSet) -> Terms:
         try:
             return ExpressionTerms(robot, rows, native=choice == "native")
         except InputError:
+            # "auto" goes on with Pinocchio where a joint or a surface has no expression.
             if is_asked:
                 raise
     if ground is None:
