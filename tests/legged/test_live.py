@@ -1,5 +1,6 @@
 """The filter live: the numbers of a log to the last bit, and what it refuses."""
 
+import sys
 from dataclasses import replace
 from functools import cache
 
@@ -265,6 +266,42 @@ def test_no_sample_waits_for_a_mode_that_is_made(monkeypatch):
         live.step(sample)
         modes.append(live.estimate.mode)
     assert len(set(modes)) > 2
+
+
+def test_work_of_a_sample_is_bounded():
+    """No sample calls twice as many functions as the median one, whatever feet do.
+
+    Calls are counted, not seconds: they are the same on each machine and under each load. The
+    tail of the seconds is what `python -m benchmarks` shows.
+    """
+    estimator, readings = changed()
+    live, calls, touched = estimator.live(heading=0.0), list[int](), list[bool]()
+    stands = None
+    for sample in samples_of(readings):
+        count = count_calls(live.step, sample)
+        caught_up = sample.time > readings.inertial.times[0] + 1.0  # opening, and what it collected
+        if caught_up:
+            calls.append(count)
+            touched.append(stands is not None and not np.array_equal(stands, live.contacts))
+        stands = live.contacts
+    assert any(touched)
+    assert max(calls) <= 2.0 * np.median(calls)
+
+
+def count_calls(function, *arguments):
+    """How many functions of Python and of C a call enters."""
+    number = 0
+
+    def count(frame, event, argument):
+        nonlocal number
+        number += event in {"call", "c_call"}
+
+    sys.setprofile(count)
+    try:
+        function(*arguments)
+    finally:
+        sys.setprofile(None)
+    return number
 
 
 def fail(*arguments):
