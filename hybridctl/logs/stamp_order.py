@@ -3,7 +3,8 @@
 A message waits until every topic has sent one that is at least as late: then no earlier one can
 come, as long as each topic is in order. Where a topic is late or silent, the message waits until
 the newest stamp is later by a bounded time. A message that is no later than one that has been
-released is refused.
+released is refused. So is one whose stamp leaps ahead of all others, until a second one confirms
+it: released on its word alone, everything that follows would come too late.
 """
 
 from __future__ import annotations
@@ -17,6 +18,13 @@ import numpy as np
 
 from hybridctl.base.errors import InputError
 from hybridctl.logs.live_clock import Stamp, TopicClock
+
+_LEAP = 10_000_000_000
+"""Time in ns by which a stamp may be later than all before it.
+
+A choice: longer than pauses of a recording, and than the 5 s after which a silent topic ends the
+stream. A stamp of another clock or with a damaged digit is later by more.
+"""
 
 
 class StampedItem(NamedTuple):
@@ -55,6 +63,7 @@ class StampOrder:
         self._is_checked = [False] * len(clocks)  # whether a clock is of the kind of the others
         self._last: int | None = None  # newest stamp of all in ns; None before the first
         self._first: int | None = None  # stamp of the item that came first, in ns
+        self._leapt: int | None = None  # stamp in ns that was refused as a leap; None without
         self._released: int | None = None  # stamp in ns up to which items have been released
         self._heap = list[tuple[int, int, int, StampedItem]]()  # by stamp, source, and arrival
         self._waiting = dict[tuple[int, int], list[Any]]()  # contents by stamp and source
@@ -81,8 +90,9 @@ class StampOrder:
             item: The item.
 
         Raises:
-            InputError: The item is no later than one that has been released, there is another one
-                of the same source and stamp, or clocks are of two kinds.
+            InputError: The item is no later than one that has been released, its stamp leaps ahead
+                of all others and is the first to do so, there is another one of the same source
+                and stamp, or clocks are of two kinds.
         """
         ns = item.stamp.ns
         if not self._is_checked[source] and self._clocks[source].is_absolute is not None:
@@ -98,6 +108,7 @@ class StampOrder:
                 f"a message stamped {format_seconds(ns)} s is out of order, {late:.3f} ms before "
                 f"the last sample that is filtered; {remedy}"
             )
+        self._check_leap(ns)
         known = self._waiting.get((ns, source))
         if known:
             if not item.content or _has_same_values(known, item.content):
@@ -114,6 +125,26 @@ class StampOrder:
             if newest is None:
                 self._silent_count -= 1
             self._newest[source] = ns if newest is None else max(newest, ns)
+
+    def _check_leap(self, ns: int) -> None:
+        """Check that a stamp in ns is not the first one that leaps ahead of all before it.
+
+        After a pause of the whole stream the first message is refused, and the second confirms
+        its stamp.
+
+        Raises:
+            InputError: It is.
+        """
+        if not self._last or ns <= self._last + _LEAP:  # zero is not set: no stamp to leap from
+            self._leapt = None
+            return
+        confirmed = self._leapt is not None and abs(ns - self._leapt) <= _LEAP
+        self._leapt = ns
+        if not confirmed:
+            raise InputError(
+                f"a message stamped {format_seconds(ns)} s is {1e-9 * (ns - self._last):.3g} s "
+                "later than all before it; a second one of that time confirms it"
+            )
 
     def _check_kinds(self, source: int) -> None:
         """Remove items whose stamp is not set, and check that clocks are of one kind.

@@ -192,6 +192,32 @@ def test_a_message_waits_for_no_topic_that_has_one_as_late():
     assert [round(1e3 * time) for time, _ in order.release(everything=True)] == [25]
 
 
+def test_one_stamp_far_in_the_future_changes_nothing_that_follows(tmp_path):
+    """A message that says 2033: it is refused by name, and the others wait for each other."""
+    sent = messages((3_700_000, 3_700_000, 6_000_000))[:300]
+    wrong = next(k for k in range(150, 300) if sent[k].topic == "/left")
+    damaged = sent.copy()
+    damaged[wrong] = replace(sent[wrong], stamp=sent[wrong].stamp + 300_000_000_000_000_000)
+    samples, errors = samples_of(robot_file(tmp_path), mcap(damaged))
+    assert len(errors) == 1
+    assert "later than all before it; a second one of that time confirms it" in errors[0]
+    kept = [one for k, one in enumerate(sent) if k != wrong]
+    assert samples == samples_of(robot_file(tmp_path), mcap(kept))[0]
+
+
+def test_a_pause_of_the_whole_stream_costs_its_first_message():
+    clocks = [TopicClock("/a", TimeSource())]
+    order, gone, refused = StampOrder(clocks, 1, 20_000_000), [], 0
+    for second in (1, 2, 30, 31, 32):
+        stamp = clocks[0].read(None, second * 10**9)
+        try:
+            order.add(0, StampedItem(stamp, 0, []))
+        except InputError:
+            refused += 1
+        gone += [round(time) for time, _ in order.release()]
+    assert (gone, refused) == ([1, 2, 31, 32], 1)
+
+
 def test_stamps_that_are_not_set_are_no_time_zero():
     """A zero of one topic, before the other begins in 2023: its first message is time zero."""
     clocks = [TopicClock(topic, TimeSource()) for topic in ("/a", "/b")]
