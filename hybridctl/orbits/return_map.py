@@ -56,12 +56,14 @@ _SPLIT_WINDOW = 1e-13  # event window in which guards that meet are told apart, 
 class PoincareSection:
     """The states x of a mode with normal . (x - point) = 0.
 
-    It is crossed in the direction of the normal.
+    It is crossed in the direction of the normal: from negative heights normal . (x - point) to
+    positive ones. Other crossings do not count. Shapes are checked by `periodic_orbit`.
 
     Attributes:
         mode: Key of the mode.
         point: A state (nx,) of the section.
-        normal: Its normal (ndx,), in the tangent space of `point`.
+        normal: Its normal (ndx,), in the tangent space of `point`. Its length does not matter to
+            where the section is, but scales the height that a start may have above it.
     """
 
     mode: ModeKey
@@ -242,6 +244,10 @@ class _ReturnMap:
 
     Attributes:
         window: The event window, s.
+
+    Raises:
+        InputError: If a section in space has no positive horizon; or if a period is not positive,
+            or has a horizon or a number of crossings besides.
     """
 
     system: HybridSystem
@@ -274,7 +280,7 @@ class _ReturnMap:
             x: The state (nx,).
 
         Raises:
-            InputError: If it is not.
+            InputError: If it is not; if the section is in another mode, or its shapes do not fit.
         """
         if not isinstance(self.section, PoincareSection):
             return
@@ -386,7 +392,8 @@ class _ReturnMap:
             residual: The residual at x.
 
         Returns:
-            None if no step lessens the residual. A step from which there is no return does not.
+            The state (nx,) and its trajectory. None if none of the steps lessens the residual; a
+            step from which there is no return does not.
         """
         space = self.system.mode(self.mode).space
         for k in range(_HALVINGS):
@@ -454,6 +461,9 @@ class _ReturnMap:
         Args:
             run: A run over the horizon.
             section: The section.
+
+        Raises:
+            InputError: If there are too few crossings.
         """
         assert self.horizon is not None  # see __post_init__
         found = [
@@ -472,6 +482,7 @@ class _ReturnMap:
             lengths=arc.lengths[before],
             states=arc.states[before],
             inputs=arc.inputs[before],
+            jumps=arc.jumps[before],
         )
         return replace(run, arcs=(*run.arcs[: arc.index], last), events=run.events[: arc.index])
 
@@ -505,7 +516,8 @@ def _find_crossings(
 ) -> Iterator[float]:
     """Yield the times, s, at which an arc crosses the image of a section along its normal.
 
-    Between two of eight samples a step one crossing is found.
+    A crossing leads from a negative height to one that is not. Each step of the arc is sampled at
+    eight times; several crossings between two samples count as one, or as none.
 
     Args:
         arc: The arc.
