@@ -117,10 +117,10 @@ class RelaxedContacts(DerivedSystem):
         self.epsilon = epsilon
 
     def again(self, inner: HybridSystem) -> HybridSystem:
-        """Return the relaxation of the same robot while a wrench acts on it.
+        """Return a copy of this relaxation that is built on another robot, with the same epsilon.
 
         Args:
-            inner: The robot on which the wrench acts.
+            inner: The other robot, a `ContactSystem`, such as the same one on which a wrench acts.
         """
         assert isinstance(inner, ContactSystem)  # what `ContactSystem.pushed` returns
         return relax_contacts(inner, self.epsilon)
