@@ -202,6 +202,10 @@ class BaseEstimator:
         contact: Force thresholds of contact, N.
         system: Hybrid system with a mode for each set of feet in contact.
         filter: The filter of that system, without what the noise of a log raises.
+
+    Args:
+        settings: Settings of the filter.
+        robot: The robot, with the feet and the inertial frame of the settings.
     """
 
     def __init__(self, settings: BaseSettings, robot: Robot) -> None:
