@@ -80,7 +80,11 @@ class ModeSymbols:
         return ModeSymbols(key, *columns)
 
     def convert_to_array(self, what: str, expression: Expression) -> Expression:
-        """Return an expression as a dense matrix; `what` names it in errors.
+        """Return an expression as a dense matrix.
+
+        Args:
+            what: Name of the expression in error messages.
+            expression: An expression, a number, or a list of them.
 
         Raises:
             SystemDefinitionError: It is no expression of the kind of the state, SX or MX.

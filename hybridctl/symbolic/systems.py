@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 
 import casadi as ca
 
-from hybridctl.base.checks import check_member, quote
+from hybridctl.base.checks import check_mapping, check_member, check_sequence, quote
 from hybridctl.base.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid import mode as hybrid
 from hybridctl.hybrid.model import ModeKey
@@ -112,6 +112,7 @@ def hybrid_system(
         SystemDefinitionError: Sizes do not fit, an expression has symbols that its mode does not
             declare, or modes and transitions are no graph.
         UnknownNameError: A joint transition has a guard that its mode does not have.
+        InputError: Outputs are no mapping, or names of a joint transition no list.
     """
     modes = check_parts("modes", modes, (SymbolicMode,), "a SymbolicMode")
     kinds = "a SymbolicTransition or a Joint"
@@ -124,7 +125,10 @@ def hybrid_system(
             for edge in transitions
             if isinstance(edge, SymbolicTransition) and edge.source == mode.key
         ]
-        nodes[mode.key] = ExpressionMode(symbols[mode.key], mode.field, guards, mode.outputs)
+        outputs = check_mapping(
+            f"outputs of mode {mode.key!r}", mode.outputs, "names to expressions"
+        )
+        nodes[mode.key] = ExpressionMode(symbols[mode.key], mode.field, guards, outputs)
     # A key that stands twice gives the same node twice: HybridSystem reports it.
     edges = _build_edges(transitions, symbols, nodes)
     return HybridSystem([nodes[mode.key] for mode in modes], edges)
@@ -274,6 +278,7 @@ def _build_edges(
         SystemDefinitionError: A transition begins or ends at an unknown mode, or a reset has the
             wrong size or undeclared symbols.
         UnknownNameError: A joint transition has a guard that its mode does not have.
+        InputError: Names of a joint transition are no list.
     """
     _check_ends(transitions, symbols)
     guards = {
@@ -286,8 +291,9 @@ def _build_edges(
     edges = []
     for edge in transitions:
         source, own, known = modes[edge.source], symbols[edge.source], guards[edge.source]
-        names = (edge.name,) if isinstance(edge, SymbolicTransition) else tuple(edge.names)
         what = f"guard of mode {edge.source!r}"
+        is_single = isinstance(edge, SymbolicTransition)
+        names = [edge.name] if is_single else check_sequence("names of a joint", edge.names)
         fired = [known[check_member(what, name, known)] for name in names]
         what, size = f"reset of {', '.join(map(repr, names))}", symbols[edge.target].x.numel()
         column = own.convert_to_column(what, own.x if edge.reset is None else edge.reset, size)

@@ -373,6 +373,17 @@ def test_parts_that_do_not_fit_have_no_variational_system():
         variational([], [])
 
 
+def test_outputs_and_names_of_another_kind_are_refused():
+    x = ca.SX.sym("x", 2)
+    air = SymbolicMode("air", state=x, field=[x[1], -9.81])
+    with pytest.raises(errors.InputError, match="outputs of mode 'air' must be a mapping"):
+        hybrid_system([replace(air, outputs=[x[0]])], [])
+    for names in (None, "floor"):
+        edges = [SymbolicTransition("air", "floor", x[0], "air"), Joint("air", names, "air")]
+        with pytest.raises(errors.InputError, match="names of a joint must be a list"):
+            hybrid_system([air], edges)
+
+
 def test_parameters_and_modes_of_another_kind_are_refused():
     x, p = ca.SX.sym("x", 2), ca.SX.sym("p")
     air = SymbolicMode("air", state=x, field=[x[1], -p])
