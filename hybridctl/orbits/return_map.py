@@ -12,7 +12,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
-from hybridctl.base.checks import Array, check_count, check_number, check_vector, quote
+from hybridctl.base.checks import (
+    Array,
+    check_count,
+    check_instance,
+    check_number,
+    check_vector,
+    quote,
+)
 from hybridctl.base.errors import HybridctlError, InputError, SimulationError
 from hybridctl.base.progress import Progress, report_each, report_share
 from hybridctl.base.spaces import Space
@@ -187,7 +194,7 @@ def periodic_orbit(
     check_count("max_steps", max_steps)
     space = system.mode(mode).space
     if symmetry is not None:
-        symmetry.check(space)
+        check_instance("symmetry", symmetry, Symmetry).check(space)
     x: Array = check_vector("x0", x0, space.nx)
     returns.check_start(x)
     report = report_share(progress, "periodic_orbit")

@@ -164,6 +164,7 @@ def judge_map(map: ConewiseMap, basis: Array | None = None, *, depth: int = 4) -
     Raises:
         InputError: If `depth` is no positive integer.
     """
+    check_count("depth", depth)
     n = map.pieces[0].matrix.shape[1]
     basis = np.eye(n) if basis is None else basis
     values = tuple(_compute_eigenvalues(piece.matrix) for piece in map.pieces)
@@ -172,7 +173,7 @@ def judge_map(map: ConewiseMap, basis: Array | None = None, *, depth: int = 4) -
         return Stability(
             _decide(largest, largest), (largest, largest), map, basis, values, None, None
         )
-    search = _ProofSearch(*balance_map(map), check_count("depth", depth))
+    search = _ProofSearch(*balance_map(map), depth)
     low, high, ray, form = search.find_bounds()
     found = None
     if ray is not None:
