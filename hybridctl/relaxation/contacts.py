@@ -34,7 +34,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
-from hybridctl.base.checks import Array, check_array, check_number, check_vector
+from hybridctl.base.checks import (
+    Array,
+    check_array,
+    check_instance,
+    check_number,
+    check_vector,
+)
 from hybridctl.base.errors import InputError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import DerivedSystem, HybridSystem
@@ -65,10 +71,11 @@ def relax_contacts(system: ContactSystem, epsilon: float) -> RelaxedContacts:
         epsilon: Width of the strips, m.
 
     Raises:
-        InputError: If `epsilon` is not positive, if the robot has no expressions, coordinates that
-            are not added (such as quaternions) or more than eight contacts, or if a contact has
-            tangential restitution.
+        InputError: If `system` is no robot with contacts, if `epsilon` is not positive, if the
+            robot has no expressions, coordinates that are not added (such as quaternions) or more
+            than eight contacts, or if a contact has tangential restitution.
     """
+    check_instance("system", system, ContactSystem)
     width = check_number("epsilon", epsilon, above=0.0)
     robot, contacts = system.robot, system.contacts_in_space("relaxation")
     has_expressions = system.dynamics.has_expressions

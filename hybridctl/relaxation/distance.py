@@ -231,6 +231,8 @@ class GluedSpace:
             InputError: If the trajectories have no time in common, an argument is not valid, or a
                 mode is not in this space.
         """
+        for name, run in (("one", one), ("other", other)):
+            check_instance(name, run, HybridTrajectory)
         start, end = max(one.start, other.start), min(one.end, other.end)
         if not start < end:
             raise InputError(
