@@ -105,7 +105,14 @@ class Journal:
             InputError: JSON does not hold one of the values. Nothing is stored.
             OSError: The file cannot be written.
         """
-        line = json.dumps([key, values, self._code], default=_convert_numpy)
+        try:
+            line = json.dumps([key, values, self._code], default=_convert_numpy)
+        except InputError:  # of `_convert_numpy`; it is a ValueError, too
+            raise
+        except (TypeError, ValueError) as error:  # keys that are no text, a value within itself
+            raise InputError(
+                f"results that are kept must be numbers, text or lists: {error}"
+            ) from error
         with open(self.path, "a", encoding="utf-8") as file:
             file.write(line + "\n")
         self._known[key] = values

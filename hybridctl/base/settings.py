@@ -57,6 +57,7 @@ _PLAIN_WORDS = {
 _PLAIN_BOUNDS = {
     "a number > ": "greater than ",
     "a number >= ": "at least ",
+    "a number < ": "less than ",
     "a number <= ": "at most ",
     "a whole number >= ": "a whole number of at least ",
     "a whole number <= ": "a whole number of at most ",
@@ -72,12 +73,13 @@ def find_bounds(kind: type, name: str) -> tuple[float, float]:
 
     Returns:
         The bounds. They are infinite where the type states none, and for a name that is no field.
-        A bound that must be exceeded (`gt`) is returned like one that may be met (`ge`).
+        A bound that must not be met (`gt`, `lt`) is returned like one that may be (`ge`, `le`).
     """
     hint: Any = get_type_hints(kind, include_extras=True).get(name)
     bounds = getattr(hint, "__metadata__", (Meta(),))[0]
     lower = bounds.ge if bounds.gt is None else bounds.gt
-    return -math.inf if lower is None else lower, math.inf if bounds.le is None else bounds.le
+    upper = bounds.le if bounds.lt is None else bounds.lt
+    return -math.inf if lower is None else lower, math.inf if upper is None else upper
 
 
 class Settings:

@@ -211,12 +211,13 @@ def compute_differences(space: Space, x: Array, points: Array) -> Array:
     """Return the differences from one point to many.
 
     Args:
-        space: The manifold.
+        space: The manifold. One with nx = ndx is taken to be one whose coordinates add up: its
+            `difference` must take all points at once.
         x: Point (nx,).
         points: Points (n, nx).
 
     Returns:
-        Differences (n, ndx), of which `x` plus the k-th is the k-th point.
+        Differences (n, ndx): `space.integrate(x, difference)` is the point of the same row.
     """
     if space.nx == space.ndx:
         return space.difference(x, points)  # coordinates that add up take all points at once
@@ -235,7 +236,8 @@ def compute_mean(space: Space, points: Array, weights: Array, guess: Array) -> t
         guess: Point (nx,) where the iteration begins.
 
     Returns:
-        The mean (nx,), and the differences (n, ndx) from it to the points.
+        The mean (nx,), and the differences (n, ndx) from it to the points. Where the iteration has
+        not ended after `_MEAN_ITERATIONS`, those of the last point that it has reached.
     """
     x = guess
     for _ in range(_MEAN_ITERATIONS):

@@ -113,12 +113,16 @@ class Series:
     def hold_last(self, times: ArrayLike) -> Array:
         """Return the values that a zero-order hold of the samples has at given times.
 
+        The rows must be in the order of their times, see `sort_by_time`; this is not checked.
+
         Args:
             times: Times (...), s.
 
         Returns:
-            Values (..., m): the last row at or before each time, and the first row before all. The
-            rows must be in the order of their times, see `sort_by_time`; this is not checked.
+            Values (..., m): the last row at or before each time, and the first row before all.
+
+        Raises:
+            IndexError: The series has no rows.
         """
         return self.values[np.maximum(self.times.searchsorted(times, "right") - 1, 0)]
 

@@ -57,6 +57,9 @@ _LAST_VALUES, _LAST_SLOPES = basis(1.0), basis(1.0) @ SLOPES
 class Arc:
     """Flow in one mode from `start` to `end`, dense in time.
 
+    The arrays are made read-only, not copied. Methods do not refuse times outside: the first or the
+    last step gives values up to its own end, and beyond that those at its end.
+
     Attributes:
         index: Number of the arc in its trajectory.
         mode: Key of the mode.

@@ -211,7 +211,7 @@ ClockChange.mode_class = ClockMode
 
 
 class ClockSteps(CompiledSteps):
-    """The compiled steps of a mode on a clock.
+    """The compiled steps of a mode on a clock, without derivatives: only simulations have one.
 
     Args:
         inner: The steps in absolute time.
@@ -283,7 +283,7 @@ class ClockPolicy:
 
     @property
     def sees_samples(self) -> bool:
-        """Whether the policy depends on the times of past changes."""
+        """Whether the policy needs its past changes as events."""
         return sees_samples(self.policy)
 
     def _make_absolute(self, history: History) -> History:

@@ -382,7 +382,7 @@ class ExplicitStepper:
                 if end != t:  # there was an attempt: an error of the field goes before one of h
                     kernel.raise_field_error(end)
                 is_limited = longest < shortest
-                too_short = _too_short(h, error, is_limited, self._mode, t, kernel.state)
+                too_short = _make_length_error(h, error, is_limited, self._mode, t, kernel.state)
                 raise too_short
             end = t + sign * h
             if sign * (end - t_end) > 0.0:
@@ -418,7 +418,7 @@ class ExplicitStepper:
         return self._kernel.end_step_at(step, t)
 
 
-def _too_short(
+def _make_length_error(
     h: float, error: float, is_limited: bool, mode: ModeModel, t: float, x: Array
 ) -> IntegrationError:
     """Return the error of a flow whose steps have become too short.

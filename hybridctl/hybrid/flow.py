@@ -43,6 +43,7 @@ METHODS: dict[str, Method] = {
     "Radau": Radau,
     "BDF": BDF,
 }
+"""Methods by the names that `simulate` takes."""
 
 # Lengths of steps relative to the time constant of the fastest decay. That of the mode's pace is
 # exact; one that a step has seen is a lower bound of the rate.
@@ -107,7 +108,7 @@ class Flow:
     """The flow of a mode under its law, step by step.
 
     The caller takes accepted steps from `steps`. Between two of them it may ask for guards within
-    the last one by `guard`, and for the step up to a time in it by `end_step_at`.
+    the last one by `evaluate_guard`, and for the step up to a time in it by `end_step_at`.
 
     Args:
         integrator: The method and its settings.

@@ -51,6 +51,9 @@ class Guard:
         name: Name of the guard, unique in its mode.
         value: Function of (t, x, u) that returns its value.
         jacobian: Function of (t, x, u) that returns its derivatives. None for none.
+
+    Raises:
+        SystemDefinitionError: The name is no text, or `value` or `jacobian` no function.
     """
 
     name: str
@@ -76,6 +79,9 @@ class GuardSet:
             N). None for ones.
         one: Function of (i, t, x, u) that returns guard i alone. None where one guard costs as much
             as all.
+
+    Raises:
+        SystemDefinitionError: Two guards have one name, or the scales are not n positive numbers.
     """
 
     names: tuple[str, ...]

@@ -43,6 +43,7 @@ def _no_values(t: float, x: Array, u: Array) -> Array:
 
 
 NO_GUARDS = GuardSet((), _no_values)
+"""Guards of a `Mode` before a system gives it those of its transitions."""
 
 
 class FunctionPoint(Point):
@@ -361,6 +362,10 @@ class Transition:
                     raise SystemDefinitionError(
                         f"the transition from {source!r} needs a {name}, got {quote(part)}"
                     )
+        if rest is not None and not isinstance(rest, Edge):
+            raise SystemDefinitionError(
+                f"rest of the transition from {source!r} must be an Edge or None, got {quote(rest)}"
+            )
         object.__setattr__(self, "source", source)
         object.__setattr__(self, "guards", guards)
         object.__setattr__(self, "reset", reset)

@@ -46,6 +46,7 @@ from hybridctl.hybrid.laws import InputLaw
 T = TypeVar("T")
 ModeKey: TypeAlias = Hashable
 ResetJacobian: TypeAlias = GuardJacobian
+"""Derivatives of a reset by (t, x-, u-): D_t R (ndx+,), D_x R (ndx+, ndx) and D_u R (ndx+, nu)."""
 
 
 class FieldJacobian(NamedTuple):
@@ -61,7 +62,12 @@ class FieldJacobian(NamedTuple):
 
 
 class Slopes(NamedTuple):
-    """Derivatives of the field and of all guards of a mode at a point."""
+    """Derivatives of the field and of all guards of a mode at a point.
+
+    Attributes:
+        field: Derivatives of the field.
+        guards: Derivatives of all n guards.
+    """
 
     field: FieldJacobian
     guards: GuardJacobian
@@ -157,7 +163,7 @@ class JumpTerms(NamedTuple):
         slope: Rate of the guard along the field before the jump, in its unit per s.
         size: Sum of the absolute terms of `slope`.
         time_state: Derivative (ndx,) of the time of the event by the state before it, s.
-        time_input: The same by the input, (nu,).
+        time_input: Derivative (nu,) of the time of the event by the input before it, s per unit.
         reset_state: Derivative (ndx+, ndx) of the reset by the state.
         reset_input: Derivative (ndx+, nu) of the reset by the input.
         reset_rate: Rate of change (ndx+,) of the reset along the field before the jump.
@@ -408,7 +414,7 @@ class Point:
 
 
 FREE_PACE = Pace()
-"""Of a mode that does not limit steps."""
+"""Pace of a mode that does not limit steps."""
 
 
 _TOLD_BY_PROPERTIES = {
@@ -434,9 +440,9 @@ class ModeModel(ABC):
         project: Takes a state near the constraint to one on it; None where there is none.
         steady_pace: The limits of steps, if they are the same at all points. None if each point has
             its own, see `Point.pace`.
-        differentiable: Whether the field has derivatives, which is whether points implement
-            `field_jacobian`. A mode of which that depends on its arguments sets it.
-        guards_differentiable: The same of the guards and `guard_jacobian`.
+        differentiable: Whether the field has derivatives. By default it is whether points implement
+            `field_jacobian`; a mode whose arguments decide it sets it in its constructor.
+        guards_differentiable: Whether the guards have derivatives; likewise for `guard_jacobian`.
         selects: Whether another mode may flow on from a state of this one: whether points implement
             `selected_mode`.
         point: The class of its points.
@@ -673,8 +679,8 @@ class ResetModel(ABC):
     A subclass implements `calc`, and overrides what else it can do.
 
     Attributes:
-        differentiable: Whether it has derivatives, which is whether `calc_diff` is implemented. A
-            reset of which that depends on its arguments sets it.
+        differentiable: Whether it has derivatives. By default it is whether `calc_diff` is
+            implemented; a reset whose arguments decide it sets it in its constructor.
         at_once: Whether it is the whole event of guards of which some are only about to fall
             through zero.
     """

@@ -104,7 +104,7 @@ class SimulatedPlant:
             state: State (nx,) of the first mode.
 
         Returns:
-            The sample, with the outputs of the mode under no input.
+            The sample, with the outputs of the mode under zero input.
 
         Raises:
             InputError: If the time is not finite, or the state is none of the first mode.
@@ -131,7 +131,7 @@ class SimulatedPlant:
 
         Raises:
             InputError: If the input has another size, or there was no reset.
-            SimulationError: If `simulate` cannot go on.
+            SimulationError: If `simulate` cannot go on. The plant has to be reset then.
         """
         if self._state is None:
             raise InputError("a plant must be reset to a state before its first step")
@@ -149,7 +149,13 @@ class SimulatedPlant:
         return self._make_sample(self._state, u_held)
 
     def run(self) -> HybridTrajectory:
-        """Return all that has happened since the reset; held inputs follow each other on an arc."""
+        """Return all that has happened since the reset; held inputs follow each other on an arc.
+
+        Raises:
+            InputError: If there was no step since the reset.
+        """
+        if self._state is None or not self._rows:
+            raise InputError("a plant has a run after its first step; reset it, and step it")
         arcs = tuple(join_arcs(k, row) for k, row in enumerate(self._rows))
         return HybridTrajectory(arcs, tuple(self._events), self.system)
 

@@ -260,6 +260,9 @@ def check_start(run: Run, start: ArcStart) -> None:
 
     Raises:
         GuardViolatedError: If a guard is below minus its tolerance.
+        ConstraintViolatedError: If the state is off the constraint of the mode.
+        EscapingError: If the constraint refuses the state, see `Held.refuse`.
+        SystemDefinitionError: If the guards are no numbers, or not as many as their names.
     """
     if start.mode.held is not None:
         start.mode.held.check("x0", start.mode.key, start.state)
@@ -329,6 +332,11 @@ def integrate_arc(run: Run, start: ArcStart, past: tuple[Event, ...] = ()) -> Fl
 
     Returns:
         The steps, and what has ended them.
+
+    Raises:
+        IntegrationError: If the field, a guard or the input is not finite, or the flow leaves the
+            constraint of its mode.
+        StepSizeError: If steps become too short and the run may not pass jams.
     """
     mode, flown, law = start.mode, _integrate_under_law(run, start), start.law
     steps = flown.steps
@@ -526,6 +534,12 @@ def fire_event(
 
     Returns:
         The event, and the start of the next arc.
+
+    Raises:
+        InputError: If the state after the event is none of its mode, or is off the constraint of
+            the mode that goes on.
+        AmbiguousEventError: If the order of simultaneous guards matters.
+        NoContactSolutionError: If no mode is consistent after the event.
     """
     t = crossing.time
     has_jump = substitute is not None or bool(crossing.guards)

@@ -45,6 +45,7 @@ def write_run(path: str | os.PathLike[str], arcs: Sequence[Arc], events: Sequenc
 
     Raises:
         InputError: If JSON does not give a mode key back.
+        FileWriteError: If the file cannot be written.
     """
     for arc in arcs:
         _check_storable(arc.mode)
@@ -76,6 +77,7 @@ def read_run(
     Raises:
         FileFormatError: If the file holds no run, or none of this system; see
             `HybridTrajectory.load`.
+        UnknownNameError: If the system lacks a mode of the run.
     """
     with open_arrays(path, "hybrid trajectory", _FORMAT) as (header, data):
         arcs = [_load_arc(system, i, meta, data) for i, meta in enumerate(header["arcs"])]
@@ -124,6 +126,7 @@ def _load_arc(
 
     Raises:
         FileFormatError: If the mode has another number of states or inputs in the system.
+        UnknownNameError: If the system lacks the mode.
     """
     mode, part = system.mode(_restore_key(meta["mode"])), f"arc{index}"
     arrays = {n: data[f"{part}.{n}"] for n in ARC_ARRAYS if n != "jumps" or f"{part}.{n}" in data}

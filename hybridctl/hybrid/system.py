@@ -245,6 +245,8 @@ class HybridSystem:
 
 @dataclass(frozen=True)
 class _NoInput:
+    """The policy of zero input, of the size that the mode of an arc has."""
+
     system: HybridSystem
 
     def law(self, history: History) -> InputLaw:
@@ -303,6 +305,11 @@ def _check_signature(law: InputLaw) -> None:
 
 
 def _find_or_make(known: dict[ModeKey, T], key: ModeKey, make: Callable[[ModeKey], T]) -> T:
+    """Return the entry of a key, made and added to `known` where it is not there yet.
+
+    Raises:
+        UnknownNameError: The key is not hashable, or `make` raises it for a key of no mode.
+    """
     try:
         return known[key]
     except KeyError:
@@ -439,10 +446,10 @@ class DerivedSystem(HybridSystem, ABC):
 
     @abstractmethod
     def again(self, inner: HybridSystem) -> HybridSystem:
-        """Return the same, made of another system with these modes.
+        """Return a copy of this system that is built on another inner system.
 
         Args:
-            inner: The other system, such as the pushed one.
+            inner: The other system, which has the modes of the present one, such as the pushed one.
         """
 
     def origin(self, key: ModeKey) -> ModeKey:
@@ -490,6 +497,9 @@ class DerivedSystem(HybridSystem, ABC):
         Args:
             x: State (nx,).
             u: Input (nu,). None for zero.
+
+        Raises:
+            InputError: The inner system cannot tell it from a state.
         """
         return self.inner.consistent_mode(x, u)
 
@@ -514,10 +524,13 @@ class DerivedSystem(HybridSystem, ABC):
         return None if greatest is None or len(greatest) != self.mode(key).nu else greatest
 
     def pushed(self, wrench: object) -> HybridSystem:
-        """Return the same, made of the inner system while wrenches act.
+        """Return a copy of this system that is built on the inner one while wrenches act.
 
         Args:
             wrench: The wrench, or several.
+
+        Raises:
+            InputError: The inner system has no bodies.
         """
         return self.again(self.inner.pushed(wrench))
 
@@ -555,10 +568,10 @@ class MappedSystem(DerivedSystem):
         return {**super().__getstate__(), "_changes": {}, "_mapped": {}}
 
     def again(self, inner: HybridSystem) -> HybridSystem:
-        """Return the same changes of another system.
+        """Return a system with the changes of this one, built on another inner system.
 
         Args:
-            inner: The other system.
+            inner: The other system, which has the modes of the present one.
         """
         return MappedSystem(inner, self._change_of, self._reset_change)
 

@@ -22,8 +22,6 @@ from hybridctl.hybrid.run_file import read_run, write_run
 from hybridctl.hybrid.run_table import make_run_table
 from hybridctl.hybrid.system import HybridSystem
 
-"""Group of entry points under which packages announce functions that draw a run."""
-
 
 @dataclass(frozen=True, eq=False)
 class HybridTrajectory:
@@ -79,7 +77,8 @@ class HybridTrajectory:
 
         Args:
             t: Time in [start, end], s.
-            side: At an event time, the arc before it ("left") or after it ("right").
+            side: At an event time, the arc before it ("left") or after it ("right"); of several
+                events at one time, before the first or after the last.
 
         Raises:
             InputError: If t is outside.
@@ -305,6 +304,7 @@ class HybridTrajectory:
         Raises:
             InputError: If JSON does not give a mode key back (numbers, strings and tuples of them
                 are fine).
+            FileWriteError: If the file cannot be written.
         """
         write_run(path, self.arcs, self.events)
 
@@ -320,8 +320,9 @@ class HybridTrajectory:
             The trajectory, whose `source` is not known.
 
         Raises:
-            FileFormatError: If the file is empty, truncated or something else, if it does not fit
-                the system, or if it holds no run: numbers that are not finite, times that go back,
-                arcs that do not go on from events.
+            FileFormatError: If the file is empty, truncated or something else, if sizes of states
+                or inputs, or names of guards, are not those of the system, or if it holds no run:
+                numbers that are not finite, times that go back, arcs that do not go on from events.
+            UnknownNameError: If the system lacks a mode of the run.
         """
         return HybridTrajectory(*read_run(path, system), system)

@@ -14,7 +14,7 @@ TILT_RATE = 0.5
 
 
 def integrate_attitude(inertial: Series, start: Array, bias: Array) -> Array:
-    """Return quaternions (n, 4) of the inertial frame at the stamps of the inertial sensor.
+    """Return quaternions (n, 4) of the inertial frame in the world at the sensor's stamps.
 
     The angular velocity is the mean of two samples, less the bias, plus `TILT_RATE` times the turn
     that would bring the measured specific force to the vertical.

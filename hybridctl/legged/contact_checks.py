@@ -54,6 +54,7 @@ def find_suspicious_contacts(
     walks = any(downs for downs, _ in count_contact_changes(base, result).values())
     for foot in base.feet:
         stands = np.array([foot in base.standing(mode) for mode in result.modes])
+        # The first and the last contact may be cut short by the ends of the log.
         lasted = np.array([times[b] - times[a] for a, b in stretches(stands)][1:-1])
         short = int((lasted < least).sum())
         if foot in loads and short > max(1.0, _MOST_SHORT_SHARE * len(lasted)):

@@ -61,8 +61,9 @@ def measure_angle_noise(angles: Series, otherwise: float) -> float:
         otherwise: The result in rad where there are too few rows.
 
     Returns:
-        Standard deviation of one angle in one row, rad, by second differences, which slow motion
-        does not reach: the root mean square over the joints in the quietest dozen rows.
+        Standard deviation of one angle in one row, rad, at least `_LEAST_ANGLE_NOISE`. It is by
+        second differences, which slow motion does not reach: the root mean square over the joints
+        in the quietest dozen rows.
     """
     squares = (np.diff(angles.values, n=2, axis=0) ** 2).mean(axis=1)
     blocks = len(squares) // _BLOCK_ROWS

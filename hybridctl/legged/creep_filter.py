@@ -91,7 +91,9 @@ class CreepFilter:
         Args:
             state: State before.
             time: The later time, s.
-            input: Input (nu,) that is held until then. With None, nothing moves.
+            input: Input (nu,) that is held until then. With None, the state is returned as it is,
+                at its own time: without an input, which begins with the inertial samples, there is
+                no motion.
 
         Raises:
             SimulationError: Mean or covariance would not be finite.
@@ -130,7 +132,7 @@ class CreepFilter:
         return CreepState(_renew(now, time, after, None), distances)
 
     def _predict_generally(self, state: CreepState, time: float, u: Array) -> CreepState:
-        """Return the state at a later time, by the general filter."""
+        """Return the state at another time by the general filter: with soles, or back in time."""
         now, distances = state
         e, densities = now.estimate, None
         creep = measure_creep(self.base, e, u, self.motion)
@@ -160,14 +162,18 @@ class CreepFilter:
         if own is not None and channel == ANGLES:
             updated = self._correct(own, now, value)
         elif own is not None and channel in self.filter.signals and input is not None:
-            updated = self._signal(own, now, channel, value, np.asarray(input))
+            updated = self._change_contact(own, now, channel, value, np.asarray(input))
         if updated is not None:
             return CreepState(updated, state.distances)
         held = input if input is None else HeldInput(np.asarray(input))
         return state._replace(filter=self.filter.update(now, channel, value, held))
 
     def _correct(self, own: PointFeetFilter, now: FilterState, value: Array) -> FilterState | None:
-        """Return the state after joint angles, None where the general filter has to find it."""
+        """Return the state after joint angles; None where the general filter has to find it.
+
+        That is where the angles have another size or are not finite, no foot is in contact, or the
+        covariance of the innovation is not positive definite.
+        """
         h = now.hypotheses[0]
         known = value.shape == (len(self.base.kinematics.joints),) and is_finite(value)
         if not known or not own.mode(h.estimate.mode).variances.size:
@@ -191,10 +197,20 @@ class CreepFilter:
         )
         return _renew(now, now.time, after, ANGLES)
 
-    def _signal(
+    def _change_contact(
         self, own: PointFeetFilter, now: FilterState, channel: str, value: Array, u: Array
     ) -> FilterState | None:
-        """Return the state after the force of a foot; None where the general filter finds it."""
+        """Return the state after the force of a foot; None where the general filter finds it.
+
+        That is where the force is between the thresholds or not one number, or changes no contact.
+
+        Args:
+            own: The filter of point feet.
+            now: State before the force.
+            channel: Contact signal.
+            value: The force (1,), N.
+            u: Input (nu,), whose joint angles place a foot that touches down.
+        """
         signal, h = self.filter.signals[channel], now.hypotheses[0]
         if value.shape != (1,):
             return None

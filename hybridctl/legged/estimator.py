@@ -128,6 +128,10 @@ class BaseSettings(Settings):
         start: Deviations at the start. None for `StartDeviations()`, and for `WALKING` where the
             robot does not stand.
         gravity: Acceleration of free fall in the world, m/s^2, along -z.
+
+    Raises:
+        InputError: A value is out of its bounds or has another type, `lift_force` is not below
+            `touch_force`, gravity does not point down, or there are both `evidence` and `ground`.
     """
 
     inertial: str
@@ -150,7 +154,7 @@ class BaseSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.contact(1.0)
+        self.contact(1.0)  # raises if thresholds do not fit each other; any weight shows that
         if self.evidence is not None and self.ground is not None:
             raise InputError("ground is compared at touchdowns by thresholds: leave out evidence")
         down = check_vector("gravity", self.gravity, 3)
@@ -160,11 +164,14 @@ class BaseSettings(Settings):
     def contact(self, weight: float) -> Hysteresis:
         """Return the force thresholds of contact, N: touch and lift force.
 
-        Without both it is two thirds and one third of the weight that each foot would bear. With
-        one of them the other is half of it, or twice as much.
+        Without either they are two thirds and one third of the weight that each foot would bear.
+        With one of them, the lift force is half of the touch force.
 
         Args:
             weight: Weight in N that counts where the settings have none.
+
+        Raises:
+            InputError: The lift force is not below the touch force.
         """
         part = (self.weight or weight) / max(len(self.feet), 1)
         on, off = self.touch_force, self.lift_force
@@ -178,12 +185,28 @@ class BaseSettings(Settings):
 
         Raises:
             UnknownNameError: The robot does not have a frame.
+            InputError: The feet do not fit the robot, see `LegKinematics`.
         """
         return BaseEstimator(self, robot)
 
 
 class BaseEstimator:
-    """The salted Kalman filter of a legged base, made from `BaseSettings` and a robot."""
+    """The salted Kalman filter of a legged base, made from `BaseSettings` and a robot.
+
+    Life cycle: the methods may be called in any order, and change no result of another.
+
+    Attributes:
+        settings: Settings of the filter.
+        base: Base, feet and noise of the settings.
+        weight: Weight of the robot by its URDF, N, whether the settings have one or not.
+        contact: Force thresholds of contact, N.
+        system: Hybrid system with a mode for each set of feet in contact.
+        filter: The filter of that system, without what the noise of a log raises.
+
+    Args:
+        settings: Settings of the filter.
+        robot: The robot, with the feet and the inertial frame of the settings.
+    """
 
     def __init__(self, settings: BaseSettings, robot: Robot) -> None:
         self.settings = check_instance("settings", settings, BaseSettings)
@@ -209,7 +232,7 @@ class BaseEstimator:
             measurements,
             EventNoise(self._touchdown_noise),
             signals=signals,
-            hypotheses=1,
+            hypotheses=1,  # contact signals say the mode
             options=FilterOptions(patience=None),
         )
 
@@ -219,6 +242,7 @@ class BaseEstimator:
         return self.base.kinematics.joints
 
     def _touchdown_noise(self, event: Event) -> ArrayLike | None:
+        """Return the covariance (ndx+, ndx+) after a touchdown by the angles; None for others."""
         edge = find_edge(self.base, event.mode_before, event.guards)
         touch = None if edge is None else edge.reset
         return touch.noise(event.input_before) if isinstance(touch, Touch) else None
@@ -423,11 +447,17 @@ class BaseEstimator:
             heading: Yaw of the root, rad.
             position: Position (3,) of the root, m.
             orientation: Quaternion (x, y, z, w) of the root, instead of tilt and heading.
-            standing: Feet in contact. By default those whose forces are above the threshold, and
-                those that have no forces.
+            standing: Feet in contact. By default those whose forces say so at the first row (see
+                `Readings.standing`), and those that have no forces.
+
+        Returns:
+            The estimate of the inertial frame and the feet, at the first inertial sample.
 
         Raises:
             UnknownNameError: The robot does not have a foot.
+            InputError: There are angles of another number of joints, a joint is between root and
+                inertial frame, or heading, position or orientation is no finite number or has
+                another size.
         """
         readings = self.readings(given)
         record = readings.start_record(self.base)
@@ -484,7 +514,7 @@ class BaseEstimator:
         return estimate
 
     def touched(self, estimate: Estimate, foot: str, u: Array) -> Estimate:
-        """Return the estimate with a foot in contact from now on.
+        """Return the estimate with a foot in contact from now on; unchanged if it is already.
 
         Args:
             estimate: Estimate before.
@@ -588,9 +618,12 @@ class BaseEstimator:
         )
 
     def find_wiring_faults(self, given: Readings) -> tuple[WiringFault, ...]:
-        """Return what readings show to be wired wrongly, see `wiring`; it needs no filter.
+        """Return what readings show to be wired wrongly, the first cause first; see `wiring`.
 
-        A delay that is compensated is no fault, see `time_offset`.
+        It needs no filter. A delay that is compensated is no fault, see `time_offset`.
+
+        Args:
+            given: Readings as recorded.
         """
         s = self.settings
         weight, gravity = s.weight or self.weight, float(np.linalg.norm(s.gravity))

@@ -124,7 +124,8 @@ class FootDistances(NamedTuple):
             return self._replace(last=now)
         before = find_points(base.layout(last.estimate.mode))
         after = find_points(base.layout(estimate.mode))
-        return self._part(base, last, before - after)._join(base, now, after - before, after)
+        parted = self._weigh_parted_pairs(base, last, before - after)
+        return parted._add_pairs(base, now, after - before, after)
 
     def add_motion(self, variances: Array) -> FootDistances:
         """Return what is known after a step in which feet have moved.
@@ -134,8 +135,18 @@ class FootDistances(NamedTuple):
         """
         return self._replace(seen=self.seen + variances)
 
-    def _part(self, base: LeggedBase, last: StepStart, lifted: set[int]) -> FootDistances:
-        """Return what the pairs of feet say that have lifted; `last` is when all still stood."""
+    def _weigh_parted_pairs(
+        self, base: LeggedBase, last: StepStart, lifted: set[int]
+    ) -> FootDistances:
+        """Return these distances without the pairs of lifted feet, with the creep these show.
+
+        A pair that stood together for less than `SHORTEST` or more than `LONGEST` shows nothing.
+
+        Args:
+            base: Base, feet and noise.
+            last: Start of the last step, when the feet still stood.
+            lifted: Numbers of the feet that have lifted.
+        """
         if not lifted:
             return self
         creep, log_weights, end = self.creep, self.log_weights, None
@@ -152,10 +163,17 @@ class FootDistances(NamedTuple):
                 creep = choose_creep(base.noise, log_weights)
         return self._replace(creep=creep, log_weights=log_weights, pairs=pairs)
 
-    def _join(
+    def _add_pairs(
         self, base: LeggedBase, now: StepStart, touched: set[int], standing: set[int]
     ) -> FootDistances:
-        """Return what is known with the pairs of feet that have touched and those that stand."""
+        """Return these distances at a step, with pairs of each touched foot and each that stands.
+
+        Args:
+            base: Base, feet and noise.
+            now: Start of the step.
+            touched: Numbers of the feet that have touched.
+            standing: Numbers of all feet that stand, those included.
+        """
         pairs = self.pairs
         if touched:
             feet = place_feet(base, now)

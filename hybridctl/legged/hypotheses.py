@@ -252,21 +252,21 @@ class ContactHypotheses:
             state = state._replace(evidence={**state.evidence, channel: value})
         elif np.isfinite(value).all():
             assert input is not None
-            weights = self._weighed(state, value, input)
-            e, innovation = self._corrected(state, weights, value, input)
+            weights = self._weigh_hypotheses(state, value, input)
+            e, innovation = self._correct_estimate(state, weights, value, input)
             after = state._replace(estimate=e, weights=weights, weighed=e.time)
             return self._showing(after, channel, state.estimate, innovation)
         return self._showing(state, channel)
 
-    def after(self, weights: Array, h: float) -> Array:
-        """Return the weights (m,) of the hypotheses h s later."""
+    def propagate_weights(self, weights: Array, h: float) -> Array:
+        """Return the weights (m,) of the hypotheses h s later, before any evidence."""
         changes = (self.standing[:, None] != self.standing[None]).sum(axis=2)
         one = -np.expm1(-self.evidence.rate * h)
         moved = one**changes * (1.0 - one) ** (self.standing.shape[1] - changes) @ weights
         return np.asarray(moved / moved.sum())
 
     def motion_odds(self, number: int, seen: FootKinematics, e: Estimate, u: Array) -> float:
-        """Return the logarithm of the ratio of the densities of the velocity of one foot.
+        """Return the logarithm of the density of a foot's velocity if it stands to that if not.
 
         Args:
             number: Number of the foot.
@@ -295,7 +295,7 @@ class ContactHypotheses:
         turning = u[RATE] - e.mean[10:13] + u[self.base.turning_columns(number)]
         return np.cross(turning, -radius * matrix(e.mean[:4])[2])
 
-    def _weighed(self, state: HypothesesState, angles: Array, u: Array) -> Array:
+    def _weigh_hypotheses(self, state: HypothesesState, angles: Array, u: Array) -> Array:
         """Return the weights (m,) by what is known of motion and force of each foot."""
         e, feet = state.estimate, self.base.feet
         h = e.time - state.weighed
@@ -306,14 +306,23 @@ class ContactHypotheses:
             if force is not None and np.isfinite(force[0]):
                 odds[k] += share * self.contact.log_odds(float(force[0]))
         with np.errstate(divide="ignore"):  # a weight is zero until time has passed
-            logarithms = np.log(self.after(state.weights, h)) + self.standing @ odds
+            logarithms = np.log(self.propagate_weights(state.weights, h)) + self.standing @ odds
         weights = np.exp(logarithms - logarithms.max())
         return np.asarray(weights / weights.sum())
 
-    def _corrected(
+    def _correct_estimate(
         self, state: HypothesesState, weights: Array, angles: Array, u: Array
     ) -> tuple[Estimate, Innovation | None]:
-        """Return the estimate by all hypotheses that count, and the innovation of the likeliest."""
+        """Return the estimate by all hypotheses that count, and the innovation of the likeliest.
+
+        Those of less than `_LEAST_WEIGHT` do not count.
+
+        Args:
+            state: State before the angles.
+            weights: Weights (m,) of the hypotheses with the evidence of the angles' time.
+            angles: Joint angles (n,), rad.
+            u: Input (nu,) at that time.
+        """
         e, h = state.estimate, state.estimate.time - state.weighed
         chosen = np.flatnonzero(weights >= _LEAST_WEIGHT)
         chosen = chosen[np.argsort(-weights[chosen], kind="stable")]

@@ -20,11 +20,12 @@ def align_inertial(readings: Readings, late: float) -> Readings:
 
     Args:
         readings: Readings.
-        late: Time in s by which inertial samples are stamped too late.
+        late: Time in s by which inertial samples are stamped too late; negative for too early.
 
     Returns:
-        The readings, cut to the stamps at which there are aligned inertial samples. They are
-        unchanged without a delay, or where fewer than two samples would be left.
+        The readings, cut to the stamps at which there are aligned inertial samples; rows of these
+        that have a missing value are left out. They are unchanged without a delay, or where fewer
+        than two samples would be left.
     """
     if not late:
         return readings
@@ -62,7 +63,7 @@ class InertialAlignment:
 
         Args:
             time: Stamp in s, after the last one.
-            values: Rate and specific force (6,).
+            values: Rate in rad/s and specific force in m/s^2 (6,), none of them missing.
 
         Returns:
             Stamps in s with aligned values (6,). A stamp that lies before the first sample once it

@@ -103,6 +103,14 @@ class InputRows:
         return self._join(inertial, 0.0, feet, 0.0)
 
     def _join(self, inertial: Array, gap: float, feet: _AnglesRow, spins: Array | float) -> Array:
+        """Return a row (nu,) of the input; entries that say how feet creep are zero.
+
+        Args:
+            inertial: Rate and specific force (6,) over the row.
+            gap: Time in s without a sample before the next row; 0 for none.
+            feet: Joint angles at the begin of the row.
+            spins: Angular velocities (3 k,) of the feet, rad/s.
+        """
         base = self._base
         row = np.zeros(base.nu)
         row[SENSED], row[GAP], row[base.angle_columns] = inertial, gap, feet.angles

@@ -44,6 +44,10 @@ class Foot:
         flat: Whether it is a sole, which does not turn while it stands.
         radius: Radius of the sphere in m, or 0 for a point that does not roll. None for the sphere
             that the URDF has as the collision shape around the origin, and 0 where there is none.
+
+    Raises:
+        InputError: The frame is no name, `flat` is no truth value, or the radius is negative, or
+            positive for a sole.
     """
 
     frame: str
@@ -75,9 +79,13 @@ _CENTRE_TOLERANCE = 0.1
 
 
 class FootKinematics(NamedTuple):
-    """A foot in the inertial frame: position (3,), rotation (3, 3), their rates by those of angles.
+    """A foot in the inertial frame by the n joint angles.
 
-    twist (6, n): velocity of the position, then angular velocity, both in the axes of that frame.
+    Attributes:
+        position: Position (3,), m.
+        rotation: Rotation (3, 3).
+        twist: Velocity of the position in m/rad, then angular velocity (6, n), both in the axes of
+            that frame, by the rates of the angles.
     """
 
     position: Array
@@ -154,7 +162,7 @@ class LegKinematics:
         rates = robot.reduce_columns(np.eye(masks.shape[1]))[self._moved]
         self._columns = np.flatnonzero(rates.any(axis=0))
         self._rates = rates[:, self._columns] if robot.mimics else None
-        self.joints = _single(robot, self._columns.tolist())
+        self.joints = _find_joint_names(robot, self._columns.tolist())
         self.radii = {foot.frame: _find_radius(robot, foot) for foot in given}
         self._neutral, self._still = robot.neutral(), np.zeros(robot.nv)
         self._numbers = {name: k for k, name in enumerate(self.feet)}
@@ -174,7 +182,12 @@ class LegKinematics:
         return frame.rotation, frame.position
 
     def __call__(self, angles: Array, names: Iterable[str]) -> list[FootKinematics]:
-        """Return the feet of these names, as arrays of the caller's own."""
+        """Return the feet of these names, as arrays of the caller's own.
+
+        Args:
+            angles: Joint angles (n,), rad.
+            names: Frames of `feet`, in the order of the result.
+        """
         feet, numbers = self.find_feet(angles), [self._numbers[name] for name in names]
         return [FootKinematics(*(values[k].copy() for values in feet[:3])) for k in numbers]
 
@@ -197,6 +210,7 @@ class LegKinematics:
         return self._robot.integrate(self._neutral, step)
 
     def _compute_feet(self, angles: Array) -> FeetKinematics:
+        """Return all feet by joint angles (n,) in rad, computed anew."""
         step = self._still.copy()
         step[self._columns] = angles
         # Where each coordinate has its velocity, all joints turn or slide along it.
@@ -232,8 +246,8 @@ def _homogeneous(frame: Frame) -> Array:
     return pose
 
 
-def _single(robot: Robot, columns: Sequence[int]) -> tuple[str, ...]:
-    """Return the names of the joints with these velocities.
+def _find_joint_names(robot: Robot, columns: Sequence[int]) -> tuple[str, ...]:
+    """Return the names of the joints with these velocities, each the only one of its joint.
 
     Raises:
         InputError: A joint has several velocities.

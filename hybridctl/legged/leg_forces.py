@@ -103,6 +103,7 @@ class LegDynamics:
         self._masses = np.array([bodies[j - 1].mass for j in joints])
         moments = np.array([bodies[j - 1].moment for j in joints])
         self._inertias = np.array([bodies[j - 1].inertia for j in joints])
+        # Bodies without mass have no moment either: their centre is zero instead of NaN.
         self._centers = moments / np.maximum(self._masses, 1e-300)[:, None]
         # About the centre of mass, in the axes of the body: I_O = I_C - m [c]^2.
         for k, (mass, center) in enumerate(zip(self._masses, self._centers, strict=True)):

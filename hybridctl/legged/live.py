@@ -167,7 +167,10 @@ class LiveBaseFilter:
 
     @property
     def rate(self) -> Array | None:
-        """The measured rate (3,) in rad/s, in axes of the sensor, that the last root is by."""
+        """The measured rate (3,) in rad/s, in axes of the sensor, that the last root is by.
+
+        None before the first root.
+        """
         return self._rate
 
     @property
@@ -182,7 +185,8 @@ class LiveBaseFilter:
 
         Raises:
             InputError: The stamp is not after the last, a value has another size or is not finite,
-                or the opening has no joint angles.
+                one of gyroscope and accelerometer is missing, a foot has a force now and had none
+                in the opening, or the opening has no joint angles or no force at all.
             UnknownNameError: The robot does not have a foot.
             SimulationError: The estimate would not be finite after the sample, or after one of the
                 opening that is filtered now.
@@ -392,15 +396,23 @@ class _Run:
         self._rest, still = self._rest.add(time, sample.gyroscope, joints)
         updates += [(REST, row) for row in still]
         touched = False
-        for foot, force in self._changes(time, sample.loads):
+        for foot, force in self._update_contacts(time, sample.loads):
             touched |= self._stands[foot]
             updates.append((signal_name(foot), force))
         if touched and self._ground is not None:
             updates.append((GROUND, np.array([self._ground])))
         return updates
 
-    def _changes(self, time: float, loads: Mapping[str, float]) -> list[tuple[str, Array]]:
-        """Return the feet that changed contact with their forces (1,), and update which stand."""
+    def _update_contacts(self, time: float, loads: Mapping[str, float]) -> list[tuple[str, Array]]:
+        """Update which feet stand, and return those that changed with their forces (1,).
+
+        Args:
+            time: Stamp, s.
+            loads: Known forces of this sample by foot, N. Without any, nothing changes.
+
+        Returns:
+            Foot and force of each contact that changes, in the order of `loaded`.
+        """
         if not loads:
             return []
         forces = [loads.get(foot, math.nan) for foot in self.loaded]
@@ -418,7 +430,13 @@ class _Run:
     def _limit_force(self, foot: str, time: float, force: float) -> float:
         """Return a force of a foot, no more than that of lift-off until its contact counts.
 
-        As `Readings.settled` does for a log.
+        Update by the force itself whether the foot has touched, and since when. It is what
+        `Readings.settled` does for a log.
+
+        Args:
+            foot: Frame of the foot.
+            time: Stamp, s.
+            force: Its force in N; NaN changes nothing.
         """
         touched = self._touched[foot]
         if (force <= self._contact.off) if touched else (force >= self._contact.on):
@@ -435,8 +453,8 @@ class _RestWatch(NamedTuple):
 
     Attributes:
         after: Time in s before which nothing is looked for.
-        number: Number of the time that is not over.
-        open: Sums over that time, and over the one after it: by rounding their edge may be a stamp
+        number: Number of the first span of time (see `rest_span`) that is not over.
+        open: Sums over that span, and over the one after it: by rounding their edge may be a stamp
             of both, or of none.
         known: Rows (4,) of times that are over, with their ends in s, until samples are later.
         last: Stamps in s of the last rate and of the last angles.

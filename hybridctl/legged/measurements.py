@@ -31,12 +31,28 @@ ANGLES, GROUND = "angles", "ground"  # names of the channels
 
 
 def angles_measurement(base: LeggedBase, gate: float | None = None) -> ImplicitMeasurement:
-    """Return the measurement "angles" of joint angles (n,) in rad, in which feet appear."""
+    """Return the measurement "angles" of joint angles (n,) in rad, in the order of the kinematics.
+
+    Its residual is that of the poses of all feet in contact. Without one, and where an angle is not
+    finite, the value is left out.
+
+    Args:
+        base: The base, which has kinematics and noise.
+        gate: Probability with which a right value passes; None accepts all.
+    """
     return ImplicitMeasurement(ANGLES, partial(_by_angles, base), gate)
 
 
 def ground_measurement(base: LeggedBase, gate: float | None = None) -> ImplicitMeasurement:
-    """Return the measurement "ground": the height (1,) in m of level ground."""
+    """Return the measurement "ground": the height (1,) in m of level ground in the world.
+
+    Its residual is that of the heights of all feet in contact, less their radii. Without one, and
+    where the height is not finite, the value is left out.
+
+    Args:
+        base: The base, which has kinematics and noise.
+        gate: Probability with which a right value passes; None accepts all.
+    """
     return ImplicitMeasurement(GROUND, partial(_by_ground, base), gate)
 
 

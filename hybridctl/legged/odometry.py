@@ -114,7 +114,7 @@ def _find_loaded(
 def _move_by_feet(reach: Array, loaded: NDArray[np.bool_]) -> Array:
     """Return the steps (n - 1, 3) in m of the inertial frame by which loaded feet stand.
 
-    The last step is repeated while no foot is loaded.
+    The last step is repeated while no foot is loaded; before the first one the frame rests.
 
     Args:
         reach: Feet (n, k, 3) relative to the inertial frame in m, in axes of the world.

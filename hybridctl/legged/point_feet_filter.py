@@ -170,7 +170,7 @@ class PointFeetFilter:
 
         Args:
             e: Estimate before.
-            time: The later time, s.
+            time: The later time, s, at least that of the estimate.
             u: Input (nu,) in between.
             level: Density of creep of all feet in contact in each direction, m^2/s.
             rise: By how much the density is larger along the vertical, m^2/s.
@@ -256,7 +256,7 @@ class PointFeetFilter:
         Returns:
             The estimate, event and derivative; None where the mode has no such guard.
         """
-        change = self.contact_change(e.mode, guard)
+        change = self.find_contact_change(e.mode, guard)
         if change is None:
             return None
         x, p, matrix, foot = e.mean, e.covariance, change.matrix, change.foot
@@ -280,7 +280,7 @@ class PointFeetFilter:
         )
         return ChangedContact(Estimate(change.after, e.time, x, p, e.time), event, matrix)
 
-    def contact_change(self, key: ModeKey, guard: str) -> ContactChange | None:
+    def find_contact_change(self, key: ModeKey, guard: str) -> ContactChange | None:
         """Return what stays the same in an event of a mode; None where the guard leads nowhere."""
         try:
             return self._changes[key, guard]
@@ -293,7 +293,7 @@ class PointFeetFilter:
         for key in product((OPEN, STICK), repeat=len(self._base.feet)):
             self.mode(key)
             for guard in guards:
-                self.contact_change(key, guard)
+                self.find_contact_change(key, guard)
 
     def _make_change(self, key: ModeKey, guard: str) -> ContactChange | None:
         base, edge = self._base, find_edge(self._base, key, (guard,))

@@ -50,7 +50,11 @@ _STANDING_TIMES = 0.2, 2.0
 
 @dataclass(frozen=True)
 class Hysteresis:
-    """Vertical forces in N from which on a foot is in contact, and down to which it stays so."""
+    """Vertical forces in N from which on a foot is in contact, and down to which it stays so.
+
+    Raises:
+        InputError: `off` is not below `on`, or one is not finite.
+    """
 
     on: float
     off: float
@@ -119,6 +123,10 @@ class Readings:
         angles: Joint angles (n, m), rad.
         loads: Vertical force (n, 1) in N of each foot by the name of its frame; empty where no
             foot measures any.
+
+    Raises:
+        InputError: A series has another number of columns, or fewer than two inertial rows are
+            without missing values.
     """
 
     inertial: Series
@@ -265,10 +273,16 @@ class Readings:
         return found
 
     def filled(self, weight: float | None) -> Readings:
-        """Return readings with forces in order.
+        """Return readings with forces in the order of their stamps.
 
-        Where they share their stamps, and the weight is known, that of one foot that is missing is
-        filled in, see `completed`.
+        Where several feet share all their stamps, and the weight is known, the force of one foot
+        that is missing is filled in, see `completed`.
+
+        Args:
+            weight: Weight of the robot, N; None to fill in nothing.
+
+        Raises:
+            InputError: The weight is not positive.
         """
         loads = {name: load.sort_by_time() for name, load in self.loads.items()}
         times = [load.times for load in loads.values()]
@@ -346,7 +360,15 @@ def _count_early(series: Series, end: float) -> int:
 
 
 def step_time(contact: Hysteresis, loads: Iterable[Series]) -> float | None:
-    """Return the median time in s that a foot stands or swings by its forces; None without any."""
+    """Return the median time in s that feet stand or swing by their forces.
+
+    Args:
+        contact: Force thresholds of contact.
+        loads: Vertical forces (n, 1) of feet, N.
+
+    Returns:
+        The time; None where no foot changes its contact twice.
+    """
     lasted = [np.zeros(0)]
     for load in loads:
         series = load.sort_by_time()
@@ -363,7 +385,7 @@ def stood(angles: Series) -> float:
         angles: Joint angles (n, m), rad. Noise of encoders is no motion, see `_STILL_DEVIATIONS`.
 
     Returns:
-        The time in s; 0 for one that walks.
+        The time in s, of at most 2 s; 0 for a robot that walks, or stands for less than 0.2 s.
     """
     known = angles.sort_by_time()
     still = max(_STILL_ANGLE, _STILL_DEVIATIONS * measure_angle_noise(known.complete_rows, 0.0))
@@ -383,7 +405,7 @@ def uniform_stamps(times: Array) -> Array:
 
     Samples are numbered in the order of their stamps; where a gap is longer than three periods,
     those that fit in it are taken to be missing. The clock is the straight line through the stamps
-    over the numbers, by least squares.
+    over the numbers, by least squares. Fewer than three stamps are returned as they are.
     """
     if len(times) < 3:
         return times

@@ -103,9 +103,9 @@ def left_jacobian_slope_map(w: Array) -> Array:
     square = x * x + y * y + z * z
     if square < _SERIES_SQUARE:
         terms = _count_terms(square)
-        a2, a3 = _summed(_INVERSE[2], square, terms), _summed(_INVERSE[3], square, terms)
-        slope2 = -_summed(_SLOPES[2], square, terms)
-        slope3 = -_summed(_SLOPES[3], square, terms)
+        a2, a3 = _sum_series(_INVERSE[2], square, terms), _sum_series(_INVERSE[3], square, terms)
+        slope2 = -_sum_series(_SLOPES[2], square, terms)
+        slope3 = -_sum_series(_SLOPES[3], square, terms)
     else:
         a1, a2, a3, _ = _coefficients(square)
         slope2 = (a1 - 2.0 * a2) / square
@@ -130,10 +130,10 @@ def _coefficients(square: float) -> tuple[float, float, float, float]:
     if square < _SERIES_SQUARE:
         terms = _count_terms(square)
         return (
-            _summed(_INVERSE[1], square, terms),
-            _summed(_INVERSE[2], square, terms),
-            _summed(_INVERSE[3], square, terms),
-            _summed(_INVERSE[4], square, terms),
+            _sum_series(_INVERSE[1], square, terms),
+            _sum_series(_INVERSE[2], square, terms),
+            _sum_series(_INVERSE[3], square, terms),
+            _sum_series(_INVERSE[4], square, terms),
         )
     angle = math.sqrt(square)
     a1, a2 = math.sin(angle) / angle, (1.0 - math.cos(angle)) / square
@@ -148,7 +148,7 @@ def _count_terms(square: float) -> int:
     return bisect_left(_REACH, square)
 
 
-def _summed(inverse: list[float], square: float, terms: int) -> float:
+def _sum_series(inverse: list[float], square: float, terms: int) -> float:
     """Return the sum of a series by Horner's scheme, from term number `terms` down."""
     total = inverse[terms]
     for k in range(terms - 1, -1, -1):

@@ -34,7 +34,8 @@ def raise_to_sensors(
         angle_noise: Standard deviation of one joint angle in one row, rad.
 
     Returns:
-        The noise, the very same where it is not raised.
+        The noise, the very same where it is not raised. That of the inertial sensor is not where
+        the robot stands for fewer than `LEAST_ROWS` rows.
     """
     encoder = max(noise.encoder, angle_noise)
     gyroscope, accelerometer = noise.gyroscope, noise.accelerometer
@@ -53,8 +54,8 @@ def measure_white_noise(inputs: Series) -> tuple[float, float]:
 
     Args:
         inputs: Inputs (n, nu), of which the first six entries are means of two neighbouring
-            samples. Their second differences, (x0 - x1 - x2 + x3) / 2, have the variance of one
-            sample, and leave out drift.
+            samples, three rows at least. Their second differences, (x0 - x1 - x2 + x3) / 2, have
+            the variance of one sample, and leave out drift.
 
     Returns:
         Densities of rate in rad/s/sqrt(Hz) and of specific force in m/s^2/sqrt(Hz), as root mean

@@ -115,8 +115,11 @@ class BaseSpace:
     """States of a base with some feet in contact (see this module and `spaces.Space`).
 
     Attributes:
-        points: Number of feet in contact.
+        points: Number of feet in contact, flat ones included.
         flat: Number of those whose orientation is part of the state as well.
+
+    Raises:
+        InputError: A number is negative or no whole number.
     """
 
     points: int
@@ -425,6 +428,9 @@ class Strapdown(ModeModel, CompiledSteps):
             ahead: Time, state and length of the step.
             u: Input (nu,), held over the step.
             noise: Density of the noise, of which none comes through the input; None without.
+
+        Returns:
+            The step, with an error of zero. Guards have no bounds, as there are no guards.
         """
         x, h = ahead.x, ahead.h
         sensed = u[SENSED] - x[BIASES]

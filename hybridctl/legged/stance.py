@@ -358,12 +358,14 @@ def find_parabola_minimum(places: Array, costs: Array, step: float) -> float:
     """Return the minimum of costs, of the parabola through the lowest one and its neighbours.
 
     Args:
-        places: Places (n,) at which the costs are known, evenly spaced.
+        places: Places (n,) at which the costs are known, evenly spaced, three or more.
         costs: Costs (n,).
         step: Distance of the places.
 
     Returns:
-        The place of the minimum, of the next parabola if the lowest cost is the first or last.
+        The place of the minimum, at most one step from the middle of the three. If the lowest cost
+        is the first or last, it is that of the parabola beside it; if the three costs do not bend
+        upwards, it is the middle place.
     """
     k = int(np.clip(np.argmin(costs), 1, len(costs) - 2))
     low, least, high = costs[k - 1 : k + 2]

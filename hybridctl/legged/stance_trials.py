@@ -70,7 +70,8 @@ class Residual(NamedTuple):
     Attributes:
         speed: Root mean square speed of loaded feet against each other, m/s.
         share: The same, relative to the speed of all feet.
-        blocks: Sums of squares (k,) of the relative speed, over blocks of time.
+        blocks: Squared relative speed (k,) of each block of time, divided by the number of all
+            rows: the sum is the square of `share`.
     """
 
     speed: float

@@ -48,7 +48,7 @@ class StartDeviations(Settings):
 
 
 WALKING = StartDeviations(tilt=0.1, velocity=1.0, gyroscope=5e-3)
-
+"""Deviations of a robot that walks already: no rest shows tilt, velocity and bias. A choice."""
 
 _MEDIAN_VARIANCE = 0.5 * np.pi
 """Variance of the median of many samples of white noise, relative to that of their mean."""
@@ -83,7 +83,7 @@ def rest_bias(
         gravity: Size of gravity, m/s^2.
         duration: Time over which it is a median, s.
         noise: Density of the accelerometer's noise, m/s^2/sqrt(Hz).
-        start: Deviations of what is not known.
+        start: Its `force`, `accelerometer` and `across` are the deviations before rest is seen.
     """
     size = float(np.linalg.norm(force))
     up, excess = force / size, size - gravity

@@ -133,7 +133,16 @@ _OF_FOOT = 7  # entries of the input for each foot: turning, moving, creep
 
 
 class FootPlace(NamedTuple):
-    """A foot in contact in state and deviation: position, and rotation of a flat one."""
+    """The place of a foot in contact in state and deviation.
+
+    Attributes:
+        foot: Frame of the foot.
+        number: Its number among all feet, in contact or not.
+        x: Slice of its position in the state.
+        dx: Slice of its position in the deviation.
+        turn_x: Slice of the quaternion of a flat foot in the state; None for a point foot.
+        turn_dx: Slice of the rotation of a flat foot in the deviation; None for a point foot.
+    """
 
     foot: str
     number: int
@@ -253,9 +262,17 @@ class LeggedBase:
         try:
             return self._layouts[key]
         except (KeyError, TypeError):
-            return self._layouts.setdefault(key, self._laid_out(key))
+            return self._layouts.setdefault(key, self._make_layout(key))
 
-    def _laid_out(self, key: ModeKey) -> Layout:
+    def _make_layout(self, key: ModeKey) -> Layout:
+        """Return the layout of a mode that was not met before.
+
+        Args:
+            key: Key of the mode.
+
+        Raises:
+            UnknownNameError: There is no such mode.
+        """
         names = self.feet
         known = isinstance(key, tuple) and len(key) == len(names) and set(key) <= {OPEN, STICK}
         if not known:
@@ -365,7 +382,7 @@ class LeggedBase:
 
     @cached_property
     def pose_variances(self) -> Array:
-        """Variances (6,) of a pose besides those of the angles."""
+        """Variances (6,) of a pose besides those of the angles: position in m^2, turn in rad^2."""
         return np.repeat([self.noise.measured, self.noise.measured_turn], 3) ** 2
 
 
@@ -420,7 +437,8 @@ def find_edge(base: LeggedBase, key: ModeKey, fired: tuple[str, ...]) -> Edge | 
         fired: Names of the guards that fire.
 
     Returns:
-        The edge; None where the guards lead nowhere, such as the touch of a foot that stands.
+        The edge; None where the guards lead nowhere, such as the touch of a foot that stands, or
+        several guards at once.
     """
     try:
         return base._edges[key, fired]
@@ -521,7 +539,7 @@ class Touch(ResetModel):
         return _timeless(state, by_input)
 
     def noise(self, u: Array) -> Array:
-        """Return the covariance (ndx+, ndx+) after it by the noise of the angles."""
+        """Return the covariance (ndx+, ndx+) that the angles in `u` (nu,) add to the deviation."""
         base = self.base
         (seen,) = base.kinematics(base.angles(u), [self.foot])
         after = base.space(self.after)

@@ -86,9 +86,9 @@ class TimeOffset:
     """The offset of the inertial sensor against the joint angles, and its compensation.
 
     Attributes:
-        gyroscope: Offset by rates; None where the log does not determine it.
-        accelerometer: Offset by vertical forces; None where the log does not determine it.
-        compensated: Time in s by which inertial samples are taken later.
+        gyroscope: Offset by rates; None where the log does not determine it, or it is given.
+        accelerometer: Offset by vertical forces; None as that of the gyroscope.
+        compensated: Time in s by which inertial samples are taken later; 0 for none.
         is_given: Whether `compensated` is the setting `time_offset`, and no offset was estimated.
     """
 

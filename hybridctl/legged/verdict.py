@@ -97,7 +97,7 @@ class Whiteness(NamedTuple):
 
     @property
     def sum_ratio(self) -> float:
-        """Variance of sums of innovations relative to what is claimed.
+        """Variance of sums of innovations relative to what is claimed; 1 is expected.
 
         For innovations of a first-order process with correlation r, it is their mean square times
         (1 + r) / (1 - r). An estimate drifts by the square root of it: small innovations do no
@@ -112,8 +112,9 @@ class HeightDrift(NamedTuple):
 
     Attributes:
         height: Height gained from the first foothold to the last, by a straight line, m.
-        deviation: Standard deviation that the filter claims for it, m.
-        way: Length of the walk from foothold to foothold, m.
+        deviation: Largest standard deviation that the filter claims for the height of a foot at the
+            end of a contact, m.
+        way: Length of the walk from foothold to foothold, the mean over the feet, m.
     """
 
     height: float
@@ -130,7 +131,7 @@ class WalkVerdict:
         whiteness: Correlations of innovations; None with too few innovations.
         drift: Drift of the height; None where the ground is not level, or the robot does not walk.
         foot_speed: Root mean square speed at which feet move while they are in contact by the
-            estimate, m/s; NaN without contacts that end.
+            estimate, m/s: from begin to end of each contact. NaN without a contact that lasts.
     """
 
     phases: tuple[PhaseConsistency, ...]

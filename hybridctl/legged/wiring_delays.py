@@ -43,6 +43,7 @@ def find_inertial_delay(
         return None
     delays = present.late + np.arange(-LARGEST_DELAY, LARGEST_DELAY + 0.5 * DELAY_STEP, DELAY_STEP)
     found = [trials.compute_residual(replace(present, late=late)) for late in delays.tolist()]
+    # A delay that leaves too few rows is taken to be no better than the present one.
     costs = np.array([before.blocks if r is None else r.blocks for r in found])
     total = costs.sum(axis=1)
     step = float(delays[1] - delays[0])

@@ -35,8 +35,10 @@ def read_bag(path: Path, chosen: Collection[str] | None, *, ros1: bool) -> RawLo
         ros1: Whether it is a bag of ROS 1.
 
     Raises:
-        FileFormatError: Nothing can be read.
-        InputError: The package `rosbags` or `mcap` is missing.
+        FileFormatError: There are no messages that can be read, or the content is too large.
+        InputError: The package `rosbags` or `mcap` is missing, or a stamp is out of range.
+        Exception: A file cannot be opened, or not read up to the first message: any error of
+            `rosbags`.
     """
     log = MessageCollector(path, chosen, find_size_limit(path))
     if ros1:

@@ -82,7 +82,9 @@ def build_log(raw: RawLog, mapping: Mapping, *, is_guess: bool = False) -> Log:
             with a note, as long as others can.
 
     Raises:
-        InputError: A channel cannot be made; the message names it.
+        InputError: A channel of a given mapping cannot be made, or no channel of a guessed one; the
+            message names file and channel. It has the type of the first reason, such as
+            `UnknownNameError` for a field that is not there.
     """
     channels: dict[str, Series] = {}
     clocks: dict[str, Stamps] = {}

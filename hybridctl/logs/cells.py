@@ -40,9 +40,10 @@ class Column:
     """One column of a text table.
 
     Attributes:
-        values: Numbers (n,): int64 if all cells are whole, nanoseconds of dates and clocks, else
-            floats with NaN where a cell is missing. None if the column is refused.
-        is_empty: Cells (n,) that hold nothing at all.
+        values: Numbers (n,): int64 if all cells are whole, nanoseconds of dates and clocks (int64,
+            the least one where a cell is missing), else floats with NaN where a cell is missing.
+            None if the column is refused.
+        is_empty: Cells (n,) that are blank; of dates and clocks those that are missing.
         clock: "date", "clock" or "date and clock" for columns of those; empty for any other.
         problem: Why the column is refused, with a cell and its row; empty if it is not.
         is_text: Whether a refused column holds words rather than numbers that are damaged.
@@ -89,11 +90,13 @@ def parse_columns(columns: Sequence[Sequence[str]]) -> list[Column]:
             plain.append(None)
             continue
         # A column without NaN has no empty cell, which saves looking at each.
-        is_whole = not np.isnan(values).any()
-        plain.append(Column(values, np.zeros(len(cells), bool) if is_whole else _find_empty(cells)))
+        is_complete = not np.isnan(values).any()
+        is_empty = np.zeros(len(cells), bool) if is_complete else _find_empty(cells)
+        plain.append(Column(values, is_empty))
     other = [k for k, column in enumerate(plain) if column is None]
     has_comma = {k: any(_is_decimal_comma(cell) for cell in columns[k]) for k in other}
-    # A table has one decimal mark: one column whose commas cannot be groups of thousands decides.
+    # A table has one decimal mark: one column whose commas cannot be groups of thousands decides
+    # for those that could be read both ways, unless another cell has a decimal point.
     comma_is_certain = any(has_comma[k] and _are_commas_decimal(columns[k]) for k in other)
     point_is_used = any("." in cell for cells in columns for cell in cells if is_number(cell))
     found = []
@@ -132,7 +135,10 @@ def _is_grouped(cells: Sequence[str], groups: re.Pattern[str], mark: str) -> boo
 
 
 def _are_commas_decimal(cells: Sequence[str]) -> bool:
-    """Return whether commas in these cells cannot be groups of thousands, as in 0,5 or 1,25."""
+    """Return whether commas in these cells cannot be groups of thousands, as in 0,5 or 1,25.
+
+    One such cell decides for all of them. Cells without any comma count as decimal.
+    """
     marked = [cell.strip() for cell in cells if "," in cell]
     return all(_DECIMAL_COMMA.fullmatch(c) for c in marked) and not _is_grouped(
         cells, _COMMA_GROUP, ","

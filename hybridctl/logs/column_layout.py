@@ -88,6 +88,8 @@ class ColumnLayout:
 def find_column_layout(table: RawTable, source: ChannelSource, width: int) -> ColumnLayout:
     """Return the columns that a channel takes of its fields, for a log or a live message.
 
+    Without a unit in the source, that of the first field counts for all of them.
+
     Args:
         table: Table with the fields, their labels and units.
         source: Fields, columns, labels and unit of the channel.
@@ -95,7 +97,7 @@ def find_column_layout(table: RawTable, source: ChannelSource, width: int) -> Co
 
     Raises:
         InputError: Labels do not fit the columns.
-        UnknownNameError: A column or unit is unknown.
+        UnknownNameError: A column, a unit or the field of the labels is unknown.
     """
     labels = _find_labels(table, source, width)
     chosen = list[int]()

@@ -23,8 +23,8 @@ class ColumnOrder(NamedTuple):
 
     Attributes:
         columns: Index of each wanted column.
-        is_by_position: Whether the columns are taken in their order, because no name resembles a
-            wanted one.
+        is_by_position: Whether named columns are taken in their order, although no name resembles a
+            wanted one. False for columns that are numbered from 0, which have no names.
     """
 
     columns: list[int]

@@ -68,14 +68,17 @@ def write_estimates(
         origin_ns: Time of stamp 0 in ns since 1970.
         name: Name of the files, without suffix.
         mcap: Whether the MCAP file is written.
-        poses: Poses for the MCAP file, by name.
+        poses: Poses for the MCAP file, by name; without `mcap` they are neither checked nor
+            written. Quaternions are written with unit length.
 
     Returns:
-        The paths of the files.
+        The paths of the files: NPZ, CSV, MCAP.
 
     Raises:
-        InputError: A length, the name of a column, or the order of the stamps is wrong, or the
-            package `mcap` is missing.
+        InputError: A length, the name or type of a series, the name of a column, or the order of
+            the stamps is wrong. For MCAP: poses have another shape or a quaternion that is zero,
+            the format cannot hold a stamp, or the package `mcap` is missing; NPZ and CSV may be
+            written then.
         UnknownNameError: Columns are named for a series that is not there.
     """
     t = checks.check_vector("times", times)

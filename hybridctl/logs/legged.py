@@ -38,8 +38,8 @@ class BaseRun:
         estimator: The estimator.
         readings: Readings of the log.
         result: Result of the filter.
-        roots: Root after each of n rows of joint angles.
-        contacts: Probability (n, k) of each foot to stand, at the same rows.
+        roots: Root after each of n rows of joint angles, from the first inertial sample on.
+        contacts: Probability (n, k) of each of the k feet to stand, at the same rows.
         flags: Reasons not to trust the poses, one sentence each.
         faults: The first of the flags, which name wiring mistakes.
         walk: Verdict on the filter by innovations and footholds.
@@ -73,7 +73,7 @@ class BaseRun:
         return [np.array([getattr(self.roots[k], name) for k in last]) for name in names]
 
     def write(self, folder: str | Path, *, origin_ns: int = 0, mcap: bool = False) -> list[Path]:
-        """Write times, poses, velocities and their covariances.
+        """Write times, poses, velocities, covariances and contacts.
 
         Args:
             folder: Folder of estimates.npz, estimates.csv (see `write_estimates`) and estimates.tum
@@ -82,7 +82,7 @@ class BaseRun:
             mcap: Whether estimates.mcap is written, too.
 
         Returns:
-            The paths of the files.
+            The paths of the files: NPZ, CSV, MCAP if there is one, TUM.
         """
         poses = np.array([np.append(r.position, r.orientation) for r in self.roots])
         series = {
@@ -131,8 +131,9 @@ def filter_base(log: Log, model: BaseModel) -> BaseRun:
         UnknownNameError: A frame, joint or channel is not there.
         ImplausibleLogError: The filter fails on a log that is wired wrongly.
         ArithmeticError: The filter fails on a log without a wiring mistake.
-        RuntimeError: The same.
-        ValueError: The same; or settings do not fit the robot.
+        RuntimeError: The filter fails on a log without a wiring mistake.
+        ValueError: The filter fails on a log without a wiring mistake; or settings do not fit the
+            robot.
         InputError: Channels have other units, columns or clocks.
     """
     estimator = model.settings.build(Robot.from_urdf(Path(model.urdf)))
@@ -198,6 +199,7 @@ def make_base_readings(log: Log, channels: BaseChannels, estimator: BaseEstimato
     readings = Readings(
         Series(rate.times, np.hstack([rate.values, _interpolate(force, rate.times)])),
         Series(angles.times, angles.values[:, columns]),
+        # The last column is the vertical force, see `BaseChannels`.
         {foot: Series(load.times, load.values[:, -1:]) for foot, load in loads.items()},
     )
     if channels.torques is None:
@@ -252,7 +254,7 @@ def _read_channel(log: Log, name: str, unit: str, width: int | None = None) -> S
 
 
 def _interpolate(series: Series, times: Array) -> Array:
-    """Return the values (n, m) of a channel at times (n,) in s."""
+    """Return the values (n, m) of a channel at times (n,) in s, constant before and after it."""
     if np.array_equal(series.times, times):
         return series.values  # unchanged, missing values included
     known = series.sort_by_time()
@@ -284,6 +286,8 @@ def make_filtered_track(run: BaseRun) -> BaseTrack:
 def compute_invariant_track(log: Log, model: BaseModel) -> BaseTrack:
     """Return the track of the invariant filter of the literature, see `literature_settings`.
 
+    It raises the errors of `filter_base`.
+
     Args:
         log: Log with the channels that the model names.
         model: Model of the robot, of whose settings those of the literature keep a part.
@@ -294,6 +298,8 @@ def compute_invariant_track(log: Log, model: BaseModel) -> BaseTrack:
 
 def compute_odometry_track(log: Log, model: BaseModel) -> BaseTrack:
     """Return the track of odometry by gyroscope and loaded feet, see `leg_odometry`.
+
+    Neither the filter runs nor is the log examined for wiring mistakes.
 
     Args:
         log: Log with the channels that the model names.

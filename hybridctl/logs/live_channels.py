@@ -84,7 +84,10 @@ class LiveChannel:
             finite.
 
         Raises:
-            InputError: A field has another size than before, or a number that is not finite.
+            InputError: A field has another size than before, or a number that is not finite. With
+                new labels also: the channel has another unit or number of columns, or is a
+                rotation.
+            UnknownNameError: With new labels: a field, column or joint is not there.
         """
         if labels not in self.layouts:
             self.layouts[labels] = self._make_layout(table())

@@ -117,7 +117,7 @@ class OdometrySteps:
             origin: Stamp in ns of time zero; None where times are not from whole nanoseconds.
 
         Raises:
-            InputError: The sample is not after the last one.
+            InputError: The sample is not after the last inertial one.
             HybridctlError: The filter cannot use the sample.
         """
         if self._time is not None and not sample.time > self._time:
@@ -219,11 +219,14 @@ class LiveOdometry:
     def answer_message(self, message: LiveMessage | TopicMessage) -> list[Answer]:
         """Return the results of a line or message; none while its samples wait for others.
 
+        A sample as JSON after messages of topics is a `Refusal`.
+
         Args:
             message: A message of JSON, or of a topic that the mapping names.
 
         Raises:
-            InputError: A topic does not fit its mapping, or samples come as JSON and on topics.
+            InputError: A topic does not fit its mapping or is silent (see `TopicSamples.add`), or
+                its message comes after a sample as JSON.
         """
         if isinstance(message, LiveMessage):
             found = self._step_by_line(message.text, message.time)
@@ -233,10 +236,11 @@ class LiveOdometry:
         return [found for one in self._samples.add(message) if (found := self._step(one))]
 
     def finish(self) -> list[Answer]:
-        """Return the results of messages that were still waiting for others.
+        """Return the results of messages of topics that were still waiting for others.
 
         Raises:
-            InputError: A topic has sent nothing.
+            InputError: There were messages of topics, but rates, specific forces or joint angles
+                never came.
         """
         if self._kind is not TopicMessage or self._samples is None:
             return []  # lines do not wait

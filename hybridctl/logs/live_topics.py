@@ -38,7 +38,10 @@ DEFAULT_WAIT = 0.02
 Two periods of joint angles at 100 Hz, the slowest that drivers of legged robots send them.
 """
 _SILENT_TIME = 5.0
-"""Time in s, by stamps, after which a topic that has sent nothing is named. A choice."""
+"""Time in s, by stamps, after which a topic that has sent nothing is named. A choice.
+
+For as long rates may wait for specific forces that have stopped.
+"""
 
 
 class TopicSamples:
@@ -57,11 +60,12 @@ class TopicSamples:
 
     Attributes:
         topics: Topics that the mapping names.
-        shares_stamps: Whether forces of all feet come in one message.
+        shares_stamps: Whether forces of all feet come in one message, or none come.
 
     Raises:
         UnknownNameError: The mapping does not have a channel.
-        InputError: A channel has no topic, or stamps that messages do not have.
+        InputError: A channel has no topic, the mapping has a segment, or stamps are by a rate or by
+            steps.
     """
 
     def __init__(
@@ -100,6 +104,7 @@ class TopicSamples:
         self.shares_stamps = len(with_loads) <= 1
         clocks = [one.clock for one in self._sources]
         self._order = StampOrder(clocks, self._needed, round(1e9 * wait))
+        # Whether specific forces have stamps of their own, so that they are interpolated.
         self._has_own_forces = not any(
             {GYROSCOPE, ACCELEROMETER} <= {c.signal for c in s.channels} for s in self._sources
         )
@@ -120,11 +125,12 @@ class TopicSamples:
             received: A message of one of `topics`.
 
         Yields:
-            Samples in order, or the reason why the message is not used.
+            Samples in order, or the reason why the message is not used, such as a stamp of another
+            kind of clock, or notes that topics of foot forces are silent.
 
         Raises:
-            InputError: The first message of a topic does not fit the mapping, topics have clocks
-                of two kinds, or rates, forces or angles have not come for a while.
+            InputError: The first message of a topic does not fit the mapping, or rates, specific
+                forces or angles have not come for `_SILENT_TIME`.
         """
         try:
             message = received.decode(received.data)
@@ -183,7 +189,8 @@ class TopicSamples:
             Samples in order.
 
         Raises:
-            InputError: Rates, forces or joint angles never came.
+            InputError: Rates, specific forces or joint angles never came, or rates have waited for
+                specific forces for too long.
         """
         yield from self._release(self._order.release(everything=True))
         while self._open:

@@ -32,6 +32,9 @@ class Log:
         format: Format of the file, a key of `hybridctl.logs.readers.FORMATS`; empty without a file.
         metadata: Texts that `write_log` keeps with the log.
         notes: What reading left out, one sentence each.
+
+    Raises:
+        InputError: Channels are not a mapping from names to `Series`, or there are none.
     """
 
     channels: Dictionary[str, Series]

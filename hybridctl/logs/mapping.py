@@ -32,7 +32,7 @@ from hybridctl.base.yaml_files import read_yaml
 from hybridctl.logs.units import NANOSECONDS, UNITS
 
 STEPS = ("previous", "next")
-"""Row to which the time in a field of steps leads, counted from its own row."""
+"""Neighbour of a row to which the time in a field of steps is counted."""
 ROTATIONS = ("wxyz", "xyzw", "rpy")
 """Columns that can be made into quaternions, see `ChannelSource`."""
 ROLES = {"channels": "measurement", "inputs": "input", "truth": "truth"}
@@ -50,9 +50,13 @@ class TimeSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     Attributes:
         field: Field of the stamps, or of the steps between them.
         unit: Unit of the field; empty for the unit that the file or the field's name has, or s.
-        rate: Samples per second, Hz: a number, or the field that holds it.
+        rate: Samples per second, Hz: a number, or the field that holds it; 0 for none.
         steps: "previous" if the field holds the time since the row before, "next" if it holds the
             time until the row after, so that stamps are its sums; empty if it holds stamps.
+
+    Raises:
+        InputError: There are field and rate, or steps without a field.
+        UnknownNameError: The unit is none of time, or `steps` is another word.
     """
 
     field: str = ""
@@ -91,13 +95,18 @@ class ChannelSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
         topic: Topic of the fields; empty for tables and archives.
         columns: Columns that are kept, by label or number; empty for all.
         labels: Names of the columns: a list, or the field that holds them.
-        unit: Unit from which values are converted to SI; empty for the unit that the file names.
+        unit: Unit from which values are converted to SI; empty for the unit that the file names
+            for the first of the fields.
         scale: Factor by which values are multiplied after the conversion.
         frame: Frame in which values are given.
         rotation: One of `ROTATIONS` for columns that become quaternions (x, y, z, w): quaternions
             with w first or last, or roll, pitch and yaw in rad about fixed axes,
             Rz(yaw) Ry(pitch) Rx(roll). Empty for values that are no rotations.
         time: Stamps of this channel; None for those of the mapping.
+
+    Raises:
+        InputError: The scale is not finite.
+        UnknownNameError: The unit or the rotation is unknown.
     """
 
     fields: Names
@@ -127,6 +136,9 @@ class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         truth: Channels that estimates are compared with.
         time: Stamps of all channels that have none of their own.
         segment: The recording that is read of a file that holds several; None for all rows.
+
+    Raises:
+        InputError: There is no channel, or two sections have one of the same name.
     """
 
     channels: dict[str, ChannelSource] = {}

@@ -44,7 +44,7 @@ def draft_mapping(raw: RawLog) -> Mapping:
         raw: Tables of the file.
 
     Raises:
-        InputError: The file has no numbers.
+        InputError: The file has no field of numbers with rows.
     """
     try:
         return guess_mapping(raw)
@@ -53,7 +53,7 @@ def draft_mapping(raw: RawLog) -> Mapping:
             f"{table.name}.{name}".strip("."): ChannelSource((name,), topic=table.name)
             for table in raw.tables.values()
             for name, values in table.fields.items()
-            if _has_samples(values, len(values))
+            if values.ndim and _has_samples(values, len(values))
         }
         if not channels:
             raise

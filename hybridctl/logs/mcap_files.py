@@ -32,8 +32,8 @@ def read_mcap(path: Path, chosen: Collection[str] | None) -> RawLog:
         chosen: Topics that are decoded; None for all.
 
     Raises:
-        FileFormatError: Nothing can be read.
-        InputError: The package `mcap` or `rosbags` is missing.
+        FileFormatError: Nothing can be read, or the content is too large.
+        InputError: The package `mcap` or `rosbags` is missing, or a stamp is out of range.
     """
     log = MessageCollector(path, chosen, find_size_limit(path))
     collect_mcap_messages(log, path)

@@ -88,6 +88,9 @@ def _find_samples(raw: RawLog, entry: dict[str, Any]) -> tuple[Any, Any]:
     Args:
         raw: Tables of the file.
         entry: The channel's part of the header.
+
+    Raises:
+        Exception: Header and tables do not fit together, as a `KeyError` or another error.
     """
     name, columns = entry["name"], entry["columns"]
     if raw.format == "mcap":
@@ -107,7 +110,8 @@ def _find_samples(raw: RawLog, entry: dict[str, Any]) -> tuple[Any, Any]:
 def write_log(path: str | Path, log: Log) -> None:
     """Write a log, so that `read_log` returns the same channels.
 
-    Stamps, values, units, frames and roles are kept. The file is written whole or not at all.
+    Stamps, values, units, frames, roles, origin and metadata are kept; notes are not, and infinite
+    values are read as NaN. The file is written whole or not at all.
 
     Args:
         path: File to write. Its suffix chooses the format: .csv, .npz, .h5, .hdf5 or .mcap.
@@ -115,7 +119,8 @@ def write_log(path: str | Path, log: Log) -> None:
 
     Raises:
         UnknownNameError: The suffix is unknown.
-        InputError: The format cannot hold the log, or a package that writes it is missing.
+        InputError: The format cannot hold the log, or a package that writes it is missing. CSV
+            needs plain, different names and MCAP stamps that are not negative; both need a sample.
     """
     writers: dict[str, Callable[[Path, Log], None]] = {
         ".csv": _write_csv,
@@ -127,6 +132,9 @@ def write_log(path: str | Path, log: Log) -> None:
     path = Path(path)
     checks.check_instance("log", log, Log)
     write = writers[checks.check_member("suffix of the log", path.suffix, writers)]
+    if path.suffix in (".csv", ".mcap") and not any(map(len, log.channels.values())):
+        # A table without rows, and MCAP without messages, are taken for damaged files.
+        raise InputError(f"a {path.suffix} file needs at least one sample; write .npz or .h5")
     with atomic(path) as temporary:
         write(temporary, log)
 

@@ -49,11 +49,12 @@ class ChannelQuality:
     Attributes:
         name: Name of the channel.
         count: Number of rows.
-        rate: Rate in Hz by the median spacing; NaN with fewer than two different stamps.
+        rate: Rate in Hz by the median of the positive spacings; NaN with fewer than two different
+            stamps.
         duplicates: Number of stamps that another row has, too, beyond the first of each.
         out_of_order: Number of stamps that are earlier than one before them.
-        gaps: Number of spacings above `GAP_SPACINGS` times the median.
-        longest_gap: Largest spacing in s.
+        gaps: Number of spacings of the sorted stamps above `GAP_SPACINGS` times that median.
+        longest_gap: Largest spacing in s; 0 with fewer than two rows.
         incomplete: Number of rows with a missing value (NaN).
         repeated: Number of rows with stamp and values of an earlier row.
         unchanged: Number of rows with the values of the row before, see `_count_unchanged`.
@@ -137,9 +138,10 @@ def _examine_channel(name: str, channel: Series) -> ChannelQuality:
 
 
 def _count_unchanged(channel: Series) -> int:
-    """Return the number of rows that have the values of the row before.
+    """Return the number of rows that have the values of the row before; 0 for whole numbers.
 
-    Stretches longer than `_LONGEST_UNCHANGED` do not count: there the robot does not move.
+    It is 0 for inputs and truth, too. Stretches longer than `_LONGEST_UNCHANGED` do not count:
+    there the robot does not move.
     """
     values = channel.values
     # Counters, flags and modes are whole numbers, and rarely change; inputs may be held.

@@ -26,9 +26,14 @@ def read_reference(text: str, log: Log) -> PoseTrack:
             and quaternion x, y, z, w, or with three columns, positions alone.
         log: The log.
 
+    Returns:
+        The poses at the stamps of the positions, without rows that have missing values. Where
+        orientations have a channel of their own, they are interpolated, and positions outside of
+        its first and last stamp are left out: maybe all.
+
     Raises:
         UnknownNameError: There is neither such a file nor such a channel.
-        InputError: A channel has other columns or another unit.
+        InputError: A channel has other columns or another unit, or no row without missing values.
         FileFormatError: The file is no TUM trajectory.
     """
     if Path(text).is_file():

@@ -98,7 +98,7 @@ def find_first_rows(series: Series) -> NDArray[np.intp]:
 
 
 def note_delay(table: RawTable) -> str:
-    """Return a note if the recorder's stamps of a topic are late or uneven, else an empty text.
+    """Return a note if the recorder's stamps of a topic are late, early or uneven, else no text.
 
     They are compared with `header.stamp`, the time at which the sender measured.
 

@@ -85,14 +85,17 @@ class StampOrder:
     def add(self, source: int, item: StampedItem) -> None:
         """Add an item that waits for its release.
 
+        An item without values, or with the values of one of the same source and stamp that waits,
+        is dropped: it was sent twice.
+
         Args:
             source: Index of its clock.
             item: The item.
 
         Raises:
             InputError: The item is no later than one that has been released, its stamp leaps ahead
-                of all others and is the first to do so, there is another one of the same source
-                and stamp, or clocks are of two kinds.
+                of all others and is the first to do so, one of the same source and stamp waits
+                with other values, or clocks are of two kinds. The item is not added.
         """
         ns = item.stamp.ns
         if not self._is_checked[source] and self._clocks[source].is_absolute is not None:

@@ -59,12 +59,17 @@ def find_stamps(table: RawTable, source: TimeSource, rows: slice, count: int) ->
         table: Table with the time.
         source: The time that is used; empty for that of the recorder or, without one, the field
             that is named like a time.
-        rows: Rows that are used.
+        rows: Rows that are used; start and stop are numbers, without a step.
         count: Number of all rows.
 
+    Returns:
+        The stamps of the rows. By a rate, the first of the rows is at zero; by steps, the first row
+        of the table is.
+
     Raises:
-        InputError: There is no such time, it is not of `count` numbers, or its stamps are of two
-            clocks.
+        InputError: There is no time, it is not of `count` numbers, its stamps are out of range or
+            of two clocks, or a rate or a step is not as it must be.
+        UnknownNameError: The field of the time or of the rate is not there, or a unit is unknown.
     """
     if source.rate:
         return Stamps(0, np.arange(rows.stop - rows.start) / _find_rate(table, source.rate))
@@ -125,6 +130,7 @@ def _sum_named_steps(table: RawTable, rows: slice) -> Stamps:
         )
     name, unit = found
     steps = np.asarray(table[name][1:], np.float64)
+    # Equal steps give the same stamps whether they are since the row before or until the next.
     if steps.size and not np.ptp(steps) <= _EQUAL_STEPS * abs(float(np.median(steps))):
         raise InputError(
             f"the only time is {name!r}, which changes: the mapping must say to which row each "
@@ -146,17 +152,21 @@ def _sum_steps(table: RawTable, name: str, unit: str, steps: str, rows: slice) -
         rows: Rows that are used.
 
     Raises:
-        InputError: The field does not hold numbers, one is missing, or a step is negative.
-        UnknownNameError: The unit is unknown.
+        InputError: The field does not hold numbers, or a step between two rows is missing or
+            negative.
+        UnknownNameError: The field is not there, or its unit is unknown.
     """
     values = table[name]
-    if values.ndim != 1 or values.dtype.kind not in "iuf" or not np.isfinite(values[1:]).all():
+    if values.ndim != 1 or values.dtype.kind not in "iuf":
+        raise InputError(f"steps of time {name!r} must be (n,) numbers, got shape {values.shape}")
+    # The first step is since a row before the table, the last until one after it: not used.
+    parts = values[1:] if steps == "previous" else values[:-1]
+    if not np.isfinite(parts).all():
         raise InputError(f"steps of time {name!r} must be (n,) numbers without missing ones")
     unit = unit or table.units.get(name, "s")
     factor = (
         NANOSECONDS[checks.check_member(f"unit of time field {name!r}", unit, NANOSECONDS)] * 1e-9
     )
-    parts = values[1:] if steps == "previous" else values[:-1]
     if (parts < 0).any():
         raise InputError(f"steps of time {name!r} must not be negative, got {parts.min():g}")
     times = np.concatenate([[0.0], np.cumsum(parts, dtype=np.float64)]) * factor
@@ -195,7 +205,7 @@ def _convert_field(name: str, values: Field, unit: str, is_absent: NDArray[np.bo
 
 
 def _convert_integers(name: str, values: NDArray[np.int64], nanoseconds: int) -> Stamps:
-    """Return stamps (n,) that are whole numbers of a unit of so many ns, exact to the last one."""
+    """Return stamps, exact to 1 ns, of whole numbers (n,) in a unit of `nanoseconds` ns."""
     values = values * nanoseconds
     is_unset = _find_unset(name, np.asarray(values * 1e-9, np.float64))
     known = values[~is_unset]

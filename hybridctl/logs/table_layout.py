@@ -85,7 +85,8 @@ def split_lines(text: str) -> TextLines:
 def find_delimiter(texts: Sequence[str]) -> str:
     """Return the delimiter that splits the last lines into equally many cells of data.
 
-    If none makes two cells of each line, the most frequent one of the first line is returned.
+    If none makes lines of at least two cells with data in them, it is the most frequent of comma,
+    semicolon and tab in the first line.
 
     Args:
         texts: Lines of the file, at least one.
@@ -109,7 +110,10 @@ def find_delimiter(texts: Sequence[str]) -> str:
 
 
 def _sample_end(rows: Sequence[_Row]) -> Sequence[_Row]:
-    """Return rows of the second half at the end, without the last one, which may be cut short."""
+    """Return the last rows of the second half, without the very last, which may be cut short.
+
+    Of three rows or fewer, only the last is returned.
+    """
     count = len(rows)
     return rows[max(count // 2, count - 1 - _SAMPLED_LINES) : count - 1] if count > 3 else rows[-1:]
 
@@ -186,7 +190,14 @@ def find_table_layout(path: Path, lines: TextLines, rows: list[list[str]]) -> Ta
 
 
 def read_names_in_comment(lines: TextLines, rows: list[list[str]]) -> list[str]:
-    """Return the cells of the last comment before the data."""
+    """Return the cells of the last comment before the data, of which there is at least one.
+
+    It is split by the delimiter that gives as many cells as the first row has.
+
+    Args:
+        lines: Lines of the table, with their comments.
+        rows: Cells of each row.
+    """
     content = lines.comments[-1].lstrip("#").strip()
     return max((_split_row(content, d) for d in _DELIMITERS), key=lambda r: len(r) == len(rows[0]))
 

@@ -54,7 +54,7 @@ def decode_text(path: Path) -> tuple[str, list[str]]:
         path: The file.
 
     Raises:
-        FileFormatError: The file has control characters or zero bytes.
+        FileFormatError: The first bytes have control characters, or the text has zero bytes.
     """
     content = path.read_bytes()
     encoding = find_encoding(content[:_HEAD_BYTES])

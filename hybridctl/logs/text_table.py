@@ -51,8 +51,9 @@ def read_table(path: Path) -> RawLog:
         One table. Refused columns are in `unusable` with the reason.
 
     Raises:
-        FileFormatError: The file has no names or no data, rows of different lengths, or commas
-            that both separate cells and mark decimals.
+        FileFormatError: The file is too large or no text, its header by hybridctl is damaged, or
+            it has no names or no data, names that stand twice over different values, rows of
+            different lengths, or commas that both separate cells and mark decimals.
     """
     if path.stat().st_size > MAX_BYTES:
         raise FileFormatError(describe_excess(path, "the table", path.stat().st_size))
@@ -109,7 +110,7 @@ def _select_data_rows(
     Args:
         path: The file, for errors.
         lines: The lines of the file. Its `has_end` is set once a row that is cut short is noted.
-        rows: The cells of each line.
+        rows: The cells of each line. Empty names at the end of the row of names are removed.
         layout: Where names and data stand.
         notes: Extended by what is left out.
 

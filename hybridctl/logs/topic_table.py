@@ -33,6 +33,8 @@ _VECTOR_UNITS = {
     "torque": "Nm",
 }
 """Units of vectors in messages of these packages, by the name of the vector."""
+_ACCELERATION_UNITS = {"linear": "m/s^2", "angular": "rad/s^2"}
+"""Units where types named `Accel...` of geometry_msgs use the names that twists have."""
 
 
 @dataclass
@@ -57,11 +59,12 @@ class CollectedTopic:
         self.rows.append(dict(flatten_message(message, "", _DEEPEST_NESTING)))
 
     def make_table(self) -> RawTable:
-        """Return fields by dotted path, with NaN where a field is missing in a message.
+        """Return the fields by dotted path, one row for each message.
 
-        Arrays beside a list `name`, as in sensor_msgs/JointState, get that list as labels, and
-        are sorted by it where its order or its length changes from one message to the next.
-        The vectors of `_SI_PACKAGES` get units.
+        A number that a message does not have is NaN. Arrays beside a list `name`, as in
+        sensor_msgs/JointState, get that list as labels, and are sorted by it where its order or its
+        length changes from one message to the next. The vectors of `_SI_PACKAGES` get units. Text,
+        and arrays whose size changes otherwise or which a message lacks, are unusable.
         """
         stamps = np.array(self.stamps, dtype=np.int64)
         table = RawTable(self.name, stamps=stamps, kind=self.kind)
@@ -111,8 +114,12 @@ class CollectedTopic:
         if path.rpartition(".")[2] in ("stamp", "timestamp") and values.dtype.kind == "i":
             table.units[path] = "ns"
         vector = path.split(".")[-2:-1]
-        if vector and self.kind.partition("/")[0] in _SI_PACKAGES and vector[0] in _VECTOR_UNITS:
-            table.units[path] = _VECTOR_UNITS[vector[0]]
+        package, _, kind = self.kind.partition("/")
+        units = _VECTOR_UNITS
+        if kind.rpartition("/")[2].startswith("Accel"):
+            units = units | _ACCELERATION_UNITS
+        if vector and package in _SI_PACKAGES and vector[0] in units:
+            table.units[path] = units[vector[0]]
         table.fields[path] = values
 
 
@@ -136,8 +143,9 @@ def flatten_message(message: Any, prefix: str, depth: int) -> Iterator[tuple[str
         depth: Levels of nested messages that are opened.
 
     Yields:
-        Path and value: a scalar, a text, an array, or an `UnfitValue`. A stamp in two parts is one
-        whole number of nanoseconds.
+        Path and value: a scalar, a text, an array, a list of scalars, None, or an `UnfitValue`. A
+        stamp in two parts is one whole number of nanoseconds. Messages nested deeper than `depth`
+        are left out.
     """
     for name, value in _list_parts(message):
         path = f"{prefix}{name}"
@@ -167,8 +175,9 @@ def flatten_message(message: Any, prefix: str, depth: int) -> Iterator[tuple[str
 def find_field(message: Any, path: str) -> Any:
     """Return the scalar, text or array at a dotted path of a message, None where there is none.
 
-    It is the value that `flatten_message` yields for the path, without opening the whole message. A
-    path into a list of messages gives a list with an entry for each of them.
+    It is the value that `flatten_message` yields for the path, unless that is an `UnfitValue`, and
+    is found without opening the whole message. A path into a list of messages gives a list with an
+    entry for each of them.
 
     Args:
         message: A decoded message.
@@ -217,8 +226,9 @@ def _gather_numbers(messages: Sequence[Any]) -> dict[str, list[float]] | None:
         messages: A list of messages within a message.
 
     Returns:
-        The arrays by name; None for messages that contain text, messages or stamps, such as
-        transforms, because their order in the list may change from one message to the next.
+        The arrays by name. None for messages that contain text, messages or stamps, such as
+        transforms, because their order in the list may change from one message to the next; and
+        for messages with different parts, or more than `_MOST_NUMBERS` of them.
     """
     rows = [dict(_list_parts(message)) for message in messages]
     names = list(rows[0])

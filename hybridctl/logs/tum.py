@@ -35,7 +35,7 @@ def write_tum(path: str | Path, track: PoseTrack, *, origin_ns: int = 0) -> None
             count from there, exact to 1 ns.
 
     Raises:
-        InputError: The track has no orientations.
+        InputError: `track` is no `PoseTrack`, or has no orientations.
     """
     turns = checks.check_instance("track", track, PoseTrack).orientations
     if turns is None:
@@ -59,7 +59,8 @@ def read_tum(path: str | Path, *, origin_ns: int = 0) -> PoseTrack:
 
     Raises:
         InputError: The file does not exist.
-        FileFormatError: A line has no eight numbers, a quaternion is none, or there is no pose.
+        FileFormatError: A line has no eight numbers, a quaternion is not of unit length, there is
+            no pose, or the file has more than `MOST_BYTES`.
     """
     path = Path(path)
     if not path.is_file():

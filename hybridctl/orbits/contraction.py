@@ -227,6 +227,8 @@ class FormSearch:
     def compute_margin(self, rate: float) -> ContractionMargin:
         """Return the margin by which forms of trace 1 grow by less than `rate` a step.
 
+        It is negative where no form proves the rate.
+
         Args:
             rate: The rate.
 
@@ -270,7 +272,8 @@ class FormSearch:
             value: The margin.
             z: Unknowns of the programme.
             weights: Index of the first product's weight of each cell and then of each move.
-            multipliers: Multipliers of the inequalities of the cells, of the moves, and two more.
+            multipliers: Multipliers of the inequalities of the cells, of the moves, and of the two
+                that hold the trace.
         """
         forms = self._make_form(z, rate).forms
         cones = [*self.cones, *(normalize_rows(move.cone) for move in self.moves)]
@@ -416,7 +419,8 @@ class _SemidefiniteProgramme:
             accuracy: Gap and infeasibility, relative and absolute.
 
         Returns:
-            None where the solver finds no solution.
+            The unknowns, and the multipliers in the order in which inequalities were added. None
+            where the solver finds no solution.
         """
         rows, right, cones = [], [], []
         for constant, terms in self._inequalities:

@@ -50,8 +50,9 @@ class GrowthDerivatives:
     Attributes:
         bounds: (2,). The lower one is that of the ray that grows most, NaN where none was found.
             The upper one is the least that forms on the cells of `Stability.form` prove. With one
-            piece both are the largest modulus of its eigenvalues.
-        derivatives: (2, np), of both bounds by the parameters.
+            piece both are the largest modulus of its eigenvalues, zero without directions.
+        derivatives: (2, np), of both bounds by the parameters. NaN where the bound is, and where
+            the largest modulus is zero: it has a kink there.
     """
 
     bounds: Array
@@ -89,16 +90,25 @@ def growth_derivatives(found: Stability, changes: Sequence[Array]) -> GrowthDeri
 
 
 def _differentiate_spectral_radius(matrix: Array, changes: Array) -> tuple[float, Array]:
-    """Return the largest modulus of a matrix's eigenvalues, and its derivatives (np,)."""
+    """Return the largest modulus of a matrix's eigenvalues, and its derivatives (np,).
+
+    The derivatives are NaN where it is zero.
+    """
+    if not matrix.size:  # all directions are trivial
+        return 0.0, np.zeros(len(changes))
     values = np.linalg.eigvals(matrix)
     largest = values[int(np.abs(values).argmax())]
     moved = eigenvalue_derivatives(matrix, changes, largest)
     size = float(np.abs(largest))
+    if size == 0.0:
+        return size, np.full(len(changes), np.nan)
     return size, np.asarray((largest.conj() * moved).real / size)
 
 
 def eigenvalue_derivatives(matrix: Array, changes: Array, value: complex) -> NDArray[np.complex128]:
     """Return the derivatives (np,) of a simple eigenvalue of a matrix.
+
+    They are not finite, or rounding, where the eigenvalue is not simple.
 
     Args:
         matrix: The matrix (n, n).

@@ -12,7 +12,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
-from hybridctl.base.checks import Array, check_count, check_number, check_vector, quote
+from hybridctl.base.checks import (
+    Array,
+    check_count,
+    check_instance,
+    check_number,
+    check_vector,
+    quote,
+)
 from hybridctl.base.errors import HybridctlError, InputError, SimulationError
 from hybridctl.base.progress import Progress, report_each, report_share
 from hybridctl.base.spaces import Space
@@ -56,12 +63,14 @@ _SPLIT_WINDOW = 1e-13  # event window in which guards that meet are told apart, 
 class PoincareSection:
     """The states x of a mode with normal . (x - point) = 0.
 
-    It is crossed in the direction of the normal.
+    It is crossed in the direction of the normal: from negative heights normal . (x - point) to
+    positive ones. Other crossings do not count. Shapes are checked by `periodic_orbit`.
 
     Attributes:
         mode: Key of the mode.
         point: A state (nx,) of the section.
-        normal: Its normal (ndx,), in the tangent space of `point`.
+        normal: Its normal (ndx,), in the tangent space of `point`. Its length does not matter to
+            where the section is, but scales the height that a start may have above it.
     """
 
     mode: ModeKey
@@ -185,7 +194,7 @@ def periodic_orbit(
     check_count("max_steps", max_steps)
     space = system.mode(mode).space
     if symmetry is not None:
-        symmetry.check(space)
+        check_instance("symmetry", symmetry, Symmetry).check(space)
     x: Array = check_vector("x0", x0, space.nx)
     returns.check_start(x)
     report = report_share(progress, "periodic_orbit")
@@ -242,6 +251,10 @@ class _ReturnMap:
 
     Attributes:
         window: The event window, s.
+
+    Raises:
+        InputError: If a section in space has no positive horizon; or if a period is not positive,
+            or has a horizon or a number of crossings besides.
     """
 
     system: HybridSystem
@@ -274,7 +287,7 @@ class _ReturnMap:
             x: The state (nx,).
 
         Raises:
-            InputError: If it is not.
+            InputError: If it is not; if the section is in another mode, or its shapes do not fit.
         """
         if not isinstance(self.section, PoincareSection):
             return
@@ -386,7 +399,8 @@ class _ReturnMap:
             residual: The residual at x.
 
         Returns:
-            None if no step lessens the residual. A step from which there is no return does not.
+            The state (nx,) and its trajectory. None if none of the steps lessens the residual; a
+            step from which there is no return does not.
         """
         space = self.system.mode(self.mode).space
         for k in range(_HALVINGS):
@@ -454,6 +468,9 @@ class _ReturnMap:
         Args:
             run: A run over the horizon.
             section: The section.
+
+        Raises:
+            InputError: If there are too few crossings.
         """
         assert self.horizon is not None  # see __post_init__
         found = [
@@ -472,6 +489,7 @@ class _ReturnMap:
             lengths=arc.lengths[before],
             states=arc.states[before],
             inputs=arc.inputs[before],
+            jumps=arc.jumps[before],
         )
         return replace(run, arcs=(*run.arcs[: arc.index], last), events=run.events[: arc.index])
 
@@ -505,7 +523,8 @@ def _find_crossings(
 ) -> Iterator[float]:
     """Yield the times, s, at which an arc crosses the image of a section along its normal.
 
-    Between two of eight samples a step one crossing is found.
+    A crossing leads from a negative height to one that is not. Each step of the arc is sampled at
+    eight times; several crossings between two samples count as one, or as none.
 
     Args:
         arc: The arc.

@@ -83,7 +83,10 @@ class OrbitDerivatives:
 
     @property
     def moduli(self) -> Array:
-        """Derivatives (k, np) of the multipliers' moduli; the first decides on stability."""
+        """Derivatives (k, np) of the multipliers' moduli; NaN for a multiplier of zero.
+
+        The first row, of the largest modulus, decides on stability.
+        """
         size = np.abs(self.multipliers)[:, None]
         return np.asarray((self.multipliers.conj()[:, None] * self.derivatives).real / size)
 

@@ -26,7 +26,7 @@ from typing import Literal
 import numpy as np
 from scipy.linalg import matrix_balance
 
-from hybridctl.base.checks import Array, check_count, check_instance
+from hybridctl.base.checks import Array, check_array, check_count, check_instance
 from hybridctl.orbits.conewise import ConewiseMap, LinearPiece, compute_conewise_map
 from hybridctl.orbits.contraction import FormSearch, PiecewiseForm, Route, list_routes
 from hybridctl.orbits.return_map import PeriodicOrbit
@@ -82,8 +82,9 @@ class Stability:
         multipliers: Eigenvalues (n,) of each piece, the largest modulus first. They decide if there
             is one piece.
         ray: Of the rays found the one that grows most; None with one piece and where none is found.
-        form: Form V(c), with c = basis.T @ dx. It shrinks by the upper bound, or grows by the lower
-            one where no ray does. None with one piece and where none is found.
+        form: Form V(c), with c = basis.T @ dx. A period multiplies it by at most the square of the
+            upper bound; but where it is a form that proves growth, which no ray does, by at least
+            the square of the lower one. None with one piece and where none is found.
     """
 
     verdict: Verdict
@@ -114,10 +115,10 @@ class Stability:
             start: Perturbations (m, n) in coordinates c. If None, 64 random ones of length 1.
 
         Raises:
-            InputError: If `periods` is no positive integer.
+            InputError: If `periods` is no positive integer, or the shape of `start` does not fit.
         """
-        if start is None:
-            start = _draw_directions(self.basis.shape[1])
+        n = self.basis.shape[1]
+        start = _draw_directions(n) if start is None else check_array("start", start, (None, n))
         lengths, x = [np.linalg.norm(start, axis=1)], start
         for _ in range(check_count("periods", periods)):
             x = self.return_map(x)
@@ -163,6 +164,7 @@ def judge_map(map: ConewiseMap, basis: Array | None = None, *, depth: int = 4) -
     Raises:
         InputError: If `depth` is no positive integer.
     """
+    check_count("depth", depth)
     n = map.pieces[0].matrix.shape[1]
     basis = np.eye(n) if basis is None else basis
     values = tuple(_compute_eigenvalues(piece.matrix) for piece in map.pieces)
@@ -171,7 +173,7 @@ def judge_map(map: ConewiseMap, basis: Array | None = None, *, depth: int = 4) -
         return Stability(
             _decide(largest, largest), (largest, largest), map, basis, values, None, None
         )
-    search = _ProofSearch(*balance_map(map), check_count("depth", depth))
+    search = _ProofSearch(*balance_map(map), depth)
     low, high, ray, form = search.find_bounds()
     found = None
     if ray is not None:

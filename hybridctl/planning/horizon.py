@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hybridctl.base.checks import Array, check_count, check_number
+from hybridctl.base.checks import Array, check_count, check_number, check_sequence, quote
+from hybridctl.base.errors import InputError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import History
 from hybridctl.mechanics.system import closed_contacts
@@ -87,9 +88,9 @@ class Horizon:
         stay: Least time ahead that is planned where the last phase ends with no event, s.
 
     Raises:
-        InputError: A number is out of range: an entry of `intervals` below 2; `phases`, `delay`,
-            `patience` or `early` negative; `delay` above `sample`; `longest` below 1; or another
-            number that is not positive.
+        InputError: `intervals` has not two numbers; or a number is out of range: an entry of
+            `intervals` below 2; `phases`, `delay`, `patience` or `early` negative; `delay` above
+            `sample`; `longest` below 1; or another number that is not positive.
     """
 
     intervals: tuple[int, int] = (16, 8)
@@ -107,7 +108,12 @@ class Horizon:
     stay: float = 0.2
 
     def __post_init__(self) -> None:
-        for i, n in enumerate(self.intervals):
+        intervals = check_sequence("intervals", self.intervals)
+        if len(intervals) != 2:
+            raise InputError(
+                f"intervals must be (present phase, each later one), got {quote(self.intervals)}"
+            )
+        for i, n in enumerate(intervals):
             check_count(f"intervals[{i}]", n, at_least=2)
         check_count("phases", self.phases, at_least=0)
         check_count("iterations", self.iterations)
@@ -519,6 +525,8 @@ class ReferenceMotion:
 
     def evaluate_guard(self, plan: HorizonPlan, at: Moment) -> float:
         """Return the largest guard that ends the phase at a moment, under the plan.
+
+        Guards that end a phase together have all fired when the largest falls to zero.
 
         Args:
             plan: The plan.

@@ -175,8 +175,9 @@ def find_optimum(
 ) -> Optimum:
     """Return a local optimum of a programme near given variables.
 
-    A search that fails is repeated: without inequalities that equations imply, from its last
-    iterate, from a motion that meets all constraints, and with other durations.
+    A search that fails is repeated: with all inequalities, where one that was left out is missed;
+    without inequalities that equations imply; from its last iterate; from a motion that meets all
+    constraints; and with other durations.
 
     Args:
         programme: The transcribed task.

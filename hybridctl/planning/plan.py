@@ -65,7 +65,7 @@ class InputCurve:
     coefficients: Array
 
     def __call__(self, t: float | Array) -> Array:
-        """Return the input (nu,) at time t, or (nu, n) at times (n,)."""
+        """Return the input (nu,) at time t in s, or (nu, n) at times (n,): columns, not rows."""
         return np.asarray(chebval(self._scale_time(t), self.coefficients))
 
     @property
@@ -106,7 +106,11 @@ class Feedforwards:
     modes: tuple[ModeKey, ...] = ()
 
     def law(self, history: History) -> InputLaw:
-        """Return the present curve as a law with zero gain."""
+        """Return the curve of the present phase as a law with zero gain.
+
+        Args:
+            history: Events so far; its state gives the size of the zero gain.
+        """
         if self.modes:
             k = _find_phase(self.modes, history.events)
         else:

@@ -15,7 +15,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.base.checks import Array, check_array, check_instance, check_number, check_vector
+from hybridctl.base.checks import (
+    Array,
+    check_array,
+    check_instance,
+    check_number,
+    check_sequence,
+    check_vector,
+    format_count,
+)
 from hybridctl.base.errors import InputError
 from hybridctl.control.tracking_law import clip_input, parse_limits
 from hybridctl.hybrid.laws import InputLaw, LinearFeedback
@@ -54,7 +62,8 @@ class HybridMpc:
             phase is within the task's, and the motion stays as it ends.
         motion: Motion that is tracked, with the phases of the task. If the task has a symmetry, it
             repeats for ever.
-        weights: Q (nx, nx) and R (nu, nu) as of an LQR, of which the diagonals count.
+        weights: Q (nx, nx) and R (nu, nu) as of an LQR, of which the diagonals count; these must
+            not be negative, which is not checked.
         values: Value matrix V (nx, nx) just after the start of each phase, as the cost at the end
             of the horizon. Without a symmetry, one more for the end of the motion.
         fixed: Policy that acts where there is no plan.
@@ -105,20 +114,30 @@ class HybridMpc:
     ) -> None:
         check_instance("task", task, Task)
         check_instance("motion", motion, OptimalTrajectory)
+        if len(motion.feedforward) != len(task.phases):
+            raise InputError(
+                f"motion must have the {format_count(len(task.phases), 'phase')} of the task, got "
+                f"{len(motion.feedforward)}"
+            )
         self.fixed = check_instance("fixed", fixed, Policy)  # type: ignore[type-abstract]
         self.horizon = Horizon() if horizon is None else check_instance("horizon", horizon, Horizon)
-        if disturbed is not None:
-            check_instance("disturbed", disturbed, Task)
+        if disturbed is not None and len(
+            check_instance("disturbed", disturbed, Task).phases
+        ) != len(task.phases):
+            raise InputError("disturbed must be a task with the phases of `task`")
         self._has_disturbance = disturbed is not None
         self._motion = reference = ReferenceMotion(task, motion, self.horizon, disturbed, compiled)
         nx, nu = reference.models[0].nx, reference.models[0].nu
         needed = len(task.phases) if reference.is_cyclic else len(task.phases) + 1
-        if len(values) != needed:
-            raise InputError(f"values must have {needed} matrices, got {len(values)}")
-        self._values = [check_array(f"values[{i}]", v, (nx, nx)) for i, v in enumerate(values)]
+        matrices, pair = check_sequence("values", values), check_sequence("weights", weights)
+        if len(matrices) != needed:
+            raise InputError(f"values must have {needed} matrices, got {len(matrices)}")
+        self._values = [check_array(f"values[{i}]", v, (nx, nx)) for i, v in enumerate(matrices)]
+        if len(pair) != 2:
+            raise InputError(f"weights must have two matrices, Q and R, got {len(pair)}")
         self._state_weights, self._input_weights = (
-            check_array(f"weights[{i}]", weights[i], (n, n)).diagonal()
-            for i, n in enumerate((nx, nu))
+            check_array(f"weights[{i}]", w, (n, n)).diagonal()
+            for i, (w, n) in enumerate(zip(pair, (nx, nu), strict=True))
         )
         limits = parse_limits(task.largest_inputs, nu)
         assert limits is not None

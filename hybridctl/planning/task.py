@@ -64,7 +64,9 @@ class Phase:
             in proportion to the fraction of the phase that is over.
 
     Raises:
-        InputError: A duration, a count or the scheme is out of range.
+        InputError: A duration or a count is out of range. Whether the system has the mode, the
+            guards and the contacts is checked by the `Task`.
+        UnknownNameError: The scheme is neither "legendre" nor "radau".
     """
 
     mode: ModeKey
@@ -170,11 +172,19 @@ class TransitionWeight:
     begun: ArrayLike | None = None
 
     def get_start_perturbations(self, nx: int) -> Array:
-        """Return the matrix D (nx, k) of the perturbations at the start."""
+        """Return the matrix D (nx, k) of the perturbations at the start.
+
+        Raises:
+            InputError: `begun` is no finite matrix of nx rows.
+        """
         return np.eye(nx) if self.begun is None else check_array("begun", self.begun, (nx, None))
 
     def get_end_outputs(self, nx: int) -> Array:
-        """Return the matrix C (m, nx) of the perturbations at the end that count."""
+        """Return the matrix C (m, nx) of the perturbations at the end that count.
+
+        Raises:
+            InputError: `seen` is no finite matrix of nx columns.
+        """
         return np.eye(nx) if self.seen is None else check_array("seen", self.seen, (None, nx))
 
 

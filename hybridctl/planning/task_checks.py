@@ -53,6 +53,15 @@ _NEWTON_PRECISION = 1e-9
 _DEPENDENCE_TOLERANCE = 1e-6
 """Part of a gradient across the span of others, relative to the gradient, up to which it depends on
 them. In the tests' tasks dependent gradients have at most 1e-13, independent ones at least 0.07."""
+_FAILURES_OF_EXPRESSIONS = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What Python and CasADi raise in functions that do not fit the symbols which they are given."""
 _INPUT_SCALES = (0.0, 1.0, 10.0, 100.0)
 """Standard deviations of random inputs from which a release is looked for, N m or N."""
 
@@ -98,7 +107,7 @@ def check_expressions(task: Task) -> None:
     for name, (function, arguments) in functions.items():
         try:
             value = type(arguments[0])(function(*arguments))
-        except (NotImplementedError, RuntimeError, TypeError, IndexError, AttributeError) as error:
+        except _FAILURES_OF_EXPRESSIONS as error:
             raise InputError(
                 f"{name} must be a CasADi expression of its {len(arguments)} arguments, a state of "
                 f"{nx} entries first, but it raises:\n{str(error).splitlines()[0][:200]}"

@@ -87,7 +87,7 @@ class Transcription:
         blocks: All constraints, in their order.
         mapped: Functions at collocation points, which are differentiated point by point.
         functions: Functions of each phase.
-        perturbations: PhasePerturbations of each phase; empty without a transition cost.
+        perturbations: Perturbations of each phase; empty without a transition cost.
         perturbation_residual: Residual (m, 1) of the equations of the perturbations.
     """
 

@@ -42,8 +42,8 @@ class PhasePerturbations(NamedTuple):
     """Variables of a phase: the columns of V one below the other, CasADi symbols.
 
     Attributes:
-        knots: PhasePerturbations (nx k, N + 1) at the ends of intervals.
-        points: PhasePerturbations (nx k, N d) at the collocation points.
+        knots: Perturbations (nx k, N + 1) at the ends of intervals.
+        points: Perturbations (nx k, N d) at the collocation points.
     """
 
     knots: Expression
@@ -89,10 +89,13 @@ def build_transition_equations(
 ) -> TransitionEquations:
     """Return the equations of the perturbations, and their cost.
 
+    At the start they are the columns of D. The last event is followed by the first phase only if
+    the task has a symmetry.
+
     Args:
         task: A task with `Task.transition`.
         variables: Variables of each phase.
-        perturbations: PhasePerturbations of each phase.
+        perturbations: Perturbations of each phase, as `build_perturbations` returns them.
         functions: Functions of each phase.
     """
     assert task.transition is not None
@@ -131,7 +134,7 @@ def _map_flow(
         degree: Degree of the inputs.
         f: Functions of the phase.
         v: Variables of the phase.
-        d: PhasePerturbations of the phase.
+        d: Perturbations of the phase.
     """
     fractions = compute_point_fractions(phase)
     inputs = v.inputs @ ca.DM(compute_input_basis(fractions, degree))

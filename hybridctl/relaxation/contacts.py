@@ -34,7 +34,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
-from hybridctl.base.checks import Array, check_array, check_number, check_vector
+from hybridctl.base.checks import (
+    Array,
+    check_array,
+    check_instance,
+    check_number,
+    check_vector,
+)
 from hybridctl.base.errors import InputError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import DerivedSystem, HybridSystem
@@ -65,10 +71,11 @@ def relax_contacts(system: ContactSystem, epsilon: float) -> RelaxedContacts:
         epsilon: Width of the strips, m.
 
     Raises:
-        InputError: If `epsilon` is not positive, if the robot has no expressions, coordinates that
-            are not added (such as quaternions) or more than eight contacts, or if a contact has
-            tangential restitution.
+        InputError: If `system` is no robot with contacts, if `epsilon` is not positive, if the
+            robot has no expressions, coordinates that are not added (such as quaternions) or more
+            than eight contacts, or if a contact has tangential restitution.
     """
+    check_instance("system", system, ContactSystem)
     width = check_number("epsilon", epsilon, above=0.0)
     robot, contacts = system.robot, system.contacts_in_space("relaxation")
     has_expressions = system.dynamics.has_expressions
@@ -117,10 +124,10 @@ class RelaxedContacts(DerivedSystem):
         self.epsilon = epsilon
 
     def again(self, inner: HybridSystem) -> HybridSystem:
-        """Return the relaxation of the same robot while a wrench acts on it.
+        """Return a copy of this relaxation that is built on another robot, with the same epsilon.
 
         Args:
-            inner: The robot on which the wrench acts.
+            inner: The other robot, a `ContactSystem`, such as the same one on which a wrench acts.
         """
         assert isinstance(inner, ContactSystem)  # what `ContactSystem.pushed` returns
         return relax_contacts(inner, self.epsilon)

@@ -113,6 +113,7 @@ def discretize_relaxed(
     Raises:
         InputError: If an argument is not valid, if the span is no multiple of the step, or if a
             step lands outside the next mode.
+        SystemDefinitionError: If a guard that is met has no strip, see `relax_guards`.
         OverlappingStripsError: If a step ends behind two guards.
     """
     check_instance("relaxed", relaxed, Relaxed)

@@ -135,6 +135,7 @@ class GluedSpace:
 
     Raises:
         InputError: If `system` is no system.
+        UnknownNameError: If a mode is none of the system.
         SystemDefinitionError: If guards, resets or rates are not affine.
     """
 
@@ -154,7 +155,9 @@ class GluedSpace:
     def distance(
         self, mode: ModeKey, x: ArrayLike, other_mode: ModeKey, y: ArrayLike, max_jumps: int = 6
     ) -> float:
-        """Return the distance of two states; infinite where no path joins them.
+        """Return the length of the shortest path found between two states; infinite without one.
+
+        It is an upper bound of the distance, see `find_shortest_path`.
 
         Args:
             mode: Mode of the first state.
@@ -172,10 +175,10 @@ class GluedSpace:
     def find_shortest_path(
         self, mode: ModeKey, x: ArrayLike, other_mode: ModeKey, y: ArrayLike, max_jumps: int = 6
     ) -> GluedPath | None:
-        """Return the shortest path found between two states; None where no path joins them.
+        """Return the shortest path found between two states; None where none is found.
 
-        Sequences of jumps are tried in the order of their number, until two further jumps have
-        brought no shorter path. So the path need not be the shortest of all.
+        Sequences of jumps are tried in the order of their number, up to `max_jumps`, until two
+        further jumps have brought no shorter path. So the path need not be the shortest of all.
 
         Args:
             mode: Mode of the first state.
@@ -210,8 +213,9 @@ class GluedSpace:
     ) -> tuple[Array, Array]:
         """Return times (m,) and the distances (m,) of two trajectories at them.
 
-        The times are equidistant, with the events of both besides. The supremum of the distances is
-        the distance of the trajectories, whose events need not coincide.
+        The times are equidistant on the span that both have, with the events of both besides. The
+        supremum of the distances is the distance of the trajectories, whose events need not
+        coincide; the largest of those at these times is a lower bound of it.
 
         Args:
             one: A trajectory of the system.
@@ -219,9 +223,16 @@ class GluedSpace:
             period: Largest interval between the times, s.
             max_jumps: Largest number of jumps of a path.
 
+        Returns:
+            The times, s, and the distances; infinite where no path joins the states. At an event it
+            is the state after it that counts.
+
         Raises:
-            InputError: If the trajectories have no time in common, or an argument is not valid.
+            InputError: If the trajectories have no time in common, an argument is not valid, or a
+                mode is not in this space.
         """
+        for name, run in (("one", one), ("other", other)):
+            check_instance(name, run, HybridTrajectory)
         start, end = max(one.start, other.start), min(one.end, other.end)
         if not start < end:
             raise InputError(
@@ -246,16 +257,22 @@ class GluedSpace:
         """Return the distances (m,) of samples, such as those of a log, to a trajectory.
 
         Args:
-            times: Times (m,) of the samples, s.
+            times: Times (m,) of the samples within the trajectory, s.
             modes: Mode of each sample.
             states: State of each sample.
             run: The trajectory.
             max_jumps: Largest number of jumps of a path.
 
         Raises:
-            InputError: If a time, mode or state is not valid.
+            InputError: If a time, mode or state is not valid, or their numbers differ.
         """
-        rows = zip(check_vector("times", times).tolist(), modes, states, strict=True)
+        t = check_vector("times", times)
+        if not len(t) == len(modes) == len(states):
+            raise InputError(
+                f"times, modes and states must be as many, got {len(t)}, {len(modes)} and "
+                f"{len(states)}"
+            )
+        rows = zip(t.tolist(), modes, states, strict=True)
         return np.array(
             [self.distance(key, x, run.arc(t).mode, run(t), max_jumps) for t, key, x in rows]
         )

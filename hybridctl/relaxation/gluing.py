@@ -107,7 +107,8 @@ class GuardSurface:
         depends on time is seen to.
 
         Raises:
-            SystemDefinitionError: If none of the random states reaches the guard.
+            SystemDefinitionError: If none of the random states reaches the guard, or if it has no
+                Jacobian or depends on the input.
         """
         u, found = np.zeros(self.mode.nu), []
         samples = np.random.default_rng(0).normal(size=(_SAMPLE_COUNT, self.mode.space.nx))
@@ -132,7 +133,10 @@ class GuardSurface:
         Args:
             t: Time, s.
             x: State (n,).
-            u: Input (nu,).
+            u: Input (nu,); guards that depend on it have no strip.
+
+        Raises:
+            SystemDefinitionError: If the guard has no Jacobian, or depends on the input.
         """
         for _ in range(_PROJECTION_STEPS):
             g, gradient = self.evaluate(t, x, u), self.differentiate(t, x, u)[1]
@@ -154,7 +158,7 @@ def find_transition(
         name: Name of one of its guards.
 
     Raises:
-        InputError: If the mode has no such guard.
+        UnknownNameError: If the system has no such mode, or the mode no such guard.
         SystemDefinitionError: If the transition leaves its target to the reset, or if one of the
             two modes is on a manifold.
     """

@@ -74,7 +74,10 @@ class SideFields:
 
     @property
     def weight(self) -> float:
-        r"""The weight :math:`\alpha` of the target's field."""
+        r"""The weight :math:`\alpha` of the target's field, in (0, 1) where the motion slides.
+
+        It has no value where both rates are the same.
+        """
         first, second = self.guard_rates
         return first / (first - second)
 
@@ -451,10 +454,10 @@ class GuardMotionSystem(DerivedSystem, ABC):
         self._motions: dict[ModeKey, GuardMotion | None] = {}
 
     def again(self, inner: HybridSystem) -> GuardMotionSystem:
-        """Return the same motions on the guards of another system.
+        """Return a copy of this system that is built on another inner system.
 
         Args:
-            inner: The other system.
+            inner: The other system, which has the modes and guards of the present one.
         """
         return type(self)(Strips(inner, self.epsilon))
 

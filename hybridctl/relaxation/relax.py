@@ -10,7 +10,7 @@ from typing import NoReturn, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.base.checks import Array, check_array, check_instance, check_number
+from hybridctl.base.checks import Array, check_instance, check_number, check_vector
 from hybridctl.base.errors import OverlappingStripsError
 from hybridctl.hybrid.guards import GuardJacobian
 from hybridctl.hybrid.mode import (
@@ -87,13 +87,17 @@ class Relaxed(GuardMotionSystem):
             key: Key of a mode of this relaxation.
             t: Time, s.
             y: State in that mode.
-            u: Input (nu,); what it is makes no difference.
+            u: Input; it makes no difference, as guards and resets do not depend on it.
+
+        Raises:
+            InputError: If the state does not fit the mode, or the mode has an unknown guard.
+            SystemDefinitionError: If the guard of the mode has no strip.
         """
-        y, u = check_array("y", y, (None,)), check_array("u", u, (None,))
         strip = self.find_strip(key)
         if strip is None:
-            return key, y
-        return strip.target.key, strip.map_to_target(t, y, u)
+            return key, check_vector("y", y)
+        state = check_vector("y", y, strip.ny)
+        return strip.target.key, strip.map_to_target(t, state, np.zeros(strip.source.nu))
 
     def _find_entry(self, key: ModeKey, fired: tuple[str, ...]) -> Edge | None:
         """Return the edge into the strip of a guard; None for several guards at once."""
@@ -209,7 +213,7 @@ class _StripEntry(ResetModel):
 
 
 class PointInStrip(StripPoint):
-    """A point in a strip of some width."""
+    """A point y = (x, z) in a strip of positive width."""
 
     mode: MotionInStrip
 
@@ -359,6 +363,17 @@ class MotionInStrip(SingleGuardMotion):
         return Edge(Reset(partial(self._refuse_overlap, name)))
 
     def _refuse_overlap(self, other: str, t: float, y: Array, u: Array) -> NoReturn:
+        """Raise the error for another guard that fires within this strip.
+
+        Args:
+            other: Name of the other guard.
+            t: Time, s.
+            y: State (x, z) in the strip.
+            u: Input (nu,).
+
+        Raises:
+            OverlappingStripsError: Always.
+        """
         strip = self.strip
         raise OverlappingStripsError(
             f"guard {other!r} of mode {strip.source.key!r} fires at t = {t:.9g} s within the strip "

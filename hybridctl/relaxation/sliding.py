@@ -401,7 +401,17 @@ class _IntersectionMode(GuardMotion):
         return None
 
     def _pass_guard(self, strip: Strip, t: float, x: Array, u: Array) -> Jump:
-        """Return the jump past one guard, onto the other as the mode behind it has it."""
+        """Return the jump past one guard, onto the other as the mode behind it has it.
+
+        Args:
+            strip: Strip of the guard that is passed.
+            t: Time, s.
+            x: State (n,) on both guards.
+            u: Input (nu,).
+
+        Raises:
+            IntersectionError: If the mode behind the guard does not have the other one.
+        """
         along = self.find_partner(strip, t, x, u)
         if along is None:
             raise self.calc(t, x, u).build_refusal()

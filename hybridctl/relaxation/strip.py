@@ -180,7 +180,8 @@ class Strips:
             name: Name of the guard.
 
         Raises:
-            SystemDefinitionError: If no strip is defined behind this guard, see `relax`.
+            UnknownNameError: If the system has no such mode, or the mode no such guard.
+            SystemDefinitionError: If no strip is defined behind this guard, see `relax_guards`.
         """
         try:
             return self._built[key, name]

@@ -64,10 +64,10 @@ class Batch:
     errors: dict[int, HybridctlError]
 
     def check(self) -> None:
-        """Raise an error if members failed.
+        """Check that no member failed, and that none lacks a matrix that was asked for.
 
         Raises:
-            SimulationError: If they did: how many, and why the first one did.
+            SimulationError: If one did: how many, and why the first one did.
         """
         if self.errors:
             first = self.errors[min(self.errors)]

@@ -55,7 +55,7 @@ class BatchedMode:
 
     @property
     def rtol(self) -> float:
-        """The relative tolerance of the steps."""
+        """The relative tolerance of the steps: that of the run, `MIN_RTOL` at least."""
         return float(max(self.run.integrator.rtol, MIN_RTOL))
 
     def repeat_input(self, m: int) -> Array:

@@ -45,10 +45,12 @@ def make_filter(
     Args:
         name: One of `FILTERS`.
         model: The model.
-        settings: Settings of the filter.
+        settings: Settings of the filter. Particles follow no hypotheses and know no compliance;
+            without a tolerance they take 1e-6.
 
     Raises:
-        InputError: If there is no filter of this name, or if model or settings do not fit it.
+        UnknownNameError: If there is no filter of this name.
+        InputError: If model or settings do not fit it.
     """
     check_member("filter", name, FILTERS)
     if name != "particle":
@@ -97,7 +99,8 @@ def run_filter(
         ImplausibleLogError: The model cannot explain the log at all; the message has the likely
             cause. Filters that are wrong on purpose, and particles, are not judged.
         SimulationError: Numbers break down.
-        HybridctlError: The filter itself raises one; the message then names filter and time.
+        HybridctlError: Making or running the filter raises one: it is raised again, with the filter
+            and the time it reached before its message.
     """
     reached, watch = start.time, LogWatch()
 

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 from scipy.linalg import cho_factor, cho_solve
 from scipy.special import logsumexp
 
-from hybridctl.base.checks import Array, Indices, check_count, check_number
+from hybridctl.base.checks import Array, Indices, check_count, check_member, check_number
 from hybridctl.base.errors import InputError
 from hybridctl.base.spaces import compute_mean
 from hybridctl.estimation.contact_signal import ContactSignal
@@ -175,20 +175,21 @@ class ParticleFilter:
     whose mode contradicts it. The log-likelihood of a value is that of the mixture.
 
     Args:
-        system: See `SaltedKalmanFilter`, as for all arguments up to `atol`.
-        process_noise: See there.
-        measurement: See there.
-        reset_noise: See there.
-        guard_noise: See there.
-        signals: See there.
-        rewind: See there.
-        patience: See there.
-        beginning: See there.
-        rtol: See there.
-        atol: See there.
-        particles: Number of particles.
-        seed: Seed of all draws of a run.
-        resample: Effective number, relative to `particles`, below which they are drawn anew.
+        system: As of `SaltedKalmanFilter`.
+        process_noise: As of `SaltedKalmanFilter`.
+        measurement: As of `SaltedKalmanFilter`, but no implicit one.
+        reset_noise: As of `SaltedKalmanFilter`.
+        guard_noise: As of `SaltedKalmanFilter`.
+        signals: As of `SaltedKalmanFilter`.
+        rewind: As of `FilterOptions`.
+        patience: As of `FilterOptions`.
+        beginning: As of `FilterOptions`.
+        rtol: Relative tolerance of the flow of each particle.
+        atol: Absolute tolerance of it.
+        particles: Number of particles, 1 or more.
+        seed: Seed of all draws of a run, 0 or more.
+        resample: Effective number, relative to `particles` and in [0, 1], below which particles are
+            drawn anew; 0 for never.
         smoothing: Width b of the kernel after resampling, in [0, 1); 0 for none.
 
     Raises:
@@ -253,12 +254,18 @@ class ParticleFilter:
 
         Args:
             state: The state.
-            time: Later time, s.
+            time: Later time, s; particles stay where they are at the same one.
             input: Held input (nu,). If None, it is zero.
 
         Raises:
-            SimulationError: If a particle can neither be simulated nor predicted.
+            InputError: If the time is before that of the state, or the input does not fit.
+            SimulationError: If a particle can neither be simulated nor predicted, or numbers are
+                not finite.
         """
+        if check_number("time", time) < state.time:
+            raise InputError(
+                f"time must not be before that of the particles, {state.time} s, got {time}"
+            )
         inputs = (*state.filter.inputs, InputPiece(time, input))
         generator = self._make_generator(state.draw_count)
         particles = self._propagate(state.particles, time, input, generator)
@@ -277,13 +284,16 @@ class ParticleFilter:
 
         Args:
             state: The state at the time of the measurement.
-            channel: Channel of the value.
-            value: The value (m,).
+            channel: Name of a measurement or contact signal.
+            value: The value (m,). Components that are not finite are missing.
             input: Input (nu,) at that time. If None, it is zero.
 
         Raises:
+            UnknownNameError: If the filter has no such channel.
+            InputError: If the value has a wrong size, or the measurement is an implicit one.
             SimulationError: If numbers are not finite.
         """
+        check_member("channel", channel, [*self.measurements, *self.signals])
         before = state.filter.estimate
         particles, innovation = self._weigh(state.particles, before, channel, value, input)
         after, several = self._summarize(particles), self._combine_modes(particles)

@@ -52,14 +52,15 @@ the rounding of the eigenvalues."""
 def predict_points(
     model: NoisySystem, estimate: Estimate, end: float, law: InputLaw
 ) -> StatePrediction:
-    """Return the prediction by sigma points: their moments, with the noise of the central point.
+    """Return the prediction by sigma points: their moments, with the noise of one point added.
 
-    The transition matrix is the regression of the points.
+    The noise is that of the central point, or of the first point of the majority where the central
+    one has other events. The transition matrix is the regression of the points.
 
     Args:
         model: The filter model.
         estimate: The estimate.
-        end: Later time, s.
+        end: Later time, s. If it is not later, the estimate stays as it is.
         law: Input as a function of time and state.
 
     Raises:
@@ -150,7 +151,11 @@ def linearize_residual(
         u: Input (nu,).
 
     Returns:
-        None where the whole value is missing.
+        The residual of the components that were measured. None where none was, and where a point of
+        a manifold is not complete.
+
+    Raises:
+        InputError: If the measurement is an implicit one, or its function returns no numbers.
     """
     measurement = require_explicit(measurement)
     given = select_measured(measurement, value)
@@ -188,8 +193,10 @@ class UnscentedFilter(SaltedKalmanFilter):
 def compute_sigma_points(covariance: Array) -> Array:
     """Return the perturbations (2 r, ndx) of the sigma points of a covariance of rank r.
 
+    Row r + k is the negative of row k.
+
     Args:
-        covariance: The covariance (ndx, ndx); without rank there are no points.
+        covariance: The covariance (ndx, ndx); of rank zero there are no points.
     """
     scale = np.sqrt(np.maximum(np.diag(covariance), 0.0))
     free = scale > 0.0

@@ -80,7 +80,15 @@ class ModeSymbols:
         return ModeSymbols(key, *columns)
 
     def convert_to_array(self, what: str, expression: Expression) -> Expression:
-        """Return an expression as a dense matrix; `what` names it in errors."""
+        """Return an expression as a dense matrix.
+
+        Args:
+            what: Name of the expression in error messages.
+            expression: An expression, a number, or a list of them.
+
+        Raises:
+            SystemDefinitionError: It is no expression of the kind of the state, SX or MX.
+        """
         return _convert_to_array(type(self.x), expression, f"{what} of mode {self.key!r}")
 
     def convert_to_column(
@@ -220,7 +228,8 @@ class ExpressionMode(CompiledMode):
         outputs: Expressions of the outputs by their names.
 
     Raises:
-        SystemDefinitionError: An expression has the wrong size or undeclared symbols.
+        SystemDefinitionError: An expression has the wrong size or undeclared symbols, or is no
+            expression of the kind of the state, SX or MX.
     """
 
     point = ExpressionPoint
@@ -362,7 +371,11 @@ def _convert_to_column(kind: Any, expression: Expression, what: str) -> Expressi
 
 
 def _stack_guards(symbols: ModeSymbols, guards: Sequence[tuple[str, Expression]]) -> Expression:
-    """Return the guards of a mode as one column."""
+    """Return the guards of a mode as one column.
+
+    Raises:
+        SystemDefinitionError: A guard is no scalar, or has undeclared symbols.
+    """
     rows = [symbols.convert_to_column(f"guard {name!r}", guard, 1) for name, guard in guards]
     for row, (name, _) in zip(rows, guards, strict=True):
         # Each guard is compiled alone so that an error for an undeclared symbol names the guard.

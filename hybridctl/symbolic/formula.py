@@ -44,7 +44,9 @@ def parse_formula(name: str, text: str, variables: Sequence[str]) -> Callable[..
         variables: Names of the arguments of the function, in order.
 
     Returns:
-        A function of one value for each variable, which are numbers or CasADi expressions.
+        A function of one value for each variable, which are numbers or CasADi expressions. Of
+        numbers, functions give NaN or infinities outside their domains, and operators do as
+        Python's: 1 / 0 raises a `ZeroDivisionError`, and (-1) ** 0.5 is complex.
 
     Raises:
         InputError: The text is no such formula, is too long or has too many levels.

@@ -14,15 +14,15 @@ functions, with memory of their own in each thread, and return new arrays.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias
 
 import casadi as ca
 
-from hybridctl.base.checks import check_member
-from hybridctl.base.errors import SystemDefinitionError
+from hybridctl.base.checks import check_mapping, check_member, check_sequence, quote
+from hybridctl.base.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid import mode as hybrid
 from hybridctl.hybrid.model import ModeKey
 from hybridctl.hybrid.system import HybridSystem, check_parts
@@ -89,7 +89,8 @@ class Joint:
         source: Key of the mode before the transition.
         names: Names of the guards, each of a `SymbolicTransition` that leaves the same mode.
         target: Key of the mode after the transition.
-        reset: The state after the transition, see `SymbolicTransition`.
+        reset: The state after the transition, see `SymbolicTransition`. `sensitivity.simultaneous`
+            says how such an event is differentiated.
     """
 
     source: ModeKey
@@ -111,6 +112,7 @@ def hybrid_system(
         SystemDefinitionError: Sizes do not fit, an expression has symbols that its mode does not
             declare, or modes and transitions are no graph.
         UnknownNameError: A joint transition has a guard that its mode does not have.
+        InputError: Outputs are no mapping, or names of a joint transition no list.
     """
     modes = check_parts("modes", modes, (SymbolicMode,), "a SymbolicMode")
     kinds = "a SymbolicTransition or a Joint"
@@ -123,7 +125,10 @@ def hybrid_system(
             for edge in transitions
             if isinstance(edge, SymbolicTransition) and edge.source == mode.key
         ]
-        nodes[mode.key] = ExpressionMode(symbols[mode.key], mode.field, guards, mode.outputs)
+        outputs = check_mapping(
+            f"outputs of mode {mode.key!r}", mode.outputs, "names to expressions"
+        )
+        nodes[mode.key] = ExpressionMode(symbols[mode.key], mode.field, guards, outputs)
     # A key that stands twice gives the same node twice: HybridSystem reports it.
     edges = _build_edges(transitions, symbols, nodes)
     return HybridSystem([nodes[mode.key] for mode in modes], edges)
@@ -139,13 +144,21 @@ def parametric_system(
     Args:
         modes: The modes. Their expressions may have the symbols of the parameters.
         transitions: The transitions, with expressions as those of the modes.
-        parameters: Symbol and value of each parameter, by name.
+        parameters: Symbol, a scalar, and value of each parameter, by name.
 
     Returns:
         The system for these values, and its derivatives by the parameters for
-        `sensitivity.parameter_sensitivity`. A fault of the expressions raises an error as for
-        `hybrid_system`.
+        `sensitivity.parameter_sensitivity`.
+
+    Raises:
+        InputError: A parameter is no pair of a symbol and a finite value.
+        SystemDefinitionError: As for `hybrid_system`, also where a parameter is no symbol.
+        UnknownNameError: A joint transition has a guard that its mode does not have.
     """
+    modes = check_parts("modes", modes, (SymbolicMode,), "a SymbolicMode")
+    for name, entry in parameters.items():
+        if not isinstance(entry, list | tuple) or len(entry) != 2:
+            raise InputError(f"parameter {name!r} must be (symbol, value), got {quote(entry)}")
     symbols = [symbol for symbol, _ in parameters.values()]
     # Parameters are further inputs, which are then held at their values.
     extended = [
@@ -173,16 +186,19 @@ def variational(
         Arguments of `hybrid_system`.
 
     Raises:
-        SystemDefinitionError: Modes differ in dimension, a transition is a `Joint`, or a guard or
-            reset depends on the input: the rate of the input, which G contains, is not known.
+        SystemDefinitionError: There are no modes, or they differ in dimension; a transition is a
+            `Joint`, or begins or ends at an unknown mode; a size does not fit; or a guard or reset
+            depends on the input: the rate of the input, which G contains, is not known. Symbols
+            that no mode declares are left for `hybrid_system` to refuse.
     """
     given = check_parts("modes", modes, (SymbolicMode,), "a SymbolicMode")
     by_key = {mode.key: mode for mode in given}
     edges = check_parts("transitions", transitions, (SymbolicTransition,), "a SymbolicTransition")
     symbols = {mode.key: _declare_symbols(mode) for mode in given}
     sizes = {s.x.numel() for s in symbols.values()}
-    if len(sizes) > 1:
+    if len(sizes) != 1:
         raise SystemDefinitionError(f"modes must have one dimension, got {sorted(sizes)}")
+    _check_ends(edges, symbols)
     (n,), phi, extended_modes = sizes, {}, []
     for mode in given:
         s = symbols[mode.key]
@@ -226,6 +242,26 @@ def _stack(expression: Expression) -> Expression:
     return ca.vertcat(*expression) if isinstance(expression, list | tuple) else expression
 
 
+def _check_ends(
+    transitions: Iterable[SymbolicTransition | Joint], modes: Collection[ModeKey]
+) -> None:
+    """Check that transitions begin and end at modes.
+
+    Args:
+        transitions: The transitions.
+        modes: Keys of all modes.
+
+    Raises:
+        SystemDefinitionError: One does not.
+    """
+    for edge in transitions:
+        for end in (edge.source, edge.target):
+            if end not in modes:
+                raise SystemDefinitionError(
+                    f"{end!r}, an end of a transition, is no mode, expected one of {list(modes)}"
+                )
+
+
 def _build_edges(
     transitions: Sequence[SymbolicTransition | Joint],
     symbols: Mapping[ModeKey, ModeSymbols],
@@ -241,13 +277,10 @@ def _build_edges(
     Raises:
         SystemDefinitionError: A transition begins or ends at an unknown mode, or a reset has the
             wrong size or undeclared symbols.
+        UnknownNameError: A joint transition has a guard that its mode does not have.
+        InputError: Names of a joint transition are no list.
     """
-    for edge in transitions:
-        for end in (edge.source, edge.target):
-            if end not in symbols:
-                raise SystemDefinitionError(
-                    f"{end!r}, an end of a transition, is no mode, expected one of {list(symbols)}"
-                )
+    _check_ends(transitions, symbols)
     guards = {
         key: {
             n: hybrid.Guard(n, partial(mode.guard_set.value, i))
@@ -258,8 +291,9 @@ def _build_edges(
     edges = []
     for edge in transitions:
         source, own, known = modes[edge.source], symbols[edge.source], guards[edge.source]
-        names = (edge.name,) if isinstance(edge, SymbolicTransition) else tuple(edge.names)
         what = f"guard of mode {edge.source!r}"
+        is_single = isinstance(edge, SymbolicTransition)
+        names = [edge.name] if is_single else check_sequence("names of a joint", edge.names)
         fired = [known[check_member(what, name, known)] for name in names]
         what, size = f"reset of {', '.join(map(repr, names))}", symbols[edge.target].x.numel()
         column = own.convert_to_column(what, own.x if edge.reset is None else edge.reset, size)

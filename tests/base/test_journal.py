@@ -128,3 +128,20 @@ def test_an_edited_trial_is_run_again(tmp_path):
             return Outcome(k, 0.0)
 
         assert Ensemble(trial, [0], record=record)(gains).errors.tolist() == [k]
+
+
+@pytest.mark.parametrize("value", [{(1, 2): 3}, object()])
+def test_a_result_that_json_does_not_hold_is_refused_and_nothing_is_stored(tmp_path, value):
+    journal = Journal(tmp_path / "journal.jsonl", {})
+    before = journal.path.read_bytes()
+    with pytest.raises(InputError, match="results that are kept must be"):
+        journal.put("key", (value,))
+    assert journal.get("key") is None
+    assert journal.path.read_bytes() == before
+
+
+def test_a_result_that_contains_itself_is_refused(tmp_path):
+    own: list = []
+    own.append(own)
+    with pytest.raises(InputError, match="results that are kept must be"):
+        Journal(tmp_path / "journal.jsonl", {}).put("key", (own,))

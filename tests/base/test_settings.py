@@ -100,3 +100,13 @@ def test_bounds_of_a_field_hold_where_a_class_overrides_its_default():
     assert Wider().size == 2.0
     with pytest.raises(InputError, match="size must be at least"):
         Wider(size=-1.0)
+
+
+def test_a_bound_that_must_not_be_reached_is_a_bound():
+    @dataclass(frozen=True)
+    class Share(Settings):
+        value: Annotated[float, Meta(gt=0.0, lt=1.0)] = 0.5
+
+    assert find_bounds(Share, "value") == (0.0, 1.0)
+    with pytest.raises(InputError, match=r"value must be less than 1\.0, got 1\.0"):
+        Share(1.0)

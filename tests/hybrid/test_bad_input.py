@@ -349,6 +349,7 @@ def test_a_graph_that_is_none_is_not_accepted(modes, transitions, message):
         (lambda: hc.Transition("m", [G, None], KEEP), "needs a Guard, got None"),
         (lambda: hc.Transition("m", None, KEEP), "needs a Guard, got None"),
         (lambda: hc.Transition("m", G, lambda t, x, u: x), "needs a Reset"),
+        (lambda: hc.Transition("m", G, KEEP, rest=KEEP), "rest of .* must be an Edge or None"),
     ],
 )
 def test_parts_of_other_types_are_not_accepted(make, message):

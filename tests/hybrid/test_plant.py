@@ -69,3 +69,12 @@ def test_wrong_arguments_are_named():
         plant.step([1.0, 2.0])
     with pytest.raises(InputError, match="period must be greater than 0"):
         SimulatedPlant(bouncing_ball(), "air", 0.0)
+
+
+def test_a_plant_without_a_step_has_no_run():
+    plant = SimulatedPlant(bouncing_ball(), "air")
+    with pytest.raises(InputError, match="after its first step"):
+        plant.run()
+    plant.reset(0.0, [1.0, 0.0])
+    with pytest.raises(InputError, match="after its first step"):
+        plant.run()

@@ -68,7 +68,8 @@ def test_feet_change_as_chains_that_do_not_know_of_each_other():
     np.testing.assert_array_equal(own.standing, [[1, 1], [1, 0], [0, 1]])
     weights = np.array([0.7, 0.2, 0.1])
     expected = both @ weights
-    np.testing.assert_allclose(own.after(weights, h), expected / expected.sum(), atol=1e-15)
+    moved = own.propagate_weights(weights, h)
+    np.testing.assert_allclose(moved, expected / expected.sum(), atol=1e-15)
     rate = expm(3.0 * h * np.array([[-1.0, 1.0], [1.0, -1.0]]))  # with the way back as well
     assert one == pytest.approx(rate[0, 1], rel=0.5)
 

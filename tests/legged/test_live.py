@@ -259,7 +259,7 @@ def test_no_sample_waits_for_a_mode_that_is_made(monkeypatch):
     estimator, readings = changed()
     live, samples = estimator.live(), list(samples_of(readings))
     begun = next(k for k, s in enumerate(samples) if live.step(s) or live.estimate is not None)
-    monkeypatch.setattr(LeggedBase, "_laid_out", fail)
+    monkeypatch.setattr(LeggedBase, "_make_layout", fail)
     monkeypatch.setattr(system, "_make_edge", fail)
     modes = []
     for sample in samples[begun + 1 :]:

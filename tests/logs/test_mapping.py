@@ -4,7 +4,8 @@ import yaml
 from scipy.spatial.transform import Rotation
 
 from hybridctl.base.errors import FileFormatError, InputError, UnknownNameError
-from hybridctl.logs import Mapping, read_log
+from hybridctl.logs import Mapping, read_log, read_raw
+from hybridctl.logs.mapping_guess import draft_mapping
 
 RNG = np.random.default_rng(5)
 QUATERNIONS = Rotation.random(6, random_state=5).as_quat()
@@ -172,3 +173,9 @@ def test_stamps_out_of_range_are_an_error_that_asks_for_the_unit(tmp_path):
     path.write_text("t,x\n1602256052650439937,1\n1602256052660439937,2\n")
     with pytest.raises(InputError, match="out of range; is its unit right"):
         read_log(path)
+
+
+def test_a_draft_leaves_out_arrays_without_rows(tmp_path):
+    path = tmp_path / "log.npz"
+    np.savez(path, rate=np.array(100.0), x=np.arange(5.0))
+    assert list(draft_mapping(read_raw(path)).channels) == ["x"]

@@ -12,6 +12,7 @@ from hybridctl.logs import array_files, read_log, read_raw
 from hybridctl.logs.cells import Column
 from hybridctl.logs.raw import RawTable
 from hybridctl.logs.text_table import _fill_table
+from hybridctl.logs.topic_table import CollectedTopic
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"4" * 64 + b"\nsize 12345\n"
 
@@ -230,3 +231,12 @@ def test_files_of_matlab_7_3_have_its_order_of_rows_and_columns(tmp_path):
     assert found.tables[""].fields.keys() == {"t", "q"}
     np.testing.assert_array_equal(found.tables[""].fields["t"], times)
     np.testing.assert_array_equal(found.tables[""].fields["q"], angles)
+
+
+@pytest.mark.parametrize(
+    ("kind", "unit"), [("Accel", "m/s^2"), ("AccelStamped", "m/s^2"), ("TwistStamped", "m/s")]
+)
+def test_linear_is_a_velocity_or_an_acceleration_by_the_type_of_the_message(kind, unit):
+    topic = CollectedTopic("/a", f"geometry_msgs/msg/{kind}")
+    topic.add(0, {"linear": {"x": 1.0}, "angular": {"x": 1.0}})
+    assert topic.make_table().units == {"linear.x": unit, "angular.x": unit.replace("m/", "rad/")}

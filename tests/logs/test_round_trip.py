@@ -139,3 +139,12 @@ def test_mcap_refuses_stamps_before_1970_and_leaves_no_file(tmp_path):
     with pytest.raises(InputError, match="MCAP cannot hold the stamp"):
         write_log(tmp_path / "log.mcap", log)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("suffix", ["csv", "mcap"])
+def test_a_log_without_any_sample_is_refused_where_it_could_not_be_read(tmp_path, suffix):
+    require(suffix)
+    log = Log({"x": Series(np.zeros(0), np.zeros((0, 2)))})
+    with pytest.raises(InputError, match="needs at least one sample"):
+        write_log(tmp_path / f"log.{suffix}", log)
+    assert not list(tmp_path.iterdir())

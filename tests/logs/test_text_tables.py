@@ -176,3 +176,20 @@ def test_a_unit_that_is_not_known_leaves_its_channel_out_by_name(tmp_path):
     assert log.names == ("y",)
     assert log["y"].unit == "Nm"
     assert any("x is left out: unit 'furlong' is unknown" in note for note in log.notes)
+
+
+@pytest.mark.parametrize(("steps", "cells"), [("previous", ["", 2, 3]), ("next", [2, 3, ""])])
+def test_a_step_that_leads_to_no_row_may_be_missing(tmp_path, steps, cells):
+    path = tmp_path / "log.csv"
+    path.write_text("dt,x\n" + "".join(f"{cell},1\n" for cell in cells))
+    mapping = {"time": {"field": "dt", "steps": steps}, "channels": {"x": {"fields": "x"}}}
+    np.testing.assert_allclose(read_log(path, Mapping.parse(mapping))["x"].times, [0.0, 2.0, 5.0])
+
+
+@pytest.mark.parametrize(("steps", "cells"), [("previous", [1, "", 3]), ("next", ["", 2, 3])])
+def test_a_step_between_two_rows_must_not_be_missing(tmp_path, steps, cells):
+    path = tmp_path / "log.csv"
+    path.write_text("dt,x\n" + "".join(f"{cell},1\n" for cell in cells))
+    mapping = {"time": {"field": "dt", "steps": steps}, "channels": {"x": {"fields": "x"}}}
+    with pytest.raises(InputError, match="without missing ones"):
+        read_log(path, Mapping.parse(mapping))

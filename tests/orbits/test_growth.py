@@ -9,6 +9,7 @@ from orbits.test_stability import kinked, random_map, thrown_puck
 from sensitivity import puck
 
 from hybridctl.base.errors import InputError
+from hybridctl.orbits.conewise import ConewiseMap, LinearPiece
 from hybridctl.orbits.growth import _differentiate_form_rate, growth_derivatives
 from hybridctl.orbits.return_map import periodic_orbit
 from hybridctl.orbits.shaping import bound_derivatives
@@ -167,3 +168,17 @@ def test_the_rate_is_found_from_far_beside_it(factor):
 def test_changes_that_do_not_fit_are_refused():
     with pytest.raises(InputError, match="one entry a piece"):
         growth_derivatives(judge_map(random_map(0, 2)), [np.zeros((1, 2, 2))])
+
+
+def test_a_map_without_directions_does_not_grow():
+    """All directions of an orbit in one dimension are along its flow."""
+    none = ConewiseMap((LinearPiece(np.zeros((0, 0)), np.zeros((0, 0))),))
+    growth = growth_derivatives(judge_map(none), [np.zeros((3, 0, 0))])
+    np.testing.assert_array_equal(growth.bounds, [0.0, 0.0])
+    np.testing.assert_array_equal(growth.derivatives, np.zeros((2, 3)))
+
+
+def test_a_spectral_radius_of_zero_has_no_derivative():
+    still = ConewiseMap((LinearPiece(np.zeros((2, 2)), np.zeros((0, 2))),))
+    growth = growth_derivatives(judge_map(still), [np.ones((1, 2, 2))])
+    assert np.isnan(growth.derivatives).all()

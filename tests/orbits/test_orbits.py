@@ -285,6 +285,23 @@ def test_of_a_family_of_orbits_the_nearest_is_found():
     np.testing.assert_allclose(orbit.multipliers.values, [1.0, 1.0], atol=1e-9)
 
 
+def test_a_section_cuts_a_motion_under_an_input_of_time():
+    """A driven oscillator, x'' = -4 x - x' + cos t, crosses the section once a period of cos t."""
+    x, v, u = ca.SX.sym("x"), ca.SX.sym("v"), ca.SX.sym("u")
+    mode = symbolic.SymbolicMode("swing", [x, v], [v, -4.0 * x - v + u], input=[u])
+    response = 1.0 / (3.0 + 1.0j)  # x = Re(response e^(i t)) is the motion that stays
+    orbit = periodic_orbit(
+        symbolic.hybrid_system([mode], []),
+        "swing",
+        [0.0, np.abs(response)],
+        PoincareSection("swing", [0.0, 0.0], [1.0, 0.0]),
+        horizon=7.0,
+        start=-0.5 * np.pi - np.angle(response),
+        input=lambda t: [np.cos(t)],
+    )
+    assert orbit.period == pytest.approx(2.0 * np.pi, abs=1e-9)
+
+
 def test_what_is_not_periodic_is_refused_with_how_far_it_is_off():
     lin = linearized(wheel(), "roll", wheel_start(), 0.1)
     with pytest.raises(InputError, match=r"must be periodic.* differs .* by 0\.\d+"):

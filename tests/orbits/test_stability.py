@@ -279,3 +279,16 @@ def test_growth_is_drawn_with_both_bounds(tmp_path):
     assert (tmp_path / "growth.png").stat().st_size > 5000
     for bound, line in zip(found.growth, lines[-2:], strict=True):
         assert line.get_ydata()[-1] == pytest.approx(bound**20)
+
+
+def test_a_depth_below_one_is_refused_for_any_map():
+    for change in ([0.0, 0.0], [0.1, 0.0]):
+        with pytest.raises(InputError, match="depth"):
+            judge_map(kinked(0.5 * np.eye(2), np.array(change), np.array([1.0, 0.0])), depth=0)
+
+
+def test_perturbations_of_another_shape_are_refused():
+    found = judge_map(kinked(0.5 * np.eye(2), np.array([0.1, 0.0]), np.array([1.0, 0.0])))
+    for start in (np.ones(2), np.ones((4, 3))):
+        with pytest.raises(InputError, match="start must have shape"):
+            found.propagate_lengths(2, start)

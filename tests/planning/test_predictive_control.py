@@ -7,6 +7,7 @@ import pytest
 from planning import first_tasks, hopper
 
 import hybridctl as hc
+from hybridctl.base.errors import InputError
 from hybridctl.hybrid.policy import History
 from hybridctl.planning.horizon import Horizon
 from hybridctl.planning.horizon_functions import PhaseModel
@@ -59,6 +60,25 @@ def test_a_motion_that_ends_at_a_time_stays_as_it_ends(block):
     assert len(policy.plan.sections) == 1
     assert section.duration == pytest.approx(0.3)
     np.testing.assert_allclose(section.states, np.tile(end, (len(section.states), 1)), atol=1e-6)
+
+
+def test_arguments_that_do_not_fit_together_are_refused(block):
+    task, motion = block
+    fixed, values = Feedforwards(motion.feedforward), [WEIGHTS[0]] * 3
+    first = replace(task, phases=task.phases[:1])
+    for given, message in (
+        ((task, motion, WEIGHTS[:1], values), "weights must have two matrices, Q and R, got 1"),
+        ((task, motion, 1.0, values), "weights must be a list"),
+        ((task, motion, WEIGHTS, 1.0), "values must be a list"),
+        ((first, motion, WEIGHTS, values[:2]), "must have the 1 phase of the task, got 2"),
+    ):
+        with pytest.raises(InputError, match=message):
+            hc.planning.HybridMpc(*given, fixed)
+    with pytest.raises(InputError, match="disturbed must be a task with the phases"):
+        hc.planning.HybridMpc(task, motion, WEIGHTS, values, fixed, disturbed=first)
+    for intervals in (16, (16,), (16, 8, 4)):
+        with pytest.raises(InputError, match="intervals must be"):
+            Horizon(intervals=intervals)
 
 
 def test_where_all_contacts_are_closed_there_are_no_gaps_to_keep():

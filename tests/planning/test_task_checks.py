@@ -107,6 +107,8 @@ def test_a_guess_of_another_size_is_refused_with_its_phase():
     [
         ({"running_cost": lambda x, u: x}, "running_cost"),
         ({"running_cost": lambda x, u: x[7]}, "running_cost"),
+        ({"running_cost": lambda x, u: x[0] * (1 / 0)}, "running_cost"),
+        ({"running_cost": lambda x, u: {}["weight"] * x[0]}, "running_cost"),
         ({"final_cost": lambda a, b, t: ca.vertcat(a, b)}, "final_cost"),
         ({"conditions": [Condition("both", lambda a, b, t: b)]}, "condition 'both'"),
         ({"conditions": [Condition("none", lambda a, b, t: b.q)]}, "condition 'none'"),

@@ -152,3 +152,14 @@ def test_what_has_no_distance_is_refused():
         space.distance("air", [1.0, 0.0], "ground", [1.0, 0.0])
     with pytest.raises(InputError, match="x must have shape"):
         space.distance("air", [1.0], "air", [1.0, 0.0])
+
+
+def test_samples_of_different_numbers_are_refused():
+    run = hc.simulate(ball(0.5), "air", [1.0, 0.0], (0.0, 0.4))
+    space = GluedSpace(ball(0.5), ["air"])
+    with pytest.raises(InputError, match="other must be a HybridTrajectory"):
+        space.compare_runs(run, run.final_state, 0.1)
+    with pytest.raises(InputError, match="as many, got 2, 1 and 2"):
+        space.compare_samples([0.1, 0.2], ["air"], [[1.0, 0.0]] * 2, run)
+    with pytest.raises(InputError):
+        space.compare_samples([0.5], ["air"], [[1.0, 0.0]], run)

@@ -252,3 +252,19 @@ def test_the_target_must_be_named_and_the_guard_blind_to_the_input():
     open_end = hc.HybridSystem([mode], [hc.Transition("a", blind, hc.Reset.identity())])
     with pytest.raises(SystemDefinitionError, match="leaves its target to the reset"):
         hc.relax(open_end, 0.1).mode("a")
+
+
+def test_the_state_behind_a_curved_guard_needs_no_input():
+    """Within a disc the state is mirrored: R = (q, -v), and the depth is pushed out along q."""
+    q, v, u = ca.SX.sym("q", 2), ca.SX.sym("v", 2), ca.SX.sym("u")
+    outside = hc.symbolic.SymbolicMode("outside", ca.vertcat(q, v), ca.vertcat(v, u * q), input=u)
+    meets = hc.symbolic.SymbolicTransition(
+        "outside", "disc", ca.sumsqr(q) - 1.0, "outside", ca.vertcat(q, -v)
+    )
+    relaxed = hc.relax(hc.symbolic.hybrid_system([outside], [meets]), 1e-2)
+    place = ("strip", "outside", "disc"), 0.0, [0.999, 0.0, -1.0, 0.0]
+    key, state = relaxed.map_to_system(*place)
+    assert key == "outside"
+    # From the circle inwards by half of epsilon less the depth, 1 - 0.999^2: |grad h| is 2.
+    assert state == pytest.approx([1.0 - 0.5 * (1e-2 - 0.001999), 0.0, 1.0, 0.0])
+    np.testing.assert_array_equal(relaxed.map_to_system(*place, [3.0])[1], state)

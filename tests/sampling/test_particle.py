@@ -6,7 +6,7 @@ from estimation.systems import GRAVITY, affine, bounced, bouncing_ball, height, 
 from hybridctl.robots import ball, cube
 
 import hybridctl as hc
-from hybridctl.base.errors import InputError
+from hybridctl.base.errors import InputError, UnknownNameError
 from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.measurement import configuration, linear
@@ -212,3 +212,13 @@ def test_the_most_probable_mode_has_the_moments_of_its_own_particles():
     assert (np.abs(step.estimate.mean - moved[crossed].mean(axis=0)) <= error * d).all()
     gap = np.abs(step.estimate.covariance - right)
     assert (gap <= np.sqrt(2.0) * error * np.outer(d, d)).all()
+
+
+def test_steps_that_do_not_fit_are_refused():
+    particles = ParticleFilter(affine(A, C), Q, linear("z", [[1.0, 0.0]], R), particles=20)
+    state = particles.predict(particles.start(Estimate("flow", 0.0, X0, P0)), 0.1)
+    with pytest.raises(UnknownNameError, match=r"channel 'nope' is unknown"):
+        particles.update(state, "nope", np.array([1.0]))
+    for time in (0.05, np.nan):
+        with pytest.raises(InputError, match="time must"):
+            particles.predict(state, time)

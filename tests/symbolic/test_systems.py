@@ -13,7 +13,14 @@ from hybridctl.base import errors
 from hybridctl.hybrid.mode import GuardJacobian, GuardSet
 from hybridctl.hybrid.model import Jump, JumpPoint, ResetModel, compute_jump_terms
 from hybridctl.sensitivity.saltation import EventSide, linearize_crossing, linearize_guard
-from hybridctl.symbolic import Joint, SymbolicMode, SymbolicTransition, hybrid_system
+from hybridctl.symbolic import (
+    Joint,
+    SymbolicMode,
+    SymbolicTransition,
+    hybrid_system,
+    parametric_system,
+    variational,
+)
 
 
 def symbolic_ball(kind=ca.SX, restitution=0.9):
@@ -351,3 +358,36 @@ def test_a_reset_of_another_class_may_take_the_place_of_an_expression():
     found = compute_jump_terms(mode, 0, Bounce(0.7), at, np.zeros(0))
     for name, value in expected._asdict().items():
         np.testing.assert_allclose(getattr(found, name), value, rtol=0, atol=40 * ULPS)
+
+
+def test_parts_that_do_not_fit_have_no_variational_system():
+    x = ca.SX.sym("x", 2)
+    air = SymbolicMode("air", state=x, field=[x[1], -9.81])
+    for edge in (
+        SymbolicTransition("air", "g", x[0], "nowhere"),
+        SymbolicTransition("nowhere", "g", x[0], "air"),
+    ):
+        with pytest.raises(errors.SystemDefinitionError, match="'nowhere', an end of a transition"):
+            variational([air], [edge])
+    with pytest.raises(errors.SystemDefinitionError, match="must have one dimension"):
+        variational([], [])
+
+
+def test_outputs_and_names_of_another_kind_are_refused():
+    x = ca.SX.sym("x", 2)
+    air = SymbolicMode("air", state=x, field=[x[1], -9.81])
+    with pytest.raises(errors.InputError, match="outputs of mode 'air' must be a mapping"):
+        hybrid_system([replace(air, outputs=[x[0]])], [])
+    for names in (None, "floor"):
+        edges = [SymbolicTransition("air", "floor", x[0], "air"), Joint("air", names, "air")]
+        with pytest.raises(errors.InputError, match="names of a joint must be a list"):
+            hybrid_system([air], edges)
+
+
+def test_parameters_and_modes_of_another_kind_are_refused():
+    x, p = ca.SX.sym("x", 2), ca.SX.sym("p")
+    air = SymbolicMode("air", state=x, field=[x[1], -p])
+    with pytest.raises(errors.InputError, match=r"parameter .g. must be \(symbol, value\)"):
+        parametric_system([air], [], {"g": 9.8})
+    with pytest.raises(errors.SystemDefinitionError, match=r"modes\[0\] must be a SymbolicMode"):
+        parametric_system([1], [], {"g": (p, 9.8)})
