@@ -96,12 +96,14 @@ class Breakaway(ResetModel):
         before: Modes of all contacts before.
         modes: Modes of all contacts after.
         begin: Contacts that begin to slide.
+        guards: Names of the guards that took part; None for all.
     """
 
     dynamics: ContactDynamics
     before: Modes
     modes: Modes
     begin: tuple[int, ...]
+    guards: tuple[str, ...] | None = None
 
     def calc(self, t: float, x: Array, u: Array) -> Jump:
         """Return the jump: the velocity without the sliding that integration left.
@@ -112,7 +114,7 @@ class Breakaway(ResetModel):
             u: Input (nu,).
         """
         after = _remove_sliding(self.dynamics, self.dynamics.phase(self.before), x, self.begin)
-        return Jump(after, self.modes, np.zeros(len(self.modes)))
+        return Jump(after, self.modes, np.zeros(len(self.modes)), guards=self.guards)
 
     def calc_diff(self, at: JumpPoint) -> ResetJacobian:
         """Return the derivatives: perturbations of the velocities that it removes vanish."""
