@@ -91,8 +91,7 @@ def find_lift_off(
     flow = solve_ivp(rate, (0.0, end), start, "DOP853", times, **TIGHT)
     inputs = np.array([solve(t, x)[1] for t, x in zip(times, flow.y.T, strict=True)])
     fits = [
-        np.polynomial.Chebyshev.fit(times, column, DEGREE, domain=[0.0, end])
-        for column in inputs.T
+        np.polynomial.Chebyshev.fit(times, column, DEGREE, domain=[0.0, end]) for column in inputs.T
     ]
 
     def law(t: float, x: Array) -> Array:

@@ -147,9 +147,7 @@ class Breakaway(ResetModel):
         light = UNLOADED * dynamics.force_scales
         forces = dynamics.acceleration(x[:n], x[n:], u, self.before).forces
         return {
-            i
-            for i in self.begin
-            if i not in dynamics.pressed_contacts and forces[i] <= light[i]
+            i for i in self.begin if i not in dynamics.pressed_contacts and forces[i] <= light[i]
         }
 
     def _name_guard(self, contact: int, modes: Modes) -> str:
