@@ -1,4 +1,4 @@
-"""Each member is run on a MuJoCo plant with its own contact, sensors, delay and model errors.
+"""Each member is run on a plant with its own contact, sensors, delay and model errors.
 
 A run starts 0.2 s before the planned impact, beside the reference, with an error of the torques.
 The motors give at most 30 N m, which the controller does not know. The peak is that of the torques
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from hybridctl.experiments.door_plants.laws import get_scene, make_gate, make_policy
 from hybridctl.experiments.door_plants.sensing import Kind, make_sensor
-from hybridctl.experiments.plant_loop import driven
+from hybridctl.experiments.plant_loop import Engine, driven, make_engine_plant
 from hybridctl.experiments.rrr_door.reference import OPEN
 from hybridctl.experiments.rrr_door.runner import Member, Perturbations, draw_member
 from hybridctl.robots import rrr_door
@@ -29,7 +29,7 @@ from hybridctl.control.tuning.ensemble import Controller as Kept
 from hybridctl.control.tuning.ensemble import Outcome
 from hybridctl.control.tuning.structure import WindowedGains
 from hybridctl.hybrid.plant import Sample
-from hybridctl.interop.mujoco import Compliance, MujocoModel, MujocoPlant
+from hybridctl.interop.engine import EnginePlant
 
 PERIOD = 1e-3  # s, of the controller
 MOTOR_TORQUE = 30.0  # N m, the greatest
@@ -56,6 +56,7 @@ class Setting:
         detects: Whether touches are detected at all.
         false_touch: Time before the planned touch at which corner 1 is reported falsely, s; None
             for no false report.
+        engine: Engine of the plants.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Setting:
     stiffness: float = 0.0
     detects: bool = True
     false_touch: float | None = None
+    engine: Engine = "mujoco"
 
     def draw_member(self, seed: int, member: int) -> Member:
         """Return the perturbations of a member."""
@@ -77,10 +79,10 @@ class Setting:
         )  # fmt: skip
         return draw_member(p, rrr_door.DoorParameters(), seed, member)
 
-    def get_plant(self, drawn: Member, member: int) -> MujocoPlant:
+    def get_plant(self, drawn: Member, member: int) -> EnginePlant:
         """Return the plant of a member."""
         constant = self.time_constants[member % len(self.time_constants)]
-        return _get_plant(drawn.parameters, constant)
+        return _get_plant(self.engine, drawn.parameters, constant)
 
     def get_sensor_kind(self, member: int) -> Kind:
         """Return the kind of a member's sensors."""
@@ -88,10 +90,11 @@ class Setting:
 
 
 @lru_cache(maxsize=600)
-def _get_plant(parameters: rrr_door.DoorParameters, constant: float) -> MujocoPlant:
+def _get_plant(engine: Engine, parameters: rrr_door.DoorParameters, constant: float) -> EnginePlant:
     """Return the plant, built once in each process."""
     robot, contacts = rrr_door.robot(parameters), rrr_door.contacts(parameters)
-    return MujocoPlant(MujocoModel(robot, contacts, Compliance(constant)), PERIOD)
+    hit = get_scene()[1].events[0].state_before[: robot.nq]
+    return make_engine_plant(engine, robot, contacts, constant, PERIOD, hit)
 
 
 class FalseTouch:

@@ -14,7 +14,7 @@ from time import process_time
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-from hybridctl.experiments.plant_loop import driven
+from hybridctl.experiments.plant_loop import Engine, driven, make_engine_plant
 from hybridctl.experiments.walking import figures
 from hybridctl.experiments.walking.controllers import Tracks, Weights, design
 from hybridctl.experiments.walking.filtered import SAMPLE, STRATEGIES, EstimateFeedback, Sensing
@@ -37,7 +37,6 @@ from hybridctl.control.detectors import Gate, Threshold
 from hybridctl.control.lqr.periodic import PeriodicLqr
 from hybridctl.control.spreading import ReferenceSpreading
 from hybridctl.hybrid.plant import Sample
-from hybridctl.interop.mujoco import Compliance, MujocoModel, MujocoPlant
 
 SUMMARY = "the five-link walker on MuJoCo contact, on states and on a filter's estimates"
 
@@ -76,6 +75,7 @@ class Config(Settings):
         driven: See `filtered.Sensing`. An impact that lasts is a disturbance to a filter without
             its duration.
         ground: See `filtered.Sensing`. Feet sink into the ground.
+        engine: Engine of the plants. On "drake" (an extra of the package) nothing is claimed.
         workers: Number of processes; 0 for one on each processor.
         dask: Address of the scheduler of a cluster that computes instead.
     """
@@ -93,6 +93,7 @@ class Config(Settings):
     level: Positive = 0.3
     driven: Positive = 10.0
     ground: NotNegative = 1e-3
+    engine: Engine = "mujoco"
     workers: Natural = 1
     dask: str | None = None
 
@@ -178,9 +179,10 @@ class Bench:
         (constant, known, jumps), number = trial
         c, gait = self.config, self.gait
         start = draw_start(gait, np.random.default_rng([c.seed, number]), c.scatter)
-        contacts = gait.walker.contacts_in_space("MujocoModel")
-        model = MujocoModel(gait.walker.robot, contacts, Compliance(constant))
-        plant = MujocoPlant(model, _PERIOD if known == "state" else SAMPLE)
+        robot, contacts = gait.walker.robot, gait.walker.contacts_in_space("a plant")
+        period = _PERIOD if known == "state" else SAMPLE
+        middle = gait.middle[: robot.nq]
+        plant = make_engine_plant(c.engine, robot, contacts, constant, period, middle)
         torques, costs = self.make_torques(known, jumps, number, start), list[float]()
 
         def time_torques(sample: Sample) -> Array:
@@ -253,7 +255,7 @@ def run(config: Config, console: Console) -> Findings:
     claims = [
         Check(f"{format_case(r)}: steps from the worst start", min(r["steps"]), least=config.steps)
         for r in records
-        if r["jumps"] == "saltation"
+        if r["jumps"] == "saltation" and config.engine == "mujoco"
     ]
 
     def draw(folder: RunFolder) -> None:
@@ -300,5 +302,5 @@ def make_walk_table(records: list[dict[str, Any]]) -> Table:
         "processor share": "{processor_share:.2f}",
         "ms: median, 99 %, longest": "{sample_ms:.2g}",
     }
-    title = "Steps on MuJoCo before a fall, and time of a sample by the controller"
+    title = "Steps before a fall, and time of a sample by the controller"
     return record_table(title, rows, columns)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import count
+from itertools import combinations, count
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -137,6 +137,62 @@ def compute_outcome(
             raise error
     jump = replace(first.jump, impulses=first.impulses)
     return EventOutcome.from_jump(first.mode, jump, guards)
+
+
+def select_releasing_guards(
+    system: HybridSystem, source: ModeKey, guards: tuple[str, ...], at: JumpPoint, rate: Array
+) -> tuple[str, ...]:
+    """Return those of the guards of an event that go on to fall when the others have fired.
+
+    This is for events that keep the field (`ResetModel.keeps_field`), such as those of feet that
+    let go together. A foot may press another one down as it leaves: the force of that is zero for
+    an instant, and rises again. So the guards that fire are a set S with these properties:
+
+    - in the mode after the others of S each guard of S falls;
+    - in the mode after S no other guard falls.
+
+    For the normal forces of contacts this is the complementarity of their rates and of the third
+    derivatives of gaps.
+
+    Args:
+        system: The system.
+        source: Key of the mode in which they reach zero.
+        guards: Their names.
+        at: The point there, with the input before the event.
+        rate: Rate (nu,) of this input, 1/s.
+
+    Returns:
+        The largest such set, in the order given. All guards if there is none, if the event does not
+        keep the field, or if the guards have no derivatives.
+    """
+    edge = system.outgoing(source).edge(guards)
+    if len(guards) < 2 or edge is None or not edge.reset.keeps_field:
+        return guards
+
+    def falls(fired: tuple[str, ...], name: str) -> bool:
+        """Return whether a guard falls in the mode that others lead to, or is not there."""
+        key = source
+        if fired:
+            own = system.outgoing(source).edge(fired)
+            assert own is not None
+            key, _ = own.jump(at.t, at.x, at.u)
+        mode = system.mode(key)
+        if name not in mode.guard_names:
+            return True
+        point = mode.calc(at.t, at.x, at.u)
+        row = point.guard_row(mode.guard_names.index(name))
+        return bool(row.time + row.state @ point.field + row.input @ rate < 0.0)
+
+    if not system.mode(source).guards_differentiable:
+        return guards
+    for size in range(len(guards), 0, -1):
+        for chosen in combinations(guards, size):
+            others = [name for name in guards if name not in chosen]
+            if all(
+                falls(tuple(other for other in chosen if other != name), name) for name in chosen
+            ) and not any(falls(chosen, name) for name in others):
+                return chosen
+    return guards
 
 
 class FiringOrder(NamedTuple):

@@ -312,6 +312,11 @@ class MappedReset(ResetModel):
         """Whether the inner reset is the whole event of several guards."""
         return self.inner.at_once
 
+    @property
+    def keeps_field(self) -> bool:  # type: ignore[override]
+        """Whether the inner reset keeps state and field."""
+        return self.inner.keeps_field
+
     def calc(self, t: float, x: Array, u: Array) -> Jump:
         """Return the inner jump with the state of the mapped mode.
 

@@ -683,10 +683,15 @@ class ResetModel(ABC):
             implemented; a reset whose arguments decide it sets it in its constructor.
         at_once: Whether it is the whole event of guards of which some are only about to fall
             through zero.
+        keeps_field: Whether it keeps the state, and the field of every mode that some of its guards
+            lead to is the same at that state under the same input, as where contacts let go whose
+            forces are zero. Such an event changes no perturbation to first order, whatever the
+            order of its guards is.
     """
 
     differentiable: bool = False
     at_once: bool = False
+    keeps_field: bool = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

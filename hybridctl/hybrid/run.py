@@ -28,9 +28,15 @@ from hybridctl.hybrid.arc import Arc, freeze_array, make_arc_from_steps
 from hybridctl.hybrid.efforts import EffortWatch
 from hybridctl.hybrid.events import Crossing, GuardWatch
 from hybridctl.hybrid.flow import Flow, Integrator
-from hybridctl.hybrid.jump import EventOutcome, compute_outcome, find_consistent_mode, select_mode
+from hybridctl.hybrid.jump import (
+    EventOutcome,
+    compute_outcome,
+    find_consistent_mode,
+    select_mode,
+    select_releasing_guards,
+)
 from hybridctl.hybrid.laws import HeldInput, InputLaw, LinearFeedback
-from hybridctl.hybrid.model import Jump, ModeKey, ModeModel, Point
+from hybridctl.hybrid.model import Jump, JumpPoint, ModeKey, ModeModel, Point
 from hybridctl.hybrid.policy import (
     History,
     Policy,
@@ -495,6 +501,7 @@ def _apply_resets(
     mode: ModeKey,
     x: Array,
     u: Array,
+    rate: Array,
 ) -> EventOutcome:
     """Return the mode and the jump of an event, and the guards that take part in it.
 
@@ -505,12 +512,18 @@ def _apply_resets(
         mode: Mode before the event.
         x: State (nx,) before the event.
         u: Input (nu,) before the event.
+        rate: Rate (nu,) of the input before the event, 1/s.
     """
     if substitute is not None:
         return EventOutcome.from_jump(substitute.mode, substitute.jump, crossing.guards)
     if not crossing.guards:  # only the input law changes, and the state goes on
         return EventOutcome(mode, Jump(x), ())
-    return compute_outcome(run.system, mode, crossing.guards, crossing.time, x, u)
+    outcome = compute_outcome(run.system, mode, crossing.guards, crossing.time, x, u)
+    at = JumpPoint(crossing.time, x, u)
+    releasing = select_releasing_guards(run.system, mode, outcome.guards, at, rate)
+    if releasing == outcome.guards:
+        return outcome
+    return compute_outcome(run.system, mode, releasing, crossing.time, x, u)
 
 
 def fire_event(
@@ -544,7 +557,7 @@ def fire_event(
     t = crossing.time
     has_jump = substitute is not None or bool(crossing.guards)
     before, u, rate = map(freeze_array, arc.left_limit())
-    key, jump, guards = _apply_resets(run, crossing, substitute, arc.mode, before, u)
+    key, jump, guards = _apply_resets(run, crossing, substitute, arc.mode, before, u, rate)
     accumulation = None if substitute is None else substitute.accumulation
     bridged = None if substitute is None else substitute.bridged
     name, space, after = f"state after the event at t = {t}", run.system.mode(key).space, before

@@ -11,7 +11,9 @@ Install with `pip install "hybridctl[mujoco]"`.
 
 from __future__ import annotations
 
+import importlib
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,13 +31,15 @@ from hybridctl.base.checks import (
     check_vector,
     is_finite,
 )
-from hybridctl.base.errors import InputError, SimulationError
+from hybridctl.base.errors import FileFormatError, InputError, SimulationError
 from hybridctl.hybrid.plant import Sample
+from hybridctl.interop.engine import Pushes, Scenery, check_scenery
 from hybridctl.mechanics.contacts.contact import WORLD, Contact, check_contacts
 from hybridctl.mechanics.contacts.surfaces import Plane, Sphere
 from hybridctl.mechanics.multibody.bodies import MovingBody
 from hybridctl.mechanics.multibody.mjcf import load_mujoco, mujoco_warnings_logged
 from hybridctl.mechanics.multibody.robot import Robot
+from hybridctl.mechanics.push import Wrench
 
 POINT_RADIUS = 1e-3  # m, of the sphere that stands for a contact point
 SLAB_HALF_SIDES = (2.0, 2.0, 0.1)  # m, of the box that stands for the plane of a moving body
@@ -115,13 +119,18 @@ def _compute_rebound(ratio: float) -> tuple[float, float]:
 class MujocoModel:
     """A robot with contacts as a model of the engine, `model`, an `mjModel`.
 
-    It collides where a contact is named, and nowhere else.
+    It collides where a contact is named: with the surface of the contact, and with all boxes and
+    geometries of a scene.
 
     Args:
         robot: The robot.
         contacts: Its contacts.
         compliance: How all of them give way.
         timestep: Step of the engine, s. By default a quarter of the time constant, at most 0.2 ms.
+        scenery: Boxes that stand about, on which every contact can stand.
+        scene: Model to which the robot is added, as the path or the text of an MJCF file; None for
+            an empty one. Its options are those of this class. Contacts of the robot collide with
+            all of its geometries that collide, as spheres of 1 mm where they have no radius.
 
     Raises:
         InputError: Joints mimic others. When `model` is used: the engine does not have a joint or
@@ -132,6 +141,8 @@ class MujocoModel:
     contacts: tuple[Contact, ...]
     compliance: Compliance = Compliance()
     timestep: float | None = None
+    scenery: Scenery = ()
+    scene: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         if self.robot.mimics:
@@ -148,6 +159,7 @@ class MujocoModel:
                 min(LONGEST_STEP, compliance.time_constant / STEPS_PER_TIME_CONSTANT),
             )
         check_number("timestep", self.timestep, above=0.0)
+        object.__setattr__(self, "scenery", check_scenery(self.scenery))
 
     @cached_property
     def model(self) -> Any:
@@ -155,7 +167,7 @@ class MujocoModel:
         return _compile_model(self)
 
     def to_engine(self, state: ArrayLike) -> tuple[Array, Array]:
-        """Return the engine's qpos and qvel of a state x = (q, v).
+        """Return the engine's qpos and qvel of a state x = (q, v), a scene being at its start.
 
         The linear velocity of a floating base is in the world there, and in the base here.
 
@@ -163,8 +175,9 @@ class MujocoModel:
             state: State (nq + nv,).
         """
         x = np.asarray(state, dtype=np.float64)
-        nq = self.robot.nq
-        qpos, qvel = x[:nq][self._position_map], x[nq:][self._velocity_map]
+        nq, model = self.robot.nq, self.model
+        qpos, qvel = np.array(model.qpos0), np.zeros(model.nv)
+        qpos[self._position_map], qvel[self._velocity_map] = x[:nq], x[nq:]
         for q, v in self._bases:
             turn = _make_rotation(qpos[q + 3 : q + 7])
             qvel[v : v + 3] = turn @ qvel[v : v + 3]
@@ -178,17 +191,57 @@ class MujocoModel:
             qvel: Velocities (nv,) of the engine.
         """
         nq, x = self.robot.nq, np.empty(self.robot.nq + self.robot.nv)
-        x[:nq][self._position_map] = qpos
+        x[:nq] = qpos[self._position_map]
         rates = np.array(qvel)
         for q, v in self._bases:
             rates[v : v + 3] = _make_rotation(qpos[q + 3 : q + 7]).T @ rates[v : v + 3]
-        x[nq:][self._velocity_map] = rates
+        x[nq:] = rates[self._velocity_map]
         return x
+
+    def to_forces(self, u: ArrayLike, qpos: Array) -> Array:
+        """Return the generalised forces (nv,) of the engine for an input.
+
+        The force on a floating base is in the world there, and in the base here.
+
+        Args:
+            u: Input (nu,).
+            qpos: Coordinates of the engine.
+        """
+        forces: Array = self.actuation @ np.asarray(u, dtype=np.float64)
+        for q, v in self._bases:
+            forces[v : v + 3] = _make_rotation(qpos[q + 3 : q + 7]) @ forces[v : v + 3]
+        return forces
+
+    def find_carrier(self, frame: str) -> tuple[int, Array]:
+        """Return the engine's body that carries a frame of the robot, and its pose (4, 4) in it.
+
+        Args:
+            frame: Name of the frame.
+
+        Raises:
+            InputError: The frame is fixed to the world.
+            UnknownNameError: The robot has no such frame.
+        """
+        place = self.robot.frame(frame)
+        if place.joint == 0:
+            raise InputError(f"body must move, but {frame!r} is fixed to the world")
+        name, at = self._carriers[place.joint]
+        return int(self.model.body(name).id), at @ _make_pose(place.rotation, place.position)
+
+    @cached_property
+    def _carriers(self) -> dict[int, tuple[str, Array]]:
+        """Name of the engine's body of each joint, and the pose (4, 4) of its frame there."""
+        spec = load_mujoco().MjSpec()
+        tree = self.robot.tree()
+        found = _add_bodies(spec, self.robot, tree.bodies, tree.armature)
+        return {j: (body.name, at) for j, (body, at) in enumerate(found) if j}
 
     @cached_property
     def actuation(self) -> Array:
         """Generalised forces of the engine by inputs, (nv, nu)."""
-        return self.robot.actuation[self._velocity_map]
+        forces = np.zeros((self.model.nv, self.robot.nu))
+        forces[self._velocity_map] = self.robot.actuation
+        return forces
 
     @cached_property
     def _places(self) -> list[tuple[int, int, MovingBody]]:
@@ -202,21 +255,21 @@ class MujocoModel:
 
     @cached_property
     def _position_map(self) -> Indices:
-        """The entry of q for each entry of qpos."""
+        """The entry of qpos for each entry of q."""
         places = np.empty(self.robot.nq, dtype=np.intp)
         for q, _, body in self._places:
             kinds = {"floating": (0, 1, 2, 6, 3, 4, 5), "spherical": (3, 0, 1, 2)}
             order = kinds.get(body.kind, range(body.twist.shape[1]))
-            places[q : q + len(order)] = [body.q + i for i in order]
+            places[[body.q + i for i in order]] = np.arange(q, q + len(order))
         return places
 
     @cached_property
     def _velocity_map(self) -> Indices:
-        """The entry of v for each entry of qvel."""
+        """The entry of qvel for each entry of v."""
         places = np.empty(self.robot.nv, dtype=np.intp)
         for _, v, body in self._places:
             n = body.twist.shape[1]
-            places[v : v + n] = np.arange(body.v, body.v + n)
+            places[body.v : body.v + n] = np.arange(v, v + n)
         return places
 
     @cached_property
@@ -226,7 +279,7 @@ class MujocoModel:
 
 
 class MujocoPlant:
-    """MuJoCo as a plant: a robot whose impacts take time.
+    """MuJoCo as a plant: a robot whose impacts take time, an `EnginePlant`.
 
     Channels of its samples are "normal_force" (c,) in N and "contact" (c,), flags of what touches,
     both at the end of the period.
@@ -236,7 +289,9 @@ class MujocoPlant:
         period: Time between samples, s. The engine's step is rounded to a whole part of it.
 
     Attributes:
-        model: The robot and its contacts.
+        model: The robot and its contacts; `model.model` is the engine's `mjModel`.
+        data: The engine's `mjData`, which holds the state between steps. It may be changed, as by a
+            viewer.
     """
 
     def __init__(self, model: MujocoModel, period: float = 1e-3) -> None:
@@ -246,10 +301,12 @@ class MujocoPlant:
         self._substeps = max(round(period / model.timestep), 1)
         mujoco, engine = load_mujoco(), model.model
         engine.opt.timestep = period / self._substeps
-        self._engine, self._data = mujoco, mujoco.MjData(engine)
+        self._engine, self.data = mujoco, mujoco.MjData(engine)
         self._diverging = int(mujoco.mjtWarning.mjWARN_BADQACC)
-        self._spheres = [engine.geom(f"point {i}").id for i in range(len(model.contacts))]
+        points = [engine.geom(f"point {i}").id for i in range(len(model.contacts))]
+        self._contact_of = {geom: i for i, geom in enumerate(points)}
         self._begun, self._count = 0.0, 0
+        self._pushes = Pushes()
 
     @property
     def period(self) -> float:
@@ -263,7 +320,7 @@ class MujocoPlant:
             time: Time, s.
             state: State (nx,).
         """
-        robot, data = self.model.robot, self._data
+        robot, data = self.model.robot, self.data
         x = check_vector("state", state, robot.nq + robot.nv)
         self._engine.mj_resetData(self.model.model, data)
         data.qpos[:], data.qvel[:] = self.model.to_engine(x)
@@ -281,26 +338,92 @@ class MujocoPlant:
         Raises:
             SimulationError: The engine diverges.
         """
-        data = self._data
-        data.qfrc_applied[:] = self.model.actuation @ np.asarray(u, dtype=np.float64)
+        data = self.data
+        data.qfrc_applied[:] = self.model.to_forces(u, data.qpos)
         with mujoco_warnings_logged():
-            self._engine.mj_step(self.model.model, data, nstep=self._substeps)
+            if self._pushes.wrenches:
+                self._step_pushed()
+            else:
+                self._engine.mj_step(self.model.model, data, nstep=self._substeps)
         self._count += 1
         if not is_finite(data.qvel) or data.warning[self._diverging].number:
             raise SimulationError(f"MuJoCo diverges before t = {self._read_sample().time:.6g} s")
         return self._read_sample()
 
+    def push(
+        self,
+        body: str,
+        force: ArrayLike,
+        start: float,
+        end: float,
+        at: ArrayLike = (0.0, 0.0, 0.0),
+        moment: ArrayLike = (0.0, 0.0, 0.0),
+    ) -> Wrench:
+        """Push a body for a while, in this run and all later ones.
+
+        Args:
+            body: Name of a frame of the robot.
+            force: Force (3,), N, in world axes, whatever the body does.
+            start: Time at which it begins, s.
+            end: Time at which it ends, s.
+            at: Point (3,) where it acts, m, in the frame, moving with it.
+            moment: Moment (3,), N m, in world axes, besides the force.
+
+        Returns:
+            The push.
+
+        Raises:
+            InputError: It has no force, does not end after its start, or is on the world.
+            UnknownNameError: The robot has no such frame.
+        """
+        self.model.find_carrier(body)
+        return self._pushes.add(body, force, start, end, at, moment)
+
+    def clear_pushes(self) -> None:
+        """Take back all pushes."""
+        self._pushes.wrenches.clear()
+
+    def open_viewer(self) -> Any:
+        """Return a window of the engine that shows the plant; call its `sync` after steps.
+
+        It needs a display. On macOS it runs under `mjpython`.
+        """
+        viewer = importlib.import_module("mujoco.viewer")
+        return viewer.launch_passive(self.model.model, self.data)
+
+    def _step_pushed(self) -> None:
+        """Take the engine's steps of one period one by one, under the pushes of each."""
+        model, data = self.model.model, self.data
+        step, begun = self._period / self._substeps, self._begun + self._count * self._period
+        for k in range(self._substeps):
+            data.xfrc_applied[:] = 0.0
+            active = self._pushes.list_active(begun + k * step, step)
+            if active:
+                # Poses are those of the start of the last step before.
+                self._engine.mj_kinematics(model, data)
+                self._engine.mj_comPos(model, data)
+            for wrench, share in active:
+                body, place = self.model.find_carrier(wrench.body)
+                turn = data.xmat[body].reshape(3, 3)
+                at = place[:3, :3] @ wrench.at + place[:3, 3]
+                arm = data.xpos[body] + turn @ at - data.xipos[body]
+                data.xfrc_applied[body, :3] += share * wrench.force
+                moment = wrench.moment + np.cross(arm, wrench.force)
+                data.xfrc_applied[body, 3:] += share * moment
+            self._engine.mj_step(model, data)
+        data.xfrc_applied[:] = 0.0
+
     def _read_sample(self) -> Sample:
         """Return the engine's state and contact forces now."""
-        data = self._data
-        forces = np.zeros(len(self._spheres))
+        data = self.data
+        forces = np.zeros(len(self._contact_of))
         if data.ncon:
             found = data.contact
             rows = found.efc_address.tolist()
             for pair, row in zip(found.geom.tolist(), rows, strict=True):
-                if row >= 0:
-                    sphere = pair[0] if pair[0] in self._spheres else pair[1]
-                    forces[self._spheres.index(sphere)] += data.efc_force[row]
+                i = self._contact_of.get(pair[0], self._contact_of.get(pair[1]))
+                if row >= 0 and i is not None:  # others are of bodies of the scene
+                    forces[i] += data.efc_force[row]
         time = self._begun + self._count * self._period
         state = self.model.from_engine(data.qpos, data.qvel)
         return Sample(time, state, {"normal_force": forces, "contact": forces > 0.0})
@@ -309,7 +432,10 @@ class MujocoPlant:
 def _compile_model(made: MujocoModel) -> Any:
     """Return the model by the engine's compiler."""
     mujoco, robot = load_mujoco(), made.robot
-    spec = mujoco.MjSpec()
+    spec = _read_scene(made.scene)
+    found = [geom for geom in spec.geoms if geom.contype or geom.conaffinity]
+    for k, geom in enumerate(found):
+        geom.name = geom.name or f"scene {k}"
     tree = robot.tree()
     option = spec.option
     option.gravity, option.timestep = tree.gravity, made.timestep
@@ -320,8 +446,61 @@ def _compile_model(made: MujocoModel) -> Any:
     bodies = _add_bodies(spec, robot, tree.bodies, tree.armature)
     for i, contact in enumerate(made.contacts):
         _add_contact_pair(spec, bodies, made, i, contact)
+        obstacles = [*_add_boxes(spec, made, i, contact), *(geom.name for geom in found)]
+        for name in obstacles:
+            _add_pair(spec, made, contact, f"{contact.name} on {name}", f"point {i}", name)
     with mujoco_warnings_logged():
         return spec.compile()
+
+
+def _read_scene(scene: str | os.PathLike[str] | None) -> Any:
+    """Return the engine's model of a scene to which the robot is added.
+
+    Args:
+        scene: Path or text of an MJCF file; None for an empty model.
+
+    Raises:
+        FileFormatError: The engine does not read it.
+    """
+    kind = load_mujoco().MjSpec
+    if scene is None:
+        return kind()
+    try:
+        with mujoco_warnings_logged():
+            if isinstance(scene, str) and scene.lstrip().startswith("<"):
+                return kind.from_string(scene)
+            return kind.from_file(os.fspath(scene))
+    except ValueError as error:
+        reason = " ".join(str(error).split())
+        raise FileFormatError(f"scene is not read by MuJoCo: {reason}") from error
+
+
+def _add_boxes(spec: Any, made: MujocoModel, i: int, contact: Contact) -> list[str]:
+    """Add the boxes of the scenery for one contact, and return their names.
+
+    A contact without radius is a sphere, so that the boxes are smaller for it by the radius.
+
+    Args:
+        spec: The engine's model that is made.
+        made: The model that is asked for.
+        i: Number of the contact.
+        contact: The contact.
+
+    Returns:
+        The names.
+    """
+    shift, names = 0.0 if contact.radius else POINT_RADIUS, []
+    for k, box in enumerate(made.scenery):
+        names.append(f"box {k} of {i}")
+        spec.worldbody.add_geom(
+            name=names[-1],
+            type=load_mujoco().mjtGeom.mjGEOM_BOX,
+            size=np.maximum(0.5 * box.sides - shift, POINT_RADIUS),
+            contype=0,
+            conaffinity=0,
+            **_write_pose(box.pose),
+        )
+    return names
 
 
 def _add_bodies(
@@ -477,11 +656,27 @@ def _add_contact_pair(
             f"surface of contact {contact.name!r} must be a Plane, or a Sphere from outside, "
             f"for MuJoCo, got {surface!r}"
         )
+    _add_pair(spec, made, contact, contact.name, f"point {i}", f"surface {i}")
+
+
+def _add_pair(
+    spec: Any, made: MujocoModel, contact: Contact, name: str, first: str, second: str
+) -> None:
+    """Add a pair of geometries that collides, with the friction of a contact.
+
+    Args:
+        spec: The engine's model that is made.
+        made: The model that is asked for.
+        contact: The contact.
+        name: Name of the pair.
+        first: Name of one geometry.
+        second: Name of the other geometry.
+    """
     compliance = made.compliance
     spec.add_pair(
-        name=contact.name,
-        geomname1=f"point {i}",
-        geomname2=f"surface {i}",
+        name=name,
+        geomname1=first,
+        geomname2=second,
         condim=3 if contact.rough else 1,
         friction=[contact.friction, contact.friction, 0.0, 0.0, 0.0],
         solref=[compliance.time_constant, compliance.damping_ratio],

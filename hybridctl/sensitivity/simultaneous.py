@@ -1,6 +1,6 @@
 r"""First-order jump of any event of a simulation: of one guard or of simultaneous guards.
 
-`jump_derivative` distinguishes four cases.
+`jump_derivative` distinguishes five cases.
 
 1. One guard: the saltation matrix (`saltation`).
 2. Several guards that fire in turn. On a perturbed trajectory they fire one after the other, with
@@ -11,6 +11,9 @@ r"""First-order jump of any event of a simulation: of one guard or of simultaneo
    piece for each guard that may be the first.
 4. One guard whose reset is at a border between two cases, such as a contact that an impact only
    just stops sliding. On either side of the border the reset has another derivative.
+5. Several guards whose event keeps the field (`ResetModel.keeps_field`), as where feet whose forces
+   are zero let go together. Every order of the guards has the identity; see "Letting go together"
+   in docs/mathematics.md.
 
 Case 4. Let d be the distance from the border, reached at the event's own time:
 
@@ -25,6 +28,7 @@ and before it in the negative one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Literal
@@ -32,7 +36,7 @@ from typing import Literal
 import numpy as np
 
 from hybridctl.base.checks import Array, check_instance, check_member
-from hybridctl.base.errors import AmbiguousEventError, InputError
+from hybridctl.base.errors import AmbiguousEventError, GrazingError, InputError
 from hybridctl.hybrid.laws import DifferentiableLaw
 from hybridctl.hybrid.mode import ModeKey, ResetBorder, ResetJacobian
 from hybridctl.hybrid.system import HybridSystem
@@ -64,6 +68,11 @@ _BACKWARD_TIME_FLOOR = 1e-15
 
 Times of guards that depend on the input alone are rounding for all perturbations of the state
 (test_contacts_that_an_input_releases_together_do_so_whatever_the_state)."""
+_SAME_INPUT = 1e-9
+"""Jump of the input at an event that is none, relative to 1 + |u|.
+
+It is the default tolerance of runs, whose recorded inputs differ by it on both sides of an event
+(test_a_pair_that_lets_go_under_a_law_of_time_has_the_identity)."""
 _FIRST_WINDOW = 1e-8
 """Time in s after the first guard within which another one may be the first of perturbed runs.
 
@@ -358,11 +367,100 @@ def _linearize_in_turn(
         return jump_gains(system, event)
     if len(event.guards) == 1:
         return _linearize_single(system, event)
+    if _keeps_field(system, event):
+        return _linearize_kept_field(system, event, law)
     motions = PhantomMotions(system, [event], law)
     motions.check_orders()
     piecewise = PiecewiseLinearJump(event.guards, motions.gains)
     _check_times_ascend(piecewise, event)
     return piecewise
+
+
+def _keeps_field(system: HybridSystem, event: Event) -> bool:
+    """Return whether state and field are the same before and after an event, and between guards.
+
+    An input that jumps at the event changes the field. So may a mode that was selected after the
+    event in place of that of the reset.
+    """
+    edge = system.outgoing(event.mode_before).edge(event.guards)
+    if edge is None or not edge.reset.keeps_field:
+        return False
+    key, _ = edge.jump(event.time, event.state_before, event.input_before)
+    before, after = event.input_before, event.input_after
+    if key != event.mode_after or before.shape != after.shape:
+        return False
+    size = 1.0 + float(np.abs(before).max(initial=0.0))
+    return bool(np.abs(after - before).max(initial=0.0) <= _SAME_INPUT * size)
+
+
+def _linearize_kept_field(system: HybridSystem, event: Event, law: EventLaw) -> PiecewiseLinearJump:
+    """Return the jump of guards whose event keeps the field: the identity in every order.
+
+    Forces that the event window leaves would make the fields differ by rounding; they are not read.
+    The pieces differ in the times of the guards alone.
+
+    Args:
+        system: The hybrid system.
+        event: The event.
+        law: Input law before it, on which the times depend.
+
+    Raises:
+        GrazingError: The rate of a guard in the mode before the event is not significant.
+    """
+    before, after = evaluate_event_sides(system, event)
+    for guard in event.guards:
+        linearize_crossing(system, guard, before, after)
+    gain = -law((), event.mode_before, event.state_before).jacobian(event.time, event.state_before)
+    piecewise = PiecewiseLinearJump(event.guards, partial(_compute_kept_field_jump, system, event))
+    return piecewise.with_feedback(partial(get_constant_gain, gain))
+
+
+def _compute_kept_field_jump(
+    system: HybridSystem, event: Event, fired: frozenset[int], j: int
+) -> JumpGains:
+    """Return the identity, with the time of guard j after guards that have fired.
+
+    Where the guard does not fall in the phantom mode, its time is that in the mode before the
+    event: so is the force of a foot that another one presses down as it lets go.
+
+    Args:
+        system: The hybrid system.
+        event: The event.
+        fired: Indices of the guards that have fired.
+        j: Index of the guard.
+    """
+    before, after = evaluate_event_sides(system, event)
+    name, sides = event.guards[j], [before]
+    edge = system.outgoing(event.mode_before).edge(tuple(event.guards[i] for i in sorted(fired)))
+    if fired and edge is not None:
+        key, _ = edge.jump(event.time, event.state_before, event.input_before)
+        mode = system.mode(key)
+        if name not in mode.guard_names:
+            return make_identity_jump(mode.space.ndx, len(before.input))
+        point = mode.calc(event.time, event.state_before, event.input_before)
+        sides.insert(0, replace(before, point=point, accuracy=None))
+    jump = _linearize_first_falling(system, name, sides, after)
+    return replace(jump, reset_state=None, field_change=np.zeros_like(jump.field_change))
+
+
+def _linearize_first_falling(
+    system: HybridSystem, guard: str, sides: Sequence[EventSide], after: EventSide
+) -> JumpGains:
+    """Return the jump of a guard from the first of some sides in which it falls.
+
+    Args:
+        system: The hybrid system.
+        guard: Name of the guard.
+        sides: Sides before the event.
+        after: Side after the event.
+
+    Raises:
+        GrazingError: Its rate is not significant on any side.
+    """
+    for side in sides[:-1]:
+        with suppress(GrazingError):
+            return linearize_crossing(system, guard, side, after)
+    return linearize_crossing(system, guard, sides[-1], after)
 
 
 def _check_times_ascend(piecewise: PiecewiseLinearJump, event: Event) -> None:

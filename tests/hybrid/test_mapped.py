@@ -273,6 +273,7 @@ def jump(s):
 RESET: dict[str, tuple[Callable, Callable]] = {
     "differentiable": (lambda s: s.reset.differentiable, plain),
     "at_once": (lambda s: s.reset.at_once, plain),
+    "keeps_field": (lambda s: s.reset.keeps_field, plain),
     "calc": (jump, Wrapped.of_jump),
     "calc_diff": (lambda s: s.reset.calc_diff(jump_point(s)), Wrapped.of_reset),
     "border_at": (

@@ -145,7 +145,7 @@ def hybrid_lqr(
         simultaneous: Treatment of events of several guards, see `jumps`.
         covariance: For "mean", the covariance (ndx, ndx) of perturbations just before such events,
             or a function of the index of the event. None for "worst".
-        lead: Time in s before isolated events whose guard or reset has the input, in which the gain
+        lead: Time in s before events whose guard or reset has the input, in which the gain
             goes over to one that is made for the event, see `jumps`. None takes the gain of the arc
             up to the event.
         rtol: Relative tolerance of V.
@@ -295,14 +295,28 @@ def _solve_event(riccati: RiccatiEquation, k: int, after: Array, rule: EventRule
     if covariance is not None:
         name = f"covariance of event {k}"
         covariance = check_semidefinite(name, covariance, jump.dimension)
-    gains = _find_phantom_gains(riccati, k) | {frozenset[int](): gain_before}
     simultaneous = SimultaneousJump(rule.simultaneous, covariance)
+    if rule.lead is not None and simultaneous.has_input(jump):
+        weight = rule.lead * riccati.input_weight(k, event.time)
+        feedback = simultaneous.compute_instant_feedback(jump, after, weight)
+        since = max(event.time - rule.lead, lin.trajectory.arcs[k].start)
+        curve = GainCurve.constant(feedback.gain)
+        between = {(k, names): curve for names in _list_phantom_modes(riccati, k)}
+        end = EndGain(feedback.gain, since, event.time)
+        return _BeforeEvent(feedback.value, end, between)
+    gains = _find_phantom_gains(riccati, k) | {frozenset[int](): gain_before}
     value, feedbacks = simultaneous.compute_value_before(jump, after, gains)
     phantoms = {
         (k, frozenset(event.guards[j] for j in fired)): GainCurve.constant(feedback.gain)
         for fired, feedback in feedbacks.items()
     }
     return _BeforeEvent(value, None, phantoms)
+
+
+def _list_phantom_modes(riccati: RiccatiEquation, k: int) -> list[frozenset[str]]:
+    """Return the names of the guards that have fired in each phantom mode of event k."""
+    system, event = riccati.lin.system, riccati.lin.trajectory.events[k]
+    return list(select_intermediate(list_firing_orders(system, event)))
 
 
 def _find_phantom_gains(riccati: RiccatiEquation, k: int) -> dict[frozenset[int], GainOfValue]:

@@ -25,12 +25,21 @@ treatments:
 - `mean`: :math:`c \sum_i w_i V_i`. w_i is the probability of order i for a normal distribution of
   perturbations before the event, of mean zero and given covariance P. c makes
   :math:`\operatorname{tr} V^- P` the mean of the piecewise quadratic cost; c = 1 for two guards.
+
+With a `lead` there is one gain for the event and its phantom modes, the best for the mean of all n
+orders,
+
+.. math:: K = (h R + \tfrac1n \sum_i J_i^T V^+ J_i)^{-1}\, \tfrac1n \sum_i J_i^T V^+ G_i,
+
+and :math:`V^-` is what it costs, by the same treatment. So a value exists where inputs jump as two
+feet let go, which has none without a lead (test_a_planned_hop_of_two_feet_has_an_lqr).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from typing import Literal, NamedTuple
 
@@ -89,14 +98,32 @@ def compute_instant_feedback(jump: JumpGains, after: Array, weight: Array) -> Ev
             rounding.
     """
     hessian = weight + jump.input.T @ after @ jump.input
+    gain = _solve_for_gain(hessian, jump.input.T @ after @ jump.state)
+    return EventFeedback(_transform_form(jump.state - jump.input @ gain, after), gain)
+
+
+def _solve_for_gain(hessian: Array, mixed: Array) -> Array:
+    """Return the gain of a quadratic cost in the input.
+
+    Args:
+        hessian: Its second derivatives (nu, nu) by the input.
+        mixed: Its derivatives (nu, ndx) by input and state.
+
+    Raises:
+        InputError: The second derivatives are singular.
+    """
     try:
-        gain = np.linalg.solve(hessian, jump.input.T @ after @ jump.state)
+        return np.linalg.solve(hessian, mixed)
     except np.linalg.LinAlgError as error:
         raise InputError(
             "input_weight must tell inputs apart that do the same, but is lost in rounding beside "
             f"what they do: {quote(hessian.tolist())} is singular"
         ) from error
-    return EventFeedback(_transform_form(jump.state - jump.input @ gain, after), gain)
+
+
+def _get_gain(gain: Array, fired: frozenset[int]) -> Array:
+    """Return a gain that is the same in all phantom modes."""
+    return gain
 
 
 def compute_value_before(jump: JumpGains, after: Array, gain: GainOfValue) -> Array:
@@ -156,6 +183,34 @@ class SimultaneousJump:
                     value = self._compute_value(piecewise, after, fired, gains[fired], feedbacks)
                     feedbacks[fired] = EventFeedback(value, gains[fired](value))
         return feedbacks.pop(frozenset()).value, feedbacks
+
+    def has_input(self, piecewise: PiecewiseLinearJump) -> bool:
+        """Return whether the input changes the state after the event in any order."""
+        return any(piece.input.any() for piece in piecewise.pieces())
+
+    def compute_instant_feedback(
+        self, piecewise: PiecewiseLinearJump, after: Array, weight: Array
+    ) -> EventFeedback:
+        """Return one gain for the instant of the event and its phantom modes, and the value before.
+
+        Args:
+            piecewise: First-order map of the event.
+            after: Value V+ (ndx, ndx) after the event.
+            weight: Weight h R (nu, nu) of the input at the instant.
+
+        Raises:
+            InputError: Several inputs do the same, and the weight that tells them apart is lost in
+                rounding.
+        """
+        pieces = piecewise.pieces()
+        hessian, mixed = weight.copy(), np.zeros((len(weight), piecewise.dimension))
+        for piece in pieces:
+            pushed = piece.input.T @ after / len(pieces)
+            hessian += pushed @ piece.input
+            mixed += pushed @ piece.matrix
+        gain = _solve_for_gain(hessian, mixed)
+        closed = piecewise.with_feedback(partial(_get_gain, gain))
+        return EventFeedback(self._combine_pieces(closed, after, self.covariance), gain)
 
     def _compute_value(
         self,

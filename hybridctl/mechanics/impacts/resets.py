@@ -104,11 +104,8 @@ class ContactEdges:
             return Edge(SlidingStop(self.dynamics, tuple(after), stops))
         leaving = tuple(guard.contact for guard in events if guard.kind == "leaves")
         if leaving:
-            return Edge(_Departure(self.dynamics, tuple(after), leaving))
-        begin = [g.contact for g in events if g.kind == "slips" and self.modes[g.contact] == STICK]
-        if begin:
-            return Edge(Breakaway(self.dynamics, self.modes, tuple(after), tuple(begin)))
-        return Edge(_Release(self.dynamics, tuple(after)))
+            return Edge(_Departure(self.dynamics, tuple(after), leaving=leaving))
+        return Edge(self._make_release(events, fired, tuple(after)))
 
     def rest(self, fired: tuple[str, ...]) -> Edge | None:
         """Return the edge on which contacts whose impacts accumulate close without a rebound.
@@ -155,6 +152,31 @@ class ContactEdges:
         return Bridge(
             flying, max(length, _MIN_PASSAGE), Edge(_PassageEnd(dynamics, closed, flying))
         )
+
+    def _make_release(
+        self, events: Sequence[ContactGuard], fired: Sequence[str], after: Modes
+    ) -> ResetModel:
+        """Return the reset of contacts that open, and of others that begin to slide.
+
+        The friction cone of a contact vanishes with its normal force. So "slips" of a contact that
+        opens is a consequence of that, and takes no part.
+
+        Args:
+            events: The guards, of the kinds "opens" and "slips".
+            fired: Their names.
+            after: Modes of all contacts after them.
+        """
+        opening = {guard.contact for guard in events if guard.kind == "opens"}
+        begin = {guard.contact for guard in events if guard.kind == "slips"} - opening
+        parts = [
+            name
+            for guard, name in zip(events, fired, strict=True)
+            if guard.kind == "opens" or guard.contact in begin
+        ]
+        took_part = None if len(parts) == len(fired) else tuple(parts)
+        if begin:
+            return Breakaway(self.dynamics, self.modes, after, tuple(sorted(begin)), took_part)
+        return _Release(self.dynamics, after, took_part, keeps_field=True)
 
     def _guards_named(self, fired: Sequence[str]) -> list[ContactGuard] | None:
         known = {guard.name(self.dynamics.contacts): guard for guard in self.guards}
@@ -403,18 +425,22 @@ def _is_resting(gap: float, rate: float) -> bool:
 
 @dataclass(frozen=True)
 class _Release(ResetModel):
-    """The reset of contacts that open or slip without an impulse: the state stays the same.
+    """The reset of contacts that open without an impulse: the state stays the same.
 
     Attributes:
         dynamics: Dynamics of the robot with its contacts.
         modes: Modes after it.
+        guards: Names of the guards that took part; None for all.
+        keeps_field: Whether the forces of the contacts are zero.
     """
 
     dynamics: ContactDynamics
     modes: Modes
+    guards: tuple[str, ...] | None = None
+    keeps_field: bool = False
 
     def calc(self, t: float, x: Array, u: Array) -> Jump:
-        return Jump(x, self.modes, np.zeros(len(self.modes)))
+        return Jump(x, self.modes, np.zeros(len(self.modes)), guards=self.guards)
 
     def calc_diff(self, at: JumpPoint) -> ResetJacobian:
         return Reset.identity(2 * self.dynamics.robot.nv).calc_diff(at)
@@ -431,7 +457,7 @@ class _Departure(_Release):
         leaving: The contacts.
     """
 
-    leaving: tuple[int, ...]
+    leaving: tuple[int, ...] = ()
 
     def calc(self, t: float, x: Array, u: Array) -> Jump:
         """Return the jump.

@@ -1,0 +1,211 @@
+r"""What plants of all engines share: pushes on bodies, and boxes that stand about.
+
+`EnginePlant` is the interface of `MujocoPlant` and `DrakePlant`: a `Plant` that can be pushed. Its
+`Scenery` are boxes fixed to the world, on which every contact of the robot can stand, beside its
+own surface: steps, ramps, obstacles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hybridctl.base.checks import Array, check_count, check_instance, check_number, check_vector
+from hybridctl.base.errors import InputError
+from hybridctl.hybrid.plant import Plant
+from hybridctl.mechanics.push import Wrench
+
+THICKNESS = 0.2
+"""Thickness of ramps, m. A choice: contacts sink into them by far less."""
+
+
+@runtime_checkable
+class EnginePlant(Plant, Protocol):
+    """A plant by a physics engine, which can be pushed.
+
+    Channels of its samples are "normal_force" (c,) in N and "contact" (c,), flags of what touches,
+    both at the end of the period.
+    """
+
+    def push(
+        self,
+        body: str,
+        force: ArrayLike,
+        start: float,
+        end: float,
+        at: ArrayLike = (0.0, 0.0, 0.0),
+        moment: ArrayLike = (0.0, 0.0, 0.0),
+    ) -> Wrench:
+        """Push a body for a while, in this run and all later ones, and return the push."""
+        ...
+
+    def clear_pushes(self) -> None:
+        """Take back all pushes."""
+        ...
+
+
+class Pushes:
+    """The pushes on a plant, in steps of its engine.
+
+    Attributes:
+        wrenches: All pushes.
+    """
+
+    def __init__(self) -> None:
+        self.wrenches: list[Wrench] = []
+
+    def add(
+        self,
+        body: str,
+        force: ArrayLike,
+        start: float,
+        end: float,
+        at: ArrayLike,
+        moment: ArrayLike,
+    ) -> Wrench:
+        """Add a push and return it.
+
+        Args:
+            body: Name of the frame that is pushed.
+            force: Force (3,), N, in world axes.
+            start: Time at which it begins, s.
+            end: Time at which it ends, s.
+            at: Point (3,) where it acts, m, in the frame.
+            moment: Moment (3,), N m, in world axes.
+
+        Returns:
+            The push.
+
+        Raises:
+            InputError: It has no force, or does not end after its start.
+        """
+        wrench = Wrench(body, force, start, end, at, moment)
+        self.wrenches.append(wrench)
+        return wrench
+
+    def list_active(self, time: float, step: float) -> list[tuple[Wrench, float]]:
+        """Return the pushes during a step, each with the share of the step that it lasts.
+
+        A push that begins within a step acts for the whole of it with this share of its force, so
+        that its impulse is right.
+
+        Args:
+            time: Start of the step, s.
+            step: Length of the step, s.
+        """
+        found = []
+        for wrench in self.wrenches:
+            share = (min(wrench.end, time + step) - max(wrench.start, time)) / step
+            if share > 1e-9:  # what rounding leaves of times that are the ends of steps
+                found.append((wrench, share))
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Box:
+    """A box that is fixed to the world.
+
+    Attributes:
+        center: Its centre (3,), m.
+        sides: Lengths (3,) of its sides, m.
+        pitch: Angle about +y by which it is turned, rad; positive lowers its end at +x.
+        yaw: Angle about +z by which it is turned after that, rad.
+
+    Raises:
+        InputError: A side is not longer than zero.
+    """
+
+    center: Any
+    sides: Any
+    pitch: float = 0.0
+    yaw: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("center", "sides"):
+            object.__setattr__(self, name, check_vector(name, getattr(self, name), 3))
+        if not (self.sides > 0.0).all():
+            raise InputError(f"sides must be longer than 0, got {self.sides.tolist()}")
+        check_number("pitch", self.pitch)
+        check_number("yaw", self.yaw)
+
+    @property
+    def rotation(self) -> Array:
+        """Orientation (3, 3) of its axes in the world."""
+        (c, s), (d, e) = (
+            (np.cos(self.pitch), np.sin(self.pitch)),
+            (np.cos(self.yaw), np.sin(self.yaw)),
+        )
+        pitch = np.array([[c, 0.0, s], [0.0, 1.0, 0.0], [-s, 0.0, c]])
+        yaw = np.array([[d, -e, 0.0], [e, d, 0.0], [0.0, 0.0, 1.0]])
+        return np.asarray(yaw @ pitch)
+
+    @property
+    def pose(self) -> Array:
+        """Pose (4, 4) in the world."""
+        pose = np.eye(4)
+        pose[:3, :3], pose[:3, 3] = self.rotation, self.center
+        return pose
+
+
+Scenery = tuple[Box, ...]
+
+
+def check_scenery(scenery: object) -> Scenery:
+    """Return boxes, checked.
+
+    Args:
+        scenery: A sequence of boxes.
+
+    Raises:
+        InputError: It is none.
+    """
+    if not isinstance(scenery, list | tuple):
+        raise InputError(f"scenery must be a sequence of Box, got {scenery!r}")
+    return tuple(check_instance(f"scenery[{k}]", box, Box) for k, box in enumerate(scenery))
+
+
+def make_steps(
+    start: float, *, rise: float, depth: float, count: int, width: float = 4.0, base: float = 0.0
+) -> Scenery:
+    """Return steps that go up along x.
+
+    Args:
+        start: Where the first riser is, m.
+        rise: Height of each step, m.
+        depth: Depth of each tread, m; the last one is twice as deep.
+        count: Number of steps.
+        width: Width along y, m.
+        base: Height of the ground, m.
+    """
+    for name, value in (("rise", rise), ("depth", depth), ("width", width)):
+        check_number(name, value, above=0.0)
+    found = []
+    for k in range(check_count("count", count)):
+        length = (count + 1 - k) * depth
+        height = (k + 1) * rise
+        center = (start + k * depth + 0.5 * length, 0.0, base + 0.5 * height)
+        found.append(Box(center, (length, width, height)))
+    return tuple(found)
+
+
+def make_ramp(
+    start: float, *, slope: float, length: float, width: float = 4.0, base: float = 0.0
+) -> Scenery:
+    """Return a ramp that goes up along x from an edge on the ground.
+
+    Args:
+        start: Where the edge is, m.
+        slope: Angle of its face, rad; negative goes down.
+        length: Length of its face, m.
+        width: Width along y, m.
+        base: Height of the ground at the edge, m.
+    """
+    for name, value in (("length", length), ("width", width)):
+        check_number(name, value, above=0.0)
+    face = np.array([np.cos(slope), 0.0, np.sin(slope)])
+    normal = np.array([-np.sin(slope), 0.0, np.cos(slope)])
+    center = np.array([start, 0.0, base]) + 0.5 * length * face - 0.5 * THICKNESS * normal
+    return (Box(center, (length, width, THICKNESS), pitch=-slope),)
