@@ -16,6 +16,9 @@ takes three steps.
    affine jump, which is right on both sides.
 3. Check. Motions from a part of the size that was found are simulated. They show what neither of
    these contains, such as an impact that no longer lets a contact slide, or lifts it.
+
+`measure_range` is the cheaper measure for one direction that it chooses itself: the one that the
+map amplifies most. It compares a few simulated motions with their predictions.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -75,6 +78,10 @@ _DIRECTIONS = 64
 """Random directions for the least change of the order."""
 _LEAST_SPREAD = 1e-300
 """Spread of event times in s per unit that stands for none."""
+_RANGE_ERROR = 0.1
+"""Relative error of a map at the end of its `AccurateRange`, as of `Linearization.radius`."""
+_MAX_RANGE_SIZES = 12
+"""Sizes that are tried for an `AccurateRange`. A hopper needs four."""
 
 
 class RunMap(Protocol):
@@ -164,6 +171,66 @@ class Radius:
 
     def __float__(self) -> float:
         return self.size
+
+
+class AccurateRange(NamedTuple):
+    """How far a map holds along the direction of the initial state that it amplifies most.
+
+    Attributes:
+        direction: Unit direction (ndx,) of the initial state, in the tangent space.
+        growth: Euclidean norm of the perturbation at the end, for each unit of `direction`.
+        size: |dx0| along it at which the map is off by a tenth of what it predicts, or at which the
+            order of events changes. Infinite if no size that was tried has such an error.
+    """
+
+    direction: Array
+    growth: float
+    size: float
+
+
+def measure_range(lin: RunMap) -> AccurateRange | None:
+    """Return how far a map holds along the direction that it amplifies most.
+
+    The error of a map grows as the square of a perturbation. So one motion whose error is near a
+    tenth tells where it is a tenth; sizes are tried until there is one. The recorded input is
+    replayed.
+
+    Args:
+        lin: The linearization.
+
+    Returns:
+        The range. None if it is not measured: the map is under feedback, whose policy it does not
+        have; contacts of one impact touch "at once", within a window that it does not have; no
+        direction has an effect; or no motion nearby shows an error near a tenth.
+    """
+    if lin.gains is not None or lin.simultaneous != "in turn":
+        return None
+    direction, growth = _find_most_amplified(lin)
+    if not growth > 0.0:
+        return None
+    size = _PerturbedMotions(lin, direction, None, 0.0).find_range()
+    return None if size is None else AccurateRange(direction, growth, size)
+
+
+def _find_most_amplified(lin: RunMap) -> tuple[Array, float]:
+    """Return the unit direction (ndx,) with the largest derivative of the end, and its norm.
+
+    It is exact for linear maps, and the best of some directions for piecewise linear ones.
+    """
+    ndx = lin.trajectory.arcs[0].space.ndx
+    if lin.is_linear:
+        _, growths, directions = np.linalg.svd(lin.derivative(np.eye(ndx)).T)
+        return directions[0], float(growths.max(initial=0.0))
+    rows = _draw_directions(ndx)
+    norms = np.linalg.norm(lin.derivative(rows), axis=1)
+    return rows[norms.argmax()], float(norms.max())
+
+
+def _draw_directions(ndx: int) -> Array:
+    """Return unit directions (m, ndx): random ones, the same each time, and all axes."""
+    rows = np.random.default_rng(0).normal(size=(_DIRECTIONS, ndx))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    return np.vstack([rows, np.eye(ndx), -np.eye(ndx)])
 
 
 def compute_radius(
@@ -409,6 +476,41 @@ class _PerturbedMotions:
             right, wrong = (right, middle) if self._is_off(middle, error) else (middle, wrong)
         return wrong
 
+    def find_range(self) -> float | None:
+        """Return the size at which a simulated motion is off by a tenth of its prediction.
+
+        It is at most the size at which the order of events changes. None if no size settles it.
+        """
+        order_size = find_order_change(self.lin, self.direction).size
+        most = min(_ORDER_MARGIN * order_size, _LARGEST_SIZE * self._scale)
+        size = min(_FIRST_SIZE * self._scale, most)
+        for _ in range(_MAX_RANGE_SIZES):
+            found = size * _RANGE_ERROR / max(self._measure_error(size), _LEAST_SPREAD)
+            if size / _NEAR_RATIO <= found <= _NEAR_RATIO * size:
+                return found
+            if found > size == most:  # the order of events, or the largest size, comes first
+                return order_size if most < _LARGEST_SIZE * self._scale else np.inf
+            size = min(max(found, size / _MAX_GROWTH), _MAX_GROWTH * size, most)
+        return None
+
+    def _measure_error(self, size: float) -> float:
+        """Return by how much a motion differs from its prediction, relative to the prediction.
+
+        Zero for a difference that tolerances may make. Infinite for a motion that cannot be
+        simulated or ends in another dimension.
+        """
+        lin, last = self.lin, self.lin.trajectory.arcs[-1]
+        end, predicted = last(last.end), lin.follow(size * self.direction).state
+        try:
+            moved = self._simulate(size)
+        except HybridctlError:
+            return np.inf
+        if moved.arcs[-1].space.ndx != last.space.ndx:
+            return np.inf
+        off = np.linalg.norm(last.space.difference(end, moved.final_state) - predicted)
+        noise = _VISIBLE_ERROR * (lin.atol + lin.rtol * (1.0 + float(np.abs(end).max())))
+        return float(off / np.linalg.norm(predicted)) if off > noise else 0.0
+
     def _is_off(self, size: float, error: float) -> bool:
         """Return whether a motion differs from its prediction by the error.
 
@@ -565,8 +667,6 @@ def find_least_order_change(lin: RunMap) -> float | None:
             slopes = np.linalg.norm(changes, axis=1)
             with np.errstate(divide="ignore"):
                 return float((gaps / slopes).min(initial=np.inf))
-        rows = np.random.default_rng(0).normal(size=(_DIRECTIONS, ndx))
-        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-        return lin.follow(np.vstack([rows, np.eye(ndx), -np.eye(ndx)])).change(run).size
+        return lin.follow(_draw_directions(ndx)).change(run).size
     except HybridctlError:
         return None
