@@ -87,8 +87,8 @@ from hybridctl.sensitivity.symmetry import Symmetry
 PhantomGains: TypeAlias = Callable[[int, frozenset[int]], ArrayLike]
 """Gain (nu, ndx) in a phantom mode, given the event and the indices of its guards that fired."""
 
-_MOST_SHOWN_STEPS = 500
-"""Integration steps of a run up to which `repr` measures how far its map holds.
+_MOST_QUICK_STEPS = 500
+"""Integration steps of a run up to which `repr` and tracking measure how far its map holds.
 
 It simulates some four runs for that, in half a second or so for a hopper that lands (60 steps)."""
 _SAME_INPUT = 1e-6
@@ -216,8 +216,7 @@ class Linearization:
         notes = [f"{group.first} to {group.last} merged" for group in self.merged_events]
         # Two borders: that of first order at all, and that of this sequence of events. The first is
         # mostly nearer.
-        steps = sum(len(arc.breaks) for arc in run.arcs)
-        accurate = self.accurate_range if steps <= _MOST_SHOWN_STEPS else None
+        accurate = self.quick_range
         if accurate is not None and np.isfinite(accurate.size):
             notes.append(f"off by 10 % at |dx0| = {accurate.size:.2g}")
         radius = find_least_order_change(self)
@@ -341,6 +340,12 @@ class Linearization:
             return measure_range(self)
         except HybridctlError:  # a derivative that does not exist, such as that of a field
             return None
+
+    @property
+    def quick_range(self) -> AccurateRange | None:
+        """The `accurate_range` of a run of at most 500 steps; None for longer ones."""
+        steps = sum(len(arc.breaks) for arc in self.trajectory.arcs)
+        return self.accurate_range if steps <= _MOST_QUICK_STEPS else None
 
     @property
     def state_transition(self) -> Array:

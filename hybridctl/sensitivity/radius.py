@@ -80,6 +80,10 @@ _LEAST_SPREAD = 1e-300
 """Spread of event times in s per unit that stands for none."""
 _RANGE_ERROR = 0.1
 """Relative error of a map at the end of its `AccurateRange`, as of `Linearization.radius`."""
+_AMPLIFIED_DIRECTIONS = 4
+"""Directions that are tried for an `AccurateRange`: a linear flow ends along none. A choice."""
+_NO_EFFECT = 1e-6
+"""Growth of a direction that has no effect on the end, relative to the largest growth."""
 _MAX_RANGE_SIZES = 12
 """Sizes that are tried for an `AccurateRange`. A hopper needs four."""
 
@@ -176,6 +180,9 @@ class Radius:
 class AccurateRange(NamedTuple):
     """How far a map holds along the direction of the initial state that it amplifies most.
 
+    A direction along which the map never ends is passed over for the one that is amplified next, at
+    most three times.
+
     Attributes:
         direction: Unit direction (ndx,) of the initial state, in the tangent space.
         growth: Euclidean norm of the perturbation at the end, for each unit of `direction`.
@@ -205,25 +212,33 @@ def measure_range(lin: RunMap) -> AccurateRange | None:
     """
     if lin.gains is not None or lin.simultaneous != "in turn":
         return None
-    direction, growth = _find_most_amplified(lin)
-    if not growth > 0.0:
-        return None
-    size = _PerturbedMotions(lin, direction, None, 0.0).find_range()
-    return None if size is None else AccurateRange(direction, growth, size)
+    found: AccurateRange | None = None
+    for direction, growth in _list_amplified(lin):
+        size = _PerturbedMotions(lin, direction, None, 0.0).find_range()
+        if size is None:
+            return None
+        if found is None or size < np.inf:
+            found = AccurateRange(direction, growth, size)
+        if size < np.inf:
+            break
+    return found
 
 
-def _find_most_amplified(lin: RunMap) -> tuple[Array, float]:
-    """Return the unit direction (ndx,) with the largest derivative of the end, and its norm.
+def _list_amplified(lin: RunMap) -> list[tuple[Array, float]]:
+    """Return unit directions (ndx,) and the norms of the derivatives of the end, largest first.
 
-    It is exact for linear maps, and the best of some directions for piecewise linear ones.
+    They are the singular vectors of linear maps, and the best of some directions for piecewise
+    linear ones. At most four, and none without an effect.
     """
     ndx = lin.trajectory.arcs[0].space.ndx
     if lin.is_linear:
-        _, growths, directions = np.linalg.svd(lin.derivative(np.eye(ndx)).T)
-        return directions[0], float(growths.max(initial=0.0))
-    rows = _draw_directions(ndx)
-    norms = np.linalg.norm(lin.derivative(rows), axis=1)
-    return rows[norms.argmax()], float(norms.max())
+        _, norms, rows = np.linalg.svd(lin.derivative(np.eye(ndx)).T)
+    else:
+        rows = _draw_directions(ndx)
+        norms = np.linalg.norm(lin.derivative(rows), axis=1)
+    least = _NO_EFFECT * float(norms.max(initial=0.0))
+    order = np.argsort(-norms, kind="stable")[:_AMPLIFIED_DIRECTIONS]
+    return [(rows[i], float(norms[i])) for i in order.tolist() if norms[i] > least]
 
 
 def _draw_directions(ndx: int) -> Array:
@@ -483,14 +498,19 @@ class _PerturbedMotions:
         """
         order_size = find_order_change(self.lin, self.direction).size
         most = min(_ORDER_MARGIN * order_size, _LARGEST_SIZE * self._scale)
-        size = min(_FIRST_SIZE * self._scale, most)
+        size, right, wrong = min(_FIRST_SIZE * self._scale, most), 0.0, np.inf
         for _ in range(_MAX_RANGE_SIZES):
             found = size * _RANGE_ERROR / max(self._measure_error(size), _LEAST_SPREAD)
             if size / _NEAR_RATIO <= found <= _NEAR_RATIO * size:
                 return found
             if found > size == most:  # the order of events, or the largest size, comes first
                 return order_size if most < _LARGEST_SIZE * self._scale else np.inf
+            right, wrong = (size, wrong) if found > size else (right, size)
             size = min(max(found, size / _MAX_GROWTH), _MAX_GROWTH * size, most)
+            if not right < size < wrong:  # the error jumps, such as where a contact slides instead
+                size = float(np.sqrt(right * wrong))
+                if wrong <= _NEAR_RATIO * right:
+                    return size
         return None
 
     def _measure_error(self, size: float) -> float:
