@@ -353,7 +353,7 @@ def list_far_starts(
         return []
     return [
         LinearRangeWarning(
-            f"the start is {size:.2g} off the reference (|dx0|), {times_beyond:.2g} times as far "
+            f"the start is {size:.2g} off the reference (|dx0|), {times_beyond:.0f} times as far "
             "as the linearization holds to 10 % on which the gains rest "
             f"({known.size:.2g} in the direction that grows most, see "
             "Linearization.accurate_range): compare with a simple law in simulated runs"

@@ -121,15 +121,18 @@ class LqrResult:
         where :math:`\mu` alone exceeds the limits. None if no limit is known (`Robot.effort`), or
         guards are simultaneous.
         """
-        lin, closed = self.linearization, self.closed_loop
-        nu = lin.trajectory.arcs[0].inputs.shape[2]
-        limits = get_motor_limits(lin.system, nu)
+        lin, arcs = self.linearization, self.linearization.trajectory.arcs
+        limits = get_motor_limits(lin.system, arcs[0].inputs.shape[2])
         if limits is None or not lin.is_linear:
             return None
-        least, total = np.inf, np.eye(lin.trajectory.arcs[0].space.ndx)
-        for k, (arc, gain) in enumerate(zip(lin.trajectory.arcs, self.gains.arcs, strict=True)):
-            times = np.linspace(arc.start, arc.end, _INPUT_SAMPLES)
-            left = np.maximum(limits[1] - np.abs(arc.input(times)), 0.0)
+        samples = [np.linspace(arc.start, arc.end, _INPUT_SAMPLES) for arc in arcs]
+        each = zip(arcs, samples, strict=True)
+        margins = [limits[1] - np.abs(arc.input(times)) for arc, times in each]
+        if min(margin.min() for margin in margins) <= 0.0:
+            return 0.0
+        closed, least, total = self.closed_loop, np.inf, np.eye(arcs[0].space.ndx)
+        rows = zip(samples, margins, self.gains.arcs, strict=True)
+        for k, (times, left, gain) in enumerate(rows):
             grown = [gain(t) @ closed.arcs[k](t) @ total for t in times.tolist()]
             with np.errstate(divide="ignore", invalid="ignore"):
                 sizes = left / np.linalg.norm(np.array(grown), axis=2)

@@ -30,7 +30,7 @@ import pinocchio as pin
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import FileFormatError, InputError
 from hybridctl.base.files import read_file_or_text
-from hybridctl.mechanics.multibody.links import CollisionModel, CollisionShape, Kind
+from hybridctl.mechanics.multibody.links import CollisionMesh, CollisionModel, CollisionShape, Kind
 from hybridctl.mechanics.multibody.mimic import Mimic
 
 _LOG = logging.getLogger(__name__)
@@ -150,7 +150,9 @@ def read_mjcf(mjcf: str | os.PathLike[str], ignore: Collection[str] = ()) -> Com
             for k in springs
         },
         _keyframes(compiled, model),
-        CollisionModel(_parents(compiled), tuple(_shapes(compiled, places))),
+        CollisionModel(
+            _parents(compiled), tuple(_shapes(compiled, places)), tuple(_meshes(compiled, places))
+        ),
         {
             name: mimic
             for i, (name, mimic) in _joint_equalities(compiled).items()
@@ -604,9 +606,9 @@ def _parents(m: Any) -> Mapping[str, str | None]:
 def _shapes(m: Any, places: list[_Place]) -> Iterator[CollisionShape]:
     """Yield the spheres, boxes, capsules and planes that collide, each in the frame of its joint.
 
-    Other shapes are left out, as `CollisionShape` has no kind for a mesh, a cylinder or an
-    ellipsoid. A plane is always fixed to the world: MuJoCo compiles none on a body that moves
-    (test_a_plane_on_a_body_that_moves_is_not_compiled).
+    Other shapes are left out, as `CollisionShape` has no kind for a cylinder or an ellipsoid; for
+    meshes see `_meshes`. A plane is always fixed to the world: MuJoCo compiles none on a body that
+    moves (test_a_plane_on_a_body_that_moves_is_not_compiled).
 
     Args:
         m: The `mujoco.MjModel`.
@@ -628,6 +630,25 @@ def _shapes(m: Any, places: list[_Place]) -> Iterator[CollisionShape]:
             yield CollisionShape(link, place.joint, shape, size, rotation, position)
         elif kind == "PLANE":
             yield CollisionShape(link, 0, "plane", (), rotation, position)
+
+
+def _meshes(m: Any, places: list[_Place]) -> Iterator[CollisionMesh]:
+    """Yield the meshes that collide, with their vertices in the frame of their joint.
+
+    Args:
+        m: The `mujoco.MjModel`.
+        places: Where each body is fixed, from `_tree`.
+    """
+    for g in range(m.ngeom):
+        b, k = int(m.geom_bodyid[g]), int(m.geom_dataid[g])
+        is_mesh = int(m.geom_type[g]) == int(load_mujoco().mjtGeom.mjGEOM_MESH)
+        if not b or not is_mesh or not (m.geom_contype[g] or m.geom_conaffinity[g]):
+            continue
+        pose = places[b].pose * _pose(m.geom_pos[g], m.geom_quat[g])
+        first, count = int(m.mesh_vertadr[k]), int(m.mesh_vertnum[k])
+        vertices = np.array(m.mesh_vert[first : first + count], dtype=np.float64)
+        placed = vertices @ np.array(pose.rotation).T + np.array(pose.translation)
+        yield CollisionMesh(_body_name(m, b), places[b].joint, placed)
 
 
 def _geometries() -> list[tuple[str, Any]]:
