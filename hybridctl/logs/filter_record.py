@@ -166,7 +166,10 @@ class _ChannelReader:
             UnknownNameError: The channel has other columns.
         """
         if part.quaternion and not channel.quaternion:
-            raise InputError(f"channel {part.channel!r} must hold rotations; say so in the mapping")
+            raise InputError(
+                f"channel {part.channel!r} must hold rotations: say which in the mapping, such as "
+                f"'rotation: xyzw' beside its fields (one of {sorted(ROTATIONS)})"
+            )
         if not part.columns:
             return channel.values
         order = order_columns(part.channel, part.columns, channel.columns)

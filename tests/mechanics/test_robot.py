@@ -262,3 +262,17 @@ def test_a_posture_is_neutral_but_for_the_joints_named():
         robot.posture({"hing": 0.4})
     with pytest.raises(InputError, match="one degree of freedom"):
         robot.posture({"fly": 0.4})
+
+
+TWO_JOINTS = PAIR.replace(
+    "</robot>",
+    """<link name="hand"><inertial><mass value="1"/>
+<inertia ixx="1" iyy="1" izz="1" ixy="0" ixz="0" iyz="0"/></inertial></link>
+<joint name="wrist" type="continuous"><parent link="arm"/><child link="hand"/></joint></robot>""",
+)
+
+
+def test_an_order_of_inputs_that_is_not_that_of_the_joints_is_shown():
+    named = Robot.from_urdf(TWO_JOINTS, actuated=["wrist", "hip"])
+    assert repr(named).endswith("; inputs in the order wrist, hip)")
+    assert "inputs" not in repr(Robot.from_urdf(TWO_JOINTS))

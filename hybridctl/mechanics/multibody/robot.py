@@ -327,7 +327,12 @@ class Robot:
         followed = {name: mimic.describe() for name, mimic in self.mimics.items()}
         places = {name: self._places(name) for name in self.joint_names}
         joints = ", ".join(describe_joints(places, followed))
-        return f"Robot(nq={self.nq}, nv={self.nv}, joints {joints})"
+        # Inputs mostly are in the order of the joints, and then need no words.
+        moved = self.actuation.argmax(axis=0).tolist()
+        by_place = {i: name for name in self.joint_names for i in np.r_[self.velocities(name)]}
+        motors = ", ".join(dict.fromkeys(by_place[i] for i in moved))
+        order = f"; inputs in the order {motors}" if moved != sorted(moved) else ""
+        return f"Robot(nq={self.nq}, nv={self.nv}, joints {joints}{order})"
 
     def _repr_html_(self) -> str:
         """Return a table of the joints, with their places in q and v, and the driven ones."""
