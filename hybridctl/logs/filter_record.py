@@ -12,6 +12,7 @@ from hybridctl.base.time_series import Series
 from hybridctl.estimation.filter_model import FilterModel, LogChannel
 from hybridctl.estimation.record import Record
 from hybridctl.logs.column_names import order_columns
+from hybridctl.logs.mapping import ROTATIONS
 from hybridctl.logs.stamp_faults import find_first_rows
 
 LARGEST_VALUE = 1e6

@@ -33,13 +33,6 @@ def found(text, **options):
     return contacts_from(Robot.from_urdf(text, root="floating"), **options)
 
 
-def place(robot, link, offset):
-    """Where a point of a link is in the world, with the joints at zero, m."""
-    frame = robot.frame(link)
-    pose = robot.poses(robot.neutral(), [frame.joint])[0]
-    return pose[:3, :3] @ (frame.position + frame.rotation @ offset) + pose[:3, 3]
-
-
 def test_a_sphere_makes_a_round_contact():
     (contact,) = found(legged("left_foot", SPHERE), friction=0.4, restitution=0.1)
     assert (contact.name, contact.frame, contact.radius) == ("left_foot", "left_foot", 0.02)
@@ -160,10 +153,10 @@ def test_a_sole_that_is_a_mesh_has_corners(name, link, length, width, height):
         (frame,) = {contact.frame for contact in foot}
         sole = foot[0].name.removesuffix(" 1")
         assert [contact.name for contact in foot] == [f"{sole} {k}" for k in (1, 2, 3, 4)]
-        places = np.array([place(robot, frame, contact.offset) for contact in foot])
+        places = [robot.point_position(robot.neutral(), frame, c.offset) for c in foot]
         np.testing.assert_allclose(np.ptp(places, axis=0), (length, width, 0.0), atol=1e-3)
-        origin = place(robot, sole, np.zeros(3))
-        np.testing.assert_allclose(places[:, 2], origin[2], atol=height + 1e-3)
+        origin = robot.point_position(robot.neutral(), sole)
+        np.testing.assert_allclose([p[2] for p in places], origin[2], atol=height + 1e-3)
     assert frame.endswith(link)
     first = repr(contacts).splitlines()[0]
     assert "(a corner of its mesh, whose" in first

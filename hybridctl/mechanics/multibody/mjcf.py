@@ -102,7 +102,9 @@ def mujoco_warnings_logged() -> Iterator[None]:
         mujoco.set_mju_user_warning(None)
 
 
-def read_mjcf(mjcf: str | os.PathLike[str], ignore: Collection[str] = ()) -> CompiledRobot:
+def read_mjcf(
+    mjcf: str | os.PathLike[str], ignore: Collection[str] = (), *, is_fixed: bool = False
+) -> CompiledRobot:
     """Read a robot from an MJCF file.
 
     Args:
@@ -113,6 +115,8 @@ def read_mjcf(mjcf: str | os.PathLike[str], ignore: Collection[str] = ()) -> Com
             each refusal names its kind. The name of a joint leaves out all that would be lost of
             it, and its dry friction too. Of a nonlinear spring or damper ("nonlinear") only the
             nonlinear part is left out, by either name: its linear part stays.
+        is_fixed: Whether free joints and keyframes are left out, so that their bodies are fixed to
+            the world.
 
     Returns:
         The robot. Without contacts it moves as MuJoCo's compiled model does, except for what is
@@ -123,7 +127,7 @@ def read_mjcf(mjcf: str | os.PathLike[str], ignore: Collection[str] = ()) -> Com
         InputError: The file has something that would be lost and is not in `ignore`, it has no
             joint that moves, `mjcf` is neither a path nor a text, or MuJoCo is not installed.
     """
-    compiled = _compile(mjcf)
+    compiled = _compile(mjcf, is_fixed)
     if compiled.nv == 0:
         raise InputError("mjcf has no joint that moves")
     for kind, name, reason in _losses(compiled):
@@ -161,11 +165,12 @@ def read_mjcf(mjcf: str | os.PathLike[str], ignore: Collection[str] = ()) -> Com
     )
 
 
-def _compile(mjcf: str | os.PathLike[str]) -> Any:
+def _compile(mjcf: str | os.PathLike[str], is_fixed: bool = False) -> Any:
     """Compile an MJCF file or text with MuJoCo.
 
     Args:
         mjcf: Path of the file, or its text.
+        is_fixed: Whether free joints are left out, and keyframes, which have coordinates for them.
 
     Returns:
         The `mujoco.MjModel`.
@@ -184,12 +189,19 @@ def _compile(mjcf: str | os.PathLike[str]) -> Any:
     if tag != "mujoco":
         other = "; use Robot.from_urdf" if tag == "robot" else ""
         raise FileFormatError(f"mjcf must be a <mujoco> model, got <{tag}>{other}")
-    kind = load_mujoco().MjModel
+    mujoco, is_text = load_mujoco(), text is mjcf  # the argument is the text itself, not a path
     try:
         with mujoco_warnings_logged():
-            if text is mjcf:  # the argument is the text itself, not a path
-                return kind.from_xml_string(text)
-            return kind.from_xml_path(os.fspath(mjcf))
+            if is_fixed:
+                kind = mujoco.MjSpec
+                spec = kind.from_string(text) if is_text else kind.from_file(os.fspath(mjcf))
+                free = [joint for joint in spec.joints if int(joint.type) == _FREE]
+                for unwanted in (*free, *spec.keys):
+                    spec.delete(unwanted)
+                return spec.compile()
+            if is_text:
+                return mujoco.MjModel.from_xml_string(text)
+            return mujoco.MjModel.from_xml_path(os.fspath(mjcf))
     except ValueError as error:
         reason = " ".join(str(error).split())
         raise FileFormatError(f"mjcf is not compiled by MuJoCo: {reason}") from error
