@@ -46,6 +46,10 @@ class EffortLimitWarning(HybridctlWarning):
     """Given when inputs of a run or a reference exceed the motors' limits, `Robot.effort`."""
 
 
+class LinearRangeWarning(HybridctlWarning):
+    """Given when a tracked run begins far beyond the range of the map that its gains rest on."""
+
+
 class FixedRootWarning(HybridctlWarning):
     """Given when a robot with feet is fixed to the world because no root was named."""
 

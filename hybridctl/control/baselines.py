@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hybridctl.base.checks import Array, check_number, check_semidefinite
-from hybridctl.base.errors import InputError, SystemDefinitionError
+from hybridctl.base.errors import HybridctlWarning, InputError, SystemDefinitionError
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.impacts import Impact
 from hybridctl.control.reference import Reference
@@ -27,6 +27,7 @@ from hybridctl.control.tracking_law import (
     ProjectedGain,
     TrackingLaw,
     find_next_input_jump,
+    list_far_starts,
     make_schedule,
     resolve_limits,
 )
@@ -149,6 +150,10 @@ class NearestTracking:
         arc = self.reference.arcs[chosen].piece(history.time)
         return TrackingLaw(arc, self.gains.arcs[chosen], self.limits)
 
+    def start_warnings(self, history: History) -> list[HybridctlWarning]:
+        """Return a warning if a run starts far beyond first order, see `list_far_starts`."""
+        return list_far_starts(self.reference, self.gains, history)
+
     def next_change(self, history: History) -> float:
         """Return when the arc is chosen again, or the feedforward jumps, s."""
         time, chosen = history.time, self._choose_arc(history)
@@ -241,6 +246,10 @@ class ImpactInvariantTracking:
             gain = ProjectedGain(self.gains.arcs[macro], removed, *ends, self.blend)
         # The law acts up to the next jump of the feedforward, where `next_change` ends it.
         return TrackingLaw(arc.piece(history.time), gain, self.limits).differentiable()
+
+    def start_warnings(self, history: History) -> list[HybridctlWarning]:
+        """Return a warning if a run starts far beyond first order, see `list_far_starts`."""
+        return list_far_starts(self.reference, self.gains, history)
 
     def next_change(self, history: History) -> float:
         """Return when the reference has an event, its feedforward jumps, or a window ends, s."""

@@ -18,6 +18,7 @@ from scipy.interpolate import CubicHermiteSpline, PPoly
 from hybridctl.base.checks import Array, check_array
 from hybridctl.base.errors import InputError
 from hybridctl.base.files import open_arrays, save_arrays
+from hybridctl.sensitivity.linearization import Linearization
 
 Gain = Callable[[float], Array]
 """A gain K (nu, ndx) as a function of time in s."""
@@ -111,10 +112,13 @@ class GainSchedule:
     Attributes:
         arcs: Gain K(t) of each arc of the reference, in order.
         phantoms: Gains of phantom arcs, by the index of the event and the guards that have fired.
+        linearization: First-order map on which the gains rest, by which runs from far-off starts
+            are warned of. None if they rest on none, and for gains from a file.
     """
 
     arcs: tuple[GainCurve, ...]
     phantoms: Mapping[tuple[int, frozenset[str]], GainCurve] = field(default_factory=dict)
+    linearization: Linearization | None = field(default=None, repr=False)
 
     @staticmethod
     def constant(

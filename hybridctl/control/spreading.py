@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hybridctl.base.checks import Array, check_instance, check_number
-from hybridctl.base.errors import ReferenceRangeError
+from hybridctl.base.errors import HybridctlWarning, ReferenceRangeError
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.impacts import VelocityResidual
 from hybridctl.control.interim import (
@@ -31,6 +31,7 @@ from hybridctl.control.reference import Reference
 from hybridctl.control.tracking_law import (
     TrackingLaw,
     find_next_input_jump,
+    list_far_starts,
     make_schedule,
     resolve_limits,
 )
@@ -274,6 +275,10 @@ class ReferenceSpreading:
             self._laws[place] = law.differentiable()
         return self._laws[place]
 
+    def start_warnings(self, history: History) -> list[HybridctlWarning]:
+        """Return a warning if a run starts far beyond first order, see `list_far_starts`."""
+        return list_far_starts(self.reference, self.gains, history)
+
     def next_change(self, history: History) -> float:
         """Return when the feedforward jumps, or the interim mode begins or ends next, s."""
         position, moment = self._find_place(history)
@@ -382,6 +387,10 @@ class ClockTracking:
         k = bisect_right(self._ends, history.time)
         sequence = _LawSequence(self._laws[k:], self._ends[k:], self.limits)
         return DifferentiableLaw(sequence, sequence.jacobian, sequence.rate)
+
+    def start_warnings(self, history: History) -> list[HybridctlWarning]:
+        """Return a warning if a run starts far beyond first order, see `list_far_starts`."""
+        return list_far_starts(self.reference, self.gains, history)
 
     def next_change(self, history: History) -> float:
         """Return when the reference has its next event, or its feedforward jumps, s.

@@ -19,7 +19,7 @@ from hybridctl.base.checks import (
     convert_to_floats,
     quote,
 )
-from hybridctl.base.errors import InputError
+from hybridctl.base.errors import HybridctlWarning, InputError
 from hybridctl.hybrid.event import Event
 from hybridctl.hybrid.laws import (
     DifferentiableLaw,
@@ -107,6 +107,23 @@ def ask_next_change(policy: Policy, history: History) -> float:
             f"{history.time!r} s, got {quote(time)}"
         )
     return float(time)
+
+
+def list_start_warnings(policy: object, history: History) -> list[HybridctlWarning]:
+    """Return what a policy finds doubtful about the start of a run.
+
+    A policy says so by a method `start_warnings(history)`. One without it that is made of another
+    policy, such as `SampledPolicy`, has the warnings of that.
+
+    Args:
+        policy: The policy, or the function of an input law, which has none.
+        history: The start of the run, without events.
+    """
+    ask = getattr(policy, "start_warnings", None)
+    if ask is not None:
+        return list(ask(history))
+    inner = getattr(policy, "policy", getattr(policy, "law_or_policy", None))
+    return [] if inner is None else list_start_warnings(inner, history)
 
 
 def ask_input_law(policy: Policy, history: History, nu: int) -> InputLaw:

@@ -37,6 +37,7 @@ from hybridctl.hybrid.policy import (
     ask_input_law,
     ask_next_change,
     compute_first_input,
+    list_start_warnings,
 )
 from hybridctl.hybrid.rest import advise_on_rest, find_rest, has_rest
 from hybridctl.hybrid.run import (
@@ -205,6 +206,8 @@ def simulate(
     Warns:
         JointLimitWarning: The joints of a robot begin beyond the limits of its description, which
             are part of its dynamics only where a system has joint stops.
+        LinearRangeWarning: A tracking policy with gains of `hybrid_lqr` starts so far off its
+            reference that the first order predicts nothing there.
         EffortLimitWarning: Inputs exceed the limits of the motors (`Robot.effort`), or would do so
             if a law did not cut them. It comes once, at the end.
         BridgeWarning: The run was taken past a jam.
@@ -286,6 +289,9 @@ def _simulate(
     u = compute_first_input(law, start, state, first.nu)
     point = ArcStart(first, law, start, state, u, ask_next_change(run.policy, history))
     check_start(run, point)
+    if _GIVES_WARNINGS.get():
+        for warning in list_start_warnings(run.policy, history):
+            warnings.warn(warning, stacklevel=_USER_LEVEL - 1)
     found = _event_loop(run, point, ends_run)
     excess = run.memory.efforts.report() if _GIVES_WARNINGS.get() else ""
     if excess:

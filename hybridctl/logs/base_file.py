@@ -3,7 +3,8 @@
 The robot has an inertial sensor, `imu`::
 
     urdf: icub.urdf                   # beside this file, an absolute path, or that of an installed
-                                      # package: package://example-robot-data/PATH/OF/FILE.urdf
+                                      # package: package://example-robot-data/PATH/OF/FILE.urdf;
+                                      # an MJCF file as well, whose free joint is left out
     imu: {frame: root_link_imu_frame} # channels `gyroscope` and `accelerometer`, unless named here
     encoders:                         # one channel, its columns named like the joints
       joints: {deviation: 1e-3}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hybridctl.base.checks import check_number, check_vector
 from hybridctl.base.errors import InputError
+from hybridctl.base.files import read_file_or_text
 from hybridctl.legged.estimator import BaseSettings
+from hybridctl.mechanics.multibody.robot import Robot
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class BaseModel:
     """A legged robot whose base is estimated from logs.
 
     Attributes:
-        urdf: Path of its description.
+        urdf: Path of its description, a URDF or an MJCF file.
         channels: Channels of its sensors.
         settings: Settings of the filter.
         heading: Heading of the root at the start of a log in rad, which no sensor measures.
@@ -82,6 +85,20 @@ class BaseModel:
     mapping: dict[str, Any] | None = None
     name: str = ""
     odometry: OdometryFrames = OdometryFrames()
+
+    def build_robot(self) -> Robot:
+        """Return the robot with its root fixed.
+
+        Raises:
+            FileFormatError: The file is neither a URDF nor an MJCF file.
+            InputError: The MJCF file has what a robot cannot hold, or MuJoCo is not installed.
+        """
+        path = Path(self.urdf)
+        text = read_file_or_text("urdf", path)
+        # The root element decides: MJCF files are called .xml, but so are some URDFs.
+        if "<mujoco" in text and "<robot" not in text:
+            return Robot.from_mjcf(path, fixed_base=True)
+        return Robot.from_urdf(path)
 
     def __post_init__(self) -> None:
         feet, loads = self.settings.feet, self.channels.loads

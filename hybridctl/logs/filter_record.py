@@ -12,6 +12,7 @@ from hybridctl.base.time_series import Series
 from hybridctl.estimation.filter_model import FilterModel, LogChannel
 from hybridctl.estimation.record import Record
 from hybridctl.logs.column_names import order_columns
+from hybridctl.logs.mapping import ROTATIONS
 from hybridctl.logs.stamp_faults import find_first_rows
 
 LARGEST_VALUE = 1e6
@@ -166,7 +167,10 @@ class _ChannelReader:
             UnknownNameError: The channel has other columns.
         """
         if part.quaternion and not channel.quaternion:
-            raise InputError(f"channel {part.channel!r} must hold rotations; say so in the mapping")
+            raise InputError(
+                f"channel {part.channel!r} must hold rotations: say which in the mapping, such as "
+                f"'rotation: xyzw' beside its fields (one of {sorted(ROTATIONS)})"
+            )
         if not part.columns:
             return channel.values
         order = order_columns(part.channel, part.columns, channel.columns)

@@ -27,7 +27,6 @@ from hybridctl.logs.log import Log
 from hybridctl.logs.quality import find_disjoint_channels
 from hybridctl.logs.stamp_faults import find_first_rows
 from hybridctl.logs.tum import write_tum
-from hybridctl.mechanics.multibody.robot import Robot
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +135,7 @@ def filter_base(log: Log, model: BaseModel) -> BaseRun:
             robot.
         InputError: Channels have other units, columns or clocks.
     """
-    estimator = model.settings.build(Robot.from_urdf(Path(model.urdf)))
+    estimator = model.settings.build(model.build_robot())
     readings = make_base_readings(log, model.channels, estimator)
     faults = estimator.find_wiring_faults(readings)
     try:
@@ -305,7 +304,7 @@ def compute_odometry_track(log: Log, model: BaseModel) -> BaseTrack:
         log: Log with the channels that the model names.
         model: Model of the robot.
     """
-    estimator = model.settings.build(Robot.from_urdf(Path(model.urdf)))
+    estimator = model.settings.build(model.build_robot())
     readings = make_base_readings(log, model.channels, estimator)
     first = estimator.start(readings, heading=model.heading, position=model.position)
     before = perf_counter()

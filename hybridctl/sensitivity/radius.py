@@ -16,6 +16,9 @@ takes three steps.
    affine jump, which is right on both sides.
 3. Check. Motions from a part of the size that was found are simulated. They show what neither of
    these contains, such as an impact that no longer lets a contact slide, or lifts it.
+
+`measure_range` is the cheaper measure for one direction that it chooses itself: the one that the
+map amplifies most. It compares a few simulated motions with their predictions.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -75,6 +78,14 @@ _DIRECTIONS = 64
 """Random directions for the least change of the order."""
 _LEAST_SPREAD = 1e-300
 """Spread of event times in s per unit that stands for none."""
+_RANGE_ERROR = 0.1
+"""Relative error of a map at the end of its `AccurateRange`, as of `Linearization.radius`."""
+_AMPLIFIED_DIRECTIONS = 4
+"""Directions that are tried for an `AccurateRange`: a linear flow ends along none. A choice."""
+_NO_EFFECT = 1e-6
+"""Growth of a direction that has no effect on the end, relative to the largest growth."""
+_MAX_RANGE_SIZES = 12
+"""Sizes that are tried for an `AccurateRange`. A hopper needs four."""
 
 
 class RunMap(Protocol):
@@ -164,6 +175,77 @@ class Radius:
 
     def __float__(self) -> float:
         return self.size
+
+
+class AccurateRange(NamedTuple):
+    """How far a map holds along the direction of the initial state that it amplifies most.
+
+    A direction along which the map never ends is passed over for the one that is amplified next, at
+    most three times.
+
+    Attributes:
+        direction: Unit direction (ndx,) of the initial state, in the tangent space.
+        growth: Euclidean norm of the perturbation at the end, for each unit of `direction`.
+        size: |dx0| along it at which the map is off by a tenth of what it predicts, or at which the
+            order of events changes. Infinite if no size that was tried has such an error.
+    """
+
+    direction: Array
+    growth: float
+    size: float
+
+
+def measure_range(lin: RunMap) -> AccurateRange | None:
+    """Return how far a map holds along the direction that it amplifies most.
+
+    The error of a map grows as the square of a perturbation. So one motion whose error is near a
+    tenth tells where it is a tenth; sizes are tried until there is one. The recorded input is
+    replayed.
+
+    Args:
+        lin: The linearization.
+
+    Returns:
+        The range. None if it is not measured: the map is under feedback, whose policy it does not
+        have; contacts of one impact touch "at once", within a window that it does not have; no
+        direction has an effect; or no motion nearby shows an error near a tenth.
+    """
+    if lin.gains is not None or lin.simultaneous != "in turn":
+        return None
+    found: AccurateRange | None = None
+    for direction, growth in _list_amplified(lin):
+        size = _PerturbedMotions(lin, direction, None, 0.0).find_range()
+        if size is None:
+            return None
+        if found is None or size < np.inf:
+            found = AccurateRange(direction, growth, size)
+        if size < np.inf:
+            break
+    return found
+
+
+def _list_amplified(lin: RunMap) -> list[tuple[Array, float]]:
+    """Return unit directions (ndx,) and the norms of the derivatives of the end, largest first.
+
+    They are the singular vectors of linear maps, and the best of some directions for piecewise
+    linear ones. At most four, and none without an effect.
+    """
+    ndx = lin.trajectory.arcs[0].space.ndx
+    if lin.is_linear:
+        _, norms, rows = np.linalg.svd(lin.derivative(np.eye(ndx)).T)
+    else:
+        rows = _draw_directions(ndx)
+        norms = np.linalg.norm(lin.derivative(rows), axis=1)
+    least = _NO_EFFECT * float(norms.max(initial=0.0))
+    order = np.argsort(-norms, kind="stable")[:_AMPLIFIED_DIRECTIONS]
+    return [(rows[i], float(norms[i])) for i in order.tolist() if norms[i] > least]
+
+
+def _draw_directions(ndx: int) -> Array:
+    """Return unit directions (m, ndx): random ones, the same each time, and all axes."""
+    rows = np.random.default_rng(0).normal(size=(_DIRECTIONS, ndx))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    return np.vstack([rows, np.eye(ndx), -np.eye(ndx)])
 
 
 def compute_radius(
@@ -409,6 +491,46 @@ class _PerturbedMotions:
             right, wrong = (right, middle) if self._is_off(middle, error) else (middle, wrong)
         return wrong
 
+    def find_range(self) -> float | None:
+        """Return the size at which a simulated motion is off by a tenth of its prediction.
+
+        It is at most the size at which the order of events changes. None if no size settles it.
+        """
+        order_size = find_order_change(self.lin, self.direction).size
+        most = min(_ORDER_MARGIN * order_size, _LARGEST_SIZE * self._scale)
+        size, right, wrong = min(_FIRST_SIZE * self._scale, most), 0.0, np.inf
+        for _ in range(_MAX_RANGE_SIZES):
+            found = size * _RANGE_ERROR / max(self._measure_error(size), _LEAST_SPREAD)
+            if size / _NEAR_RATIO <= found <= _NEAR_RATIO * size:
+                return found
+            if found > size == most:  # the order of events, or the largest size, comes first
+                return order_size if most < _LARGEST_SIZE * self._scale else np.inf
+            right, wrong = (size, wrong) if found > size else (right, size)
+            size = min(max(found, size / _MAX_GROWTH), _MAX_GROWTH * size, most)
+            if not right < size < wrong:  # the error jumps, such as where a contact slides instead
+                size = float(np.sqrt(right * wrong))
+                if wrong <= _NEAR_RATIO * right:
+                    return size
+        return None
+
+    def _measure_error(self, size: float) -> float:
+        """Return by how much a motion differs from its prediction, relative to the prediction.
+
+        Zero for a difference that tolerances may make. Infinite for a motion that cannot be
+        simulated or ends in another dimension.
+        """
+        lin, last = self.lin, self.lin.trajectory.arcs[-1]
+        end, predicted = last(last.end), lin.follow(size * self.direction).state
+        try:
+            moved = self._simulate(size)
+        except HybridctlError:
+            return np.inf
+        if moved.arcs[-1].space.ndx != last.space.ndx:
+            return np.inf
+        off = np.linalg.norm(last.space.difference(end, moved.final_state) - predicted)
+        noise = _VISIBLE_ERROR * (lin.atol + lin.rtol * (1.0 + float(np.abs(end).max())))
+        return float(off / np.linalg.norm(predicted)) if off > noise else 0.0
+
     def _is_off(self, size: float, error: float) -> bool:
         """Return whether a motion differs from its prediction by the error.
 
@@ -565,8 +687,6 @@ def find_least_order_change(lin: RunMap) -> float | None:
             slopes = np.linalg.norm(changes, axis=1)
             with np.errstate(divide="ignore"):
                 return float((gaps / slopes).min(initial=np.inf))
-        rows = np.random.default_rng(0).normal(size=(_DIRECTIONS, ndx))
-        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-        return lin.follow(np.vstack([rows, np.eye(ndx), -np.eye(ndx)])).change(run).size
+        return lin.follow(_draw_directions(ndx)).change(run).size
     except HybridctlError:
         return None

@@ -44,7 +44,7 @@ def test_what_is_made_of_a_run_is_short_too():
     reference = hc.extend(SYSTEM, RUN, before=0.01, after=0.01)
     assert repr(reference) == "Reference(0 to 0.5 s, 2 arcs, 1 event, 0 phantoms)"
     linear = repr(hc.linearize(SYSTEM, RUN))
-    assert linear.startswith("Linearization(0 to 0.5 s, 1 jump, linear, in this order for |dx0| ")
+    assert linear.startswith("Linearization(0 to 0.5 s, 1 jump, linear, off by 10 % at |dx0| = ")
     rest = hc.mechanics.equilibrium(SYSTEM, ("closed",), [0.0, 0.0])
     assert repr(rest).startswith("Equilibrium(normal forces [")
     assert repr(SYSTEM.mode(("open",))) == "GeneratedContactMode(('open',))"

@@ -1,12 +1,15 @@
 """Contacts guessed from the collision shapes of a URDF."""
 
+import pickle
 from importlib.metadata import files
+from itertools import product
 
 import numpy as np
 import pytest
 
 from hybridctl.base.errors import InputError
-from hybridctl.mechanics import Robot, contact_system, contacts_from
+from hybridctl.mechanics import Robot, contact_system, contacts_from, equilibrium
+from hybridctl.mechanics.contacts.mesh_soles import find_sole_face
 
 BODY = """<inertial><mass value="1"/>
 <inertia ixx="0.1" iyy="0.1" izz="0.1" ixy="0" ixz="0" iyz="0"/></inertial>"""
@@ -130,15 +133,91 @@ def test_a_sensor_on_a_foot_is_no_foot_of_its_own():
 
 
 @pytest.mark.parametrize(
-    ("name", "feet"),
+    ("name", "link", "length", "width", "height"),
     [
-        ("icub_reduced", ["l_sole", "r_sole"]),
-        ("talos_reduced", ["left_sole_link", "right_sole_link"]),
+        ("icub_reduced", "foot", 0.129, 0.059, 1e-3),
+        ("talos_reduced", "leg_right_6_link", 0.2, 0.124, 1e-3),
+        ("romeo_small", "ankle", 0.191, 0.098, 1e-3),
     ],
 )
-def test_a_foot_with_several_frames_is_one(name, feet):
+def test_a_sole_that_is_a_mesh_has_corners(name, link, length, width, height):
+    """Two feet with four corners each, longer than wide, at the height of the sole's frame.
+
+    Meshes of icub have y up, which nothing but their files says: unturned its feet point sideways.
+    """
     urdf = next(f for f in files("example-robot-data") if f.name == f"{name}.urdf").locate()
-    assert [contact.frame for contact in found(urdf)] == feet
+    robot = Robot.from_urdf(urdf, root="floating")
+    contacts = contacts_from(robot)
+    assert len(contacts) == 8
+    for foot in (contacts[:4], contacts[4:]):
+        (frame,) = {contact.frame for contact in foot}
+        sole = foot[0].name.removesuffix(" 1")
+        assert [contact.name for contact in foot] == [f"{sole} {k}" for k in (1, 2, 3, 4)]
+        places = [robot.point_position(robot.neutral(), frame, c.offset) for c in foot]
+        np.testing.assert_allclose(np.ptp(places, axis=0), (length, width, 0.0), atol=1e-3)
+        origin = robot.point_position(robot.neutral(), sole)
+        np.testing.assert_allclose([p[2] for p in places], origin[2], atol=height + 1e-3)
+    assert frame.endswith(link)
+    first = repr(contacts).splitlines()[0]
+    assert "(a corner of its mesh, whose" in first
+
+
+def test_talos_stands_on_the_corners_of_its_meshes():
+    """All eight press, and together they carry the weight."""
+    urdf = next(f for f in files("example-robot-data") if f.name == "talos_reduced.urdf").locate()
+    robot = Robot.from_urdf(urdf, root="floating")
+    angles = {3: -0.4, 4: 0.8, 5: -0.4}
+    q = robot.posture(
+        {f"leg_{side}_{k}_joint": a for side in ("left", "right") for k, a in angles.items()}
+    )
+    system = contact_system(robot, contacts_from(robot))
+    q[2] -= system.dynamics.gaps(q).min()
+    found = equilibrium(system, ("stick",) * 8, q)
+    assert found.normal.min() > 0.0
+    assert found.normal.sum() == pytest.approx(9.81 * robot.mass, rel=1e-6)
+
+
+def test_a_round_foot_is_a_point_and_says_why():
+    urdf = next(f for f in files("example-robot-data") if f.name == "solo12.urdf").locate()
+    contacts = found(urdf)
+    assert {contact.name for contact in contacts} == {"FL_FOOT", "FR_FOOT", "HL_FOOT", "HR_FOOT"}
+    assert "(its origin: its mesh has no flat sole)" in repr(contacts)
+    assert "(its origin: no shape collides)" in repr(found(legged("toe", "")))
+    assert pickle.loads(pickle.dumps(contacts)).reasons == contacts.reasons
+
+
+def test_the_sole_is_the_lowest_face_within_two_millimetres():
+    """An octagon of 20 by 10 cm, whose corners are cut by 1 cm, and a rim 5 mm higher."""
+    octagon = [(x, y) for x, y in product((-0.1, 0.1), (-0.04, 0.04))]
+    octagon += [(x, y) for x, y in product((-0.09, 0.09), (-0.05, 0.05))]
+    sole = np.array([(*point, 0.001 * (k % 2)) for k, point in enumerate(octagon)])
+    rim = np.array([(x, y, 0.005) for x, y in product((-0.2, 0.2), repeat=2)])
+    face = find_sole_face(np.vstack([sole, rim]), np.array([0.0, 0.0, 1.0]))
+    assert face.corners.shape == (4, 3)
+    assert face.all_corners == 8
+    np.testing.assert_array_equal(face.corners[:, 2], 0.0)
+    assert {tuple(np.abs(c[:2])) for c in face.corners} <= {(0.1, 0.04), (0.09, 0.05)}
+    # Each cut corner is a triangle of 0.5 cm^2 of 198; an edge between two cuts is the next loss.
+    assert 0.8 < face.share < 1.0
+
+
+@pytest.mark.parametrize("size", [0.0, 0.01])
+def test_a_tip_or_an_edge_is_no_sole(size):
+    points = np.array([(-size, 0.0, 0.0), (size, 0.0, 0.0), (0.0, size, 0.0), (0.0, 0.0, 1.0)])
+    assert find_sole_face(points, np.array([0.0, 0.0, 1.0])) is None
+
+
+def test_a_mesh_of_an_mjcf_has_corners_too():
+    """A foot of 20 by 10 by 4 cm, 30 cm below the trunk."""
+    corners = " ".join(f"{x} {y} {z}" for x, y, z in product((-0.1, 0.1), (-0.05, 0.05), (0, 0.04)))
+    text = f"""<mujoco><asset><mesh name="sole" vertex="{corners}"/></asset><worldbody>
+<body name="trunk"><freejoint/><geom type="box" size="0.2 0.1 0.1"/>
+<body name="foot" pos="0 0 -0.3"><joint name="ankle" axis="0 1 0"/>
+<geom type="mesh" mesh="sole"/></body></body></worldbody></mujoco>"""
+    contacts = contacts_from(Robot.from_mjcf(text))
+    places = sorted(tuple(np.round(contact.offset, 6)) for contact in contacts)
+    assert places == [(x, y, 0.0) for x in (-0.1, 0.1) for y in (-0.05, 0.05)]
+    assert repr(contacts).splitlines()[0].endswith("m in foot (a corner of its mesh)")
 
 
 def test_a_sole_without_shapes_takes_the_box_that_it_lies_in():

@@ -262,3 +262,32 @@ def test_a_posture_is_neutral_but_for_the_joints_named():
         robot.posture({"hing": 0.4})
     with pytest.raises(InputError, match="one degree of freedom"):
         robot.posture({"fly": 0.4})
+
+
+TWO_JOINTS = PAIR.replace(
+    "</robot>",
+    """<link name="hand"><inertial><mass value="1"/>
+<inertia ixx="1" iyy="1" izz="1" ixy="0" ixz="0" iyz="0"/></inertial></link>
+<joint name="wrist" type="continuous"><parent link="arm"/><child link="hand"/></joint></robot>""",
+)
+
+
+def test_an_order_of_inputs_that_is_not_that_of_the_joints_is_shown():
+    named = Robot.from_urdf(TWO_JOINTS, actuated=["wrist", "hip"])
+    assert repr(named).endswith("; inputs in the order wrist, hip)")
+    assert "inputs" not in repr(Robot.from_urdf(TWO_JOINTS))
+
+
+def test_a_point_moves_by_its_jacobian():
+    """Its place by a central difference, on an arm that floats; unknown frames are named."""
+    robot = Robot.from_urdf(PAIR, root="floating")
+    q, offset = robot.neutral(), np.array([0.1, -0.2, 0.3])
+    jacobian = robot.point_jacobian(q, "arm", offset)
+    for k, column in enumerate(np.eye(robot.nv)):
+        ahead, back = (
+            robot.point_position(robot.integrate(q, step * column), "arm", offset)
+            for step in (1e-6, -1e-6)
+        )
+        np.testing.assert_allclose((ahead - back) / 2e-6, jacobian[:, k], atol=1e-8)
+    with pytest.raises(UnknownNameError):
+        robot.point_position(q, "leg")

@@ -165,6 +165,54 @@ def test_inputs_are_replayed_or_made_by_the_policy(fed_back):
     assert radius.order == (np.inf, None)
 
 
+def test_the_range_is_the_radius_of_the_direction_that_grows_most():
+    """Of the bowl, and of a ball that bounces straight, whose flow along the ground is linear."""
+    run = hc.simulate(bowl(), "go", [1.0, 0.0], (0.0, 2.0), **TIGHT)
+    parameters = ball.BallParameters(restitution=0.8, friction=0.0, slope=0.0, gravity=9.81)
+    bouncing = ball.system(parameters)
+    fallen = hc.simulate(bouncing, ("open",), [0.0, 1.0, 0.0, 0.0], (0.0, 0.6), **TIGHT)
+    for lin in (hc.linearize(bowl(), run), hc.linearize(bouncing, fallen)):
+        known = lin.accurate_range
+        growths = np.linalg.svd(lin.state_transition, compute_uv=False)
+        assert known.growth == pytest.approx(growths[0], rel=1e-9)
+        assert np.linalg.norm(lin.derivative(known.direction)) == pytest.approx(known.growth)
+        assert 0.5 <= known.size / lin.radius(known.direction).size <= 2.0
+        assert f"off by 10 % at |dx0| = {known.size:.2g}" in repr(lin)
+
+
+def test_the_range_ends_where_the_order_of_events_changes():
+    """Guards 0 and 1 are met 1e-9 s apart, while the flow between events is linear."""
+    case, shares = CloseGuards(0, 2, False), spread(np.random.default_rng(0), 2)
+    run = hc.simulate(
+        case.system, case.first, case.start(1e-9 * shares), SPAN, event_window=0.0, **TIGHT
+    )
+    lin = hc.linearize(case.system, run, **TIGHT)
+    known = lin.accurate_range
+    assert known.size <= lin.follow(known.direction).change(run).size
+
+
+def test_a_linear_flow_has_no_end_of_its_range():
+    mode = hc.Mode(
+        "go",
+        hc.VectorSpace(1),
+        lambda t, x, u: -x,
+        0,
+        lambda t, x, u: FieldJacobian(-np.eye(1), np.zeros((1, 0))),
+    )
+    system = hc.HybridSystem([mode], [])
+    lin = hc.linearize(system, hc.simulate(system, "go", [1.0], (0.0, 1.0), **TIGHT))
+    assert lin.accurate_range.size == np.inf
+    assert "10 %" not in repr(lin)
+
+
+def test_ranges_that_are_not_measured():
+    """Under feedback, whose policy is not kept, and where contacts touch at once."""
+    run = hc.simulate(bowl(), "go", [1.0, 0.0], (0.0, 2.0), **TIGHT)
+    lin = hc.linearize(bowl(), run)
+    assert lin.closed_loop([np.ones((1, 2))]).accurate_range is None
+    assert hc.linearize(bowl(), run, simultaneous="at once").accurate_range is None
+
+
 class Once:
     """A push that begins with the first hit."""
 

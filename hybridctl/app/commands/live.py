@@ -24,7 +24,6 @@ from hybridctl.logs.live_odometry import Answer, LiveOdometry, Refusal, write_li
 from hybridctl.logs.live_stream import read_messages
 from hybridctl.logs.live_topics import DEFAULT_WAIT, TopicSamples
 from hybridctl.logs.odometry_messages import OdometryWriter, RateSensor
-from hybridctl.mechanics.multibody.robot import Robot
 
 
 class AnswerWriter(Protocol):
@@ -100,7 +99,7 @@ def start_odometry(
         InputError: The mapping cannot be read, or does not have the channels of the robot.
         UnknownNameError: The robot has no such frame.
     """
-    estimator = model.settings.build(Robot.from_urdf(Path(model.urdf)))
+    estimator = model.settings.build(model.build_robot())
     reader = SampleReader(model.channels, estimator.joints, estimator.base.feet)
     check_number("wait", wait, at_least=0.0)
     found = None
@@ -130,7 +129,7 @@ def find_frames(model: BaseModel) -> tuple[OdometryFrames, RateSensor]:
     Args:
         model: The robot, its channels and settings.
     """
-    robot = Robot.from_urdf(Path(model.urdf))
+    robot = model.build_robot()
     base = model.settings.build(robot).base
     frames = model.odometry
     if not frames.child_frame:

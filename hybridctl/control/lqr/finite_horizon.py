@@ -48,6 +48,7 @@ from hybridctl.control.lqr.jumps import (
 from hybridctl.control.lqr.riccati import EndGain, RiccatiEquation, ValueCurve
 from hybridctl.control.lqr.weights import Weights, make_weight_function
 from hybridctl.control.reference import list_firing_orders, select_intermediate
+from hybridctl.control.tracking_law import get_motor_limits
 from hybridctl.sensitivity.floquet import FloquetMultipliers
 from hybridctl.sensitivity.linearization import Linearization
 from hybridctl.sensitivity.propagation import linearize_field
@@ -55,6 +56,10 @@ from hybridctl.sensitivity.saltation import JumpGains
 
 Covariance: TypeAlias = ArrayLike | Callable[[int], ArrayLike]
 """A covariance (ndx, ndx), or a function of the index of the event."""
+
+
+_INPUT_SAMPLES = 33
+"""Times on each arc at which the inputs of the feedback are compared with the motors' limits."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +79,15 @@ class LqrResult:
     def __repr__(self) -> str:
         arcs, run = self.gains.arcs, self.linearization.trajectory
         span, shape = f"{run.start:.6g} to {run.end:.6g} s", arcs[0](run.start).shape
-        return f"LqrResult({span}, {format_count(len(arcs), 'arc')}, gains {shape})"
+        notes, accurate = list[str](), self.linearization.quick_range
+        if accurate is not None and np.isfinite(accurate.size):
+            notes.append(f"first order is off by 10 % at |dx0| = {accurate.size:.2g}")
+        if self.motor_range == 0.0:
+            notes.append("the run alone needs more than the motors have")
+        elif self.motor_range is not None and np.isfinite(self.motor_range):
+            notes.append(f"within the motors' limits for |dx0| below {self.motor_range:.2g}")
+        more = "".join(f", {note}" for note in notes)
+        return f"LqrResult({span}, {format_count(len(arcs), 'arc')}, gains {shape}{more})"
 
     def cost(self, dx0: ArrayLike) -> float:
         """Return the least cost dx0 . V(start) dx0 from an initial perturbation dx0 (ndx,).
@@ -98,6 +111,35 @@ class LqrResult:
             total += float(z @ self.values[k + 1].start @ z)
             total -= float(before @ self.values[k].end @ before)
         return total
+
+    @cached_property
+    def motor_range(self) -> float | None:
+        r"""Size |dx0| below which the motors can give what the feedback asks for, to first order.
+
+        The input is :math:`\mu(t) - K(t) \Phi(t) \delta x_0` with the closed loop's :math:`\Phi`.
+        The size is the least over all directions, inputs and times of an arc that are sampled; 0
+        where :math:`\mu` alone exceeds the limits. None if no limit is known (`Robot.effort`), or
+        guards are simultaneous.
+        """
+        lin, arcs = self.linearization, self.linearization.trajectory.arcs
+        limits = get_motor_limits(lin.system, arcs[0].inputs.shape[2])
+        if limits is None or not lin.is_linear:
+            return None
+        samples = [np.linspace(arc.start, arc.end, _INPUT_SAMPLES) for arc in arcs]
+        each = zip(arcs, samples, strict=True)
+        margins = [limits[1] - np.abs(arc.input(times)) for arc, times in each]
+        if min(margin.min() for margin in margins) <= 0.0:
+            return 0.0
+        closed, least, total = self.closed_loop, np.inf, np.eye(arcs[0].space.ndx)
+        rows = zip(samples, margins, self.gains.arcs, strict=True)
+        for k, (times, left, gain) in enumerate(rows):
+            grown = [gain(t) @ closed.arcs[k](t) @ total for t in times.tolist()]
+            with np.errstate(divide="ignore", invalid="ignore"):
+                sizes = left / np.linalg.norm(np.array(grown), axis=2)
+            least = min(least, float(np.nanmin(sizes, initial=np.inf)))
+            if k < len(lin.jumps):
+                total = closed.linear_jump(k).state @ closed.arcs[k].end @ total
+        return least
 
     @cached_property
     def closed_loop(self) -> Linearization:
@@ -276,7 +318,7 @@ def solve_backwards(riccati: RiccatiEquation, final: Array, rule: EventRule) -> 
         if k > 0:
             end = _solve_event(riccati, k - 1, value.start, rule)
             phantoms |= end.phantoms
-    return LqrResult(lin, GainSchedule(tuple(curves), phantoms), tuple(values))
+    return LqrResult(lin, GainSchedule(tuple(curves), phantoms, lin), tuple(values))
 
 
 def _solve_event(riccati: RiccatiEquation, k: int, after: Array, rule: EventRule) -> _BeforeEvent:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import count, product
-from typing import Any
+from typing import Any, NamedTuple
 
 import coal
 import numpy as np
@@ -14,8 +14,13 @@ from hybridctl.base.checks import Array, check_instance
 from hybridctl.base.errors import InputError
 from hybridctl.base.files import read_file_or_text
 from hybridctl.mechanics.contacts.contact import Contact
+from hybridctl.mechanics.contacts.mesh_soles import (
+    find_sole_face,
+    read_link_name,
+    read_urdf_meshes,
+)
 from hybridctl.mechanics.contacts.surfaces import Plane, Surface
-from hybridctl.mechanics.multibody.links import CollisionModel, CollisionShape
+from hybridctl.mechanics.multibody.links import CollisionMesh, CollisionModel, CollisionShape
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.multibody.urdf import shapes_of
 from hybridctl.mechanics.multibody.urdf_document import parse_urdf
@@ -27,10 +32,25 @@ _OFFSET_DIGITS = 14  # of offsets in m, so that those that a file gives in decim
 
 
 class FoundContacts(tuple[Contact, ...]):
-    """Contacts that were guessed; printed with a line for each of them."""
+    """Contacts that were guessed; printed with a line for each of them.
+
+    Attributes:
+        reasons: What a contact was made from where that is no shape that touches so: the corners of
+            a mesh, or nothing but the name of a link. By its name.
+    """
+
+    reasons: Mapping[str, str]
+
+    def __new__(
+        cls, contacts: Iterable[Contact] = (), reasons: Mapping[str, str] | None = None
+    ) -> FoundContacts:
+        """Return the contacts with their reasons, of which there are none by default."""
+        found = super().__new__(cls, contacts)
+        found.reasons = dict(reasons or {})
+        return found
 
     def __repr__(self) -> str:
-        return "\n".join(map(_describe, self))
+        return "\n".join(_describe(contact, self.reasons.get(contact.name, "")) for contact in self)
 
 
 def contacts_from(
@@ -47,8 +67,10 @@ def contacts_from(
     capsules are taken. A sphere makes a round contact, a capsule one at its lower end, or at both
     where it lies level, and a box one at each of its four lowest corners, with the joints at zero.
     Shapes are those of the links so named, else those of their body that reach to the link's
-    origin, to 1 cm; a foot with neither makes a point at that origin. Print the result to see what
-    was taken, and leave out or replace what does not fit.
+    origin, to 1 cm. A foot with neither, whose collision mesh has a lowest face of at least 5 cm^2,
+    makes a point at each of up to four corners of that face (see `find_sole_face`). Any other foot
+    makes a point at the origin of its link. Print the result to see what was taken and why, and
+    leave out or replace what does not fit.
 
     Args:
         robot: Built from a URDF or an MJCF file.
@@ -67,23 +89,35 @@ def contacts_from(
     if surface is None:
         surface = _ground_of(model)
     places = _contact_places(robot, model)
-    counts = Counter(name for name, *_ in places)
+    counts = Counter(place.foot for place in places)
     numbers = {name: count(1) for name, several in counts.items() if several > 1}
-    return FoundContacts(
-        Contact(
-            f"{name} {next(numbers[name])}" if name in numbers else name,
-            link,
-            surface,
-            offset=offset,
-            radius=radius,
-            friction=friction,
-            restitution=restitution,
+    contacts, reasons = list[Contact](), dict[str, str]()
+    for foot, link, offset, radius, reason in places:
+        name = f"{foot} {next(numbers[foot])}" if foot in numbers else foot
+        contacts.append(
+            Contact(
+                name,
+                link,
+                surface,
+                offset=offset,
+                radius=radius,
+                friction=friction,
+                restitution=restitution,
+            )
         )
-        for name, link, offset, radius in places
-    )
+        if reason:
+            reasons[name] = reason
+    return FoundContacts(contacts, reasons)
 
 
-_Place = tuple[str, str, tuple[float, ...], float]  # name, link, offset in it and radius, m
+class _Place(NamedTuple):
+    """Where a foot touches: its name, a link with the offset in it and a radius in m, and why."""
+
+    foot: str
+    link: str
+    offset: tuple[float, ...]
+    radius: float = 0.0
+    reason: str = ""
 
 
 def _contact_places(robot: Robot, model: CollisionModel) -> list[_Place]:
@@ -94,7 +128,7 @@ def _contact_places(robot: Robot, model: CollisionModel) -> list[_Place]:
         model: Its links and collision shapes.
 
     Returns:
-        Name, link, offset and radius of each place.
+        The places, in the order of the file.
 
     Raises:
         InputError: No link is named as a foot, and no link at an end of a chain has a shape.
@@ -108,11 +142,13 @@ def _contact_places(robot: Robot, model: CollisionModel) -> list[_Place]:
             shapes = [shape for shape in model.shapes if _reaches(robot, shape, links[0])]
         foot = links[0] if feet else ""
         points = [
-            (foot or shape.link, shape.link, *point)
+            _Place(foot or shape.link, shape.link, *point)
             for shape in shapes
             for point in _points_of(robot, shape)
         ]
-        places += points or ([(foot, foot, (0.0, 0.0, 0.0), 0.0)] if feet else [])
+        if feet and not points:
+            points = _corners_of_mesh(robot, model, links)
+        places += points
     if not places:
         raise InputError(
             "robot must have links at the ends of its chains that are called sole, toe, foot or "
@@ -120,6 +156,44 @@ def _contact_places(robot: Robot, model: CollisionModel) -> list[_Place]:
             f"{ends}: name its contacts by hand"
         )
     return places
+
+
+def _corners_of_mesh(robot: Robot, model: CollisionModel, links: list[str]) -> list[_Place]:
+    """Return the corners of the mesh of a foot, or the origin of its link where it has no sole.
+
+    Args:
+        robot: The robot.
+        model: Its links and collision shapes.
+        links: The links of the foot's body whose names say foot; the first one names the foot.
+    """
+    foot, joint = links[0], robot.frame(links[0]).joint
+    meshes = [mesh for mesh in model.meshes if mesh.joint == joint]
+    if robot.collision is None and robot.source is not None:
+        body = [n for n in model.parents if n in robot.link_names and robot.frame(n).joint == joint]
+        meshes = read_urdf_meshes(robot.model, robot.source, body)
+    named = [mesh for mesh in meshes if mesh.link in links]
+    meshes = named or [mesh for mesh in meshes if _contains(mesh, robot.frame(foot).position)]
+    if not meshes:
+        return [_Place(foot, foot, (0.0, 0.0, 0.0), reason="its origin: no shape collides")]
+    up = robot.poses(robot.neutral(), [joint])[0][2, :3]
+    mesh = min(meshes, key=lambda mesh: float((mesh.vertices @ up).min()))
+    face = find_sole_face(mesh.vertices, up)
+    if face is None:
+        return [_Place(foot, foot, (0.0, 0.0, 0.0), reason="its origin: its mesh has no flat sole")]
+    reason = "a corner of its mesh"
+    if len(face.corners) < face.all_corners:
+        reason += f", whose {face.all_corners} corners are {len(face.corners)} here with "
+        reason += f"{100.0 * face.share:.0f} % of their area"
+    return [
+        _Place(foot, mesh.link, _offset(robot, corner, mesh.link), reason=reason)
+        for corner in face.corners
+    ]
+
+
+def _contains(mesh: CollisionMesh, place: Array) -> bool:
+    """Return whether the bounding box of a mesh contains a place of its joint's frame, to 1 cm."""
+    low, high = mesh.vertices.min(axis=0) - _REACH, mesh.vertices.max(axis=0) + _REACH
+    return bool(np.all((low <= place) & (place <= high)))
 
 
 def _collision_model(robot: Robot) -> CollisionModel:
@@ -151,7 +225,7 @@ def _collision_model(robot: Robot) -> CollisionModel:
         parent, child = joint.find("parent"), joint.find("child")
         if parent is not None and child is not None:
             parents[child.attrib["link"]] = parent.attrib["link"]
-    shapes = [_urdf_shape(model.frames[s.parentFrame].name, s) for s in read.geometryObjects]
+    shapes = [_urdf_shape(read_link_name(model, s), s) for s in read.geometryObjects]
     order = {name: k for k, name in enumerate(parents)}
     shapes.sort(key=lambda shape: order[shape.link])
     return CollisionModel(parents, tuple(shapes))
@@ -279,7 +353,9 @@ def _offset(robot: Robot, place: Array, link: str) -> tuple[float, ...]:
     return tuple((offset + 0.0).tolist())  # no -0.0
 
 
-def _describe(contact: Contact) -> str:
+def _describe(contact: Contact, reason: str) -> str:
+    """Return a contact in words, with the reason why it was made where there is one."""
     place = ", ".join(f"{value:.4g}" for value in contact.offset)
     kind = f"sphere of {contact.radius:.4g} m" if contact.radius else "point"
-    return f"{contact.name}: {kind} at ({place}) m in {contact.frame}"
+    why = f" ({reason})" if reason else ""
+    return f"{contact.name}: {kind} at ({place}) m in {contact.frame}{why}"

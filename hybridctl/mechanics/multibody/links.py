@@ -35,13 +35,31 @@ class CollisionShape:
 
 
 @dataclass(frozen=True, eq=False)
+class CollisionMesh:
+    """A mesh that is fixed to a link and collides.
+
+    Attributes:
+        link: Name of the link.
+        joint: Index of the Pinocchio joint that moves the link, 0 for the world.
+        vertices: (n, 3), in the frame of the joint, m.
+    """
+
+    link: str
+    joint: int
+    vertices: Array
+
+
+@dataclass(frozen=True, eq=False)
 class CollisionModel:
     """The links of a robot and what of them collides.
 
     Attributes:
         parents: The link that carries each link, in the order of the file; None for the first.
         shapes: Shapes in the order of the file.
+        meshes: Meshes in the order of the file. Those of a URDF are not here: each is a file of its
+            own, which is read where it is needed.
     """
 
     parents: Mapping[str, str | None]
     shapes: tuple[CollisionShape, ...]
+    meshes: tuple[CollisionMesh, ...] = ()

@@ -30,7 +30,7 @@ import pinocchio as pin
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import FileFormatError, InputError
 from hybridctl.base.files import read_file_or_text
-from hybridctl.mechanics.multibody.links import CollisionModel, CollisionShape, Kind
+from hybridctl.mechanics.multibody.links import CollisionMesh, CollisionModel, CollisionShape, Kind
 from hybridctl.mechanics.multibody.mimic import Mimic
 
 _LOG = logging.getLogger(__name__)
@@ -102,7 +102,9 @@ def mujoco_warnings_logged() -> Iterator[None]:
         mujoco.set_mju_user_warning(None)
 
 
-def read_mjcf(mjcf: str | os.PathLike[str], ignore: Collection[str] = ()) -> CompiledRobot:
+def read_mjcf(
+    mjcf: str | os.PathLike[str], ignore: Collection[str] = (), *, is_fixed: bool = False
+) -> CompiledRobot:
     """Read a robot from an MJCF file.
 
     Args:
@@ -113,6 +115,8 @@ def read_mjcf(mjcf: str | os.PathLike[str], ignore: Collection[str] = ()) -> Com
             each refusal names its kind. The name of a joint leaves out all that would be lost of
             it, and its dry friction too. Of a nonlinear spring or damper ("nonlinear") only the
             nonlinear part is left out, by either name: its linear part stays.
+        is_fixed: Whether free joints and keyframes are left out, so that their bodies are fixed to
+            the world.
 
     Returns:
         The robot. Without contacts it moves as MuJoCo's compiled model does, except for what is
@@ -123,7 +127,7 @@ def read_mjcf(mjcf: str | os.PathLike[str], ignore: Collection[str] = ()) -> Com
         InputError: The file has something that would be lost and is not in `ignore`, it has no
             joint that moves, `mjcf` is neither a path nor a text, or MuJoCo is not installed.
     """
-    compiled = _compile(mjcf)
+    compiled = _compile(mjcf, is_fixed)
     if compiled.nv == 0:
         raise InputError("mjcf has no joint that moves")
     for kind, name, reason in _losses(compiled):
@@ -150,7 +154,9 @@ def read_mjcf(mjcf: str | os.PathLike[str], ignore: Collection[str] = ()) -> Com
             for k in springs
         },
         _keyframes(compiled, model),
-        CollisionModel(_parents(compiled), tuple(_shapes(compiled, places))),
+        CollisionModel(
+            _parents(compiled), tuple(_shapes(compiled, places)), tuple(_meshes(compiled, places))
+        ),
         {
             name: mimic
             for i, (name, mimic) in _joint_equalities(compiled).items()
@@ -159,11 +165,12 @@ def read_mjcf(mjcf: str | os.PathLike[str], ignore: Collection[str] = ()) -> Com
     )
 
 
-def _compile(mjcf: str | os.PathLike[str]) -> Any:
+def _compile(mjcf: str | os.PathLike[str], is_fixed: bool = False) -> Any:
     """Compile an MJCF file or text with MuJoCo.
 
     Args:
         mjcf: Path of the file, or its text.
+        is_fixed: Whether free joints are left out, and keyframes, which have coordinates for them.
 
     Returns:
         The `mujoco.MjModel`.
@@ -182,12 +189,19 @@ def _compile(mjcf: str | os.PathLike[str]) -> Any:
     if tag != "mujoco":
         other = "; use Robot.from_urdf" if tag == "robot" else ""
         raise FileFormatError(f"mjcf must be a <mujoco> model, got <{tag}>{other}")
-    kind = load_mujoco().MjModel
+    mujoco, is_text = load_mujoco(), text is mjcf  # the argument is the text itself, not a path
     try:
         with mujoco_warnings_logged():
-            if text is mjcf:  # the argument is the text itself, not a path
-                return kind.from_xml_string(text)
-            return kind.from_xml_path(os.fspath(mjcf))
+            if is_fixed:
+                kind = mujoco.MjSpec
+                spec = kind.from_string(text) if is_text else kind.from_file(os.fspath(mjcf))
+                free = [joint for joint in spec.joints if int(joint.type) == _FREE]
+                for unwanted in (*free, *spec.keys):
+                    spec.delete(unwanted)
+                return spec.compile()
+            if is_text:
+                return mujoco.MjModel.from_xml_string(text)
+            return mujoco.MjModel.from_xml_path(os.fspath(mjcf))
     except ValueError as error:
         reason = " ".join(str(error).split())
         raise FileFormatError(f"mjcf is not compiled by MuJoCo: {reason}") from error
@@ -604,9 +618,9 @@ def _parents(m: Any) -> Mapping[str, str | None]:
 def _shapes(m: Any, places: list[_Place]) -> Iterator[CollisionShape]:
     """Yield the spheres, boxes, capsules and planes that collide, each in the frame of its joint.
 
-    Other shapes are left out, as `CollisionShape` has no kind for a mesh, a cylinder or an
-    ellipsoid. A plane is always fixed to the world: MuJoCo compiles none on a body that moves
-    (test_a_plane_on_a_body_that_moves_is_not_compiled).
+    Other shapes are left out, as `CollisionShape` has no kind for a cylinder or an ellipsoid; for
+    meshes see `_meshes`. A plane is always fixed to the world: MuJoCo compiles none on a body that
+    moves (test_a_plane_on_a_body_that_moves_is_not_compiled).
 
     Args:
         m: The `mujoco.MjModel`.
@@ -628,6 +642,25 @@ def _shapes(m: Any, places: list[_Place]) -> Iterator[CollisionShape]:
             yield CollisionShape(link, place.joint, shape, size, rotation, position)
         elif kind == "PLANE":
             yield CollisionShape(link, 0, "plane", (), rotation, position)
+
+
+def _meshes(m: Any, places: list[_Place]) -> Iterator[CollisionMesh]:
+    """Yield the meshes that collide, with their vertices in the frame of their joint.
+
+    Args:
+        m: The `mujoco.MjModel`.
+        places: Where each body is fixed, from `_tree`.
+    """
+    for g in range(m.ngeom):
+        b, k = int(m.geom_bodyid[g]), int(m.geom_dataid[g])
+        is_mesh = int(m.geom_type[g]) == int(load_mujoco().mjtGeom.mjGEOM_MESH)
+        if not b or not is_mesh or not (m.geom_contype[g] or m.geom_conaffinity[g]):
+            continue
+        pose = places[b].pose * _pose(m.geom_pos[g], m.geom_quat[g])
+        first, count = int(m.mesh_vertadr[k]), int(m.mesh_vertnum[k])
+        vertices = np.array(m.mesh_vert[first : first + count], dtype=np.float64)
+        placed = vertices @ np.array(pose.rotation).T + np.array(pose.translation)
+        yield CollisionMesh(_body_name(m, b), places[b].joint, placed)
 
 
 def _geometries() -> list[tuple[str, Any]]:

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from hybridctl.base.checks import (
     Array,
+    check_flag,
     check_instance,
     check_mapping,
     check_member,
@@ -275,6 +276,7 @@ class Robot:
         friction: Mapping[str, float] | None = None,
         gravity: ArrayLike | None = None,
         ignore: Sequence[str] = (),
+        fixed_base: bool = False,
     ) -> Robot:
         """Build a robot from an MJCF file or its text, as MuJoCo compiles it.
 
@@ -296,6 +298,8 @@ class Robot:
                 "muscle", "actuator" (on anything but a joint), "frictionloss" (of any joint),
                 "stiffness" (of balls and free joints), "nonlinear" (springs and dampers),
                 "armature" (of a free joint), "gravcomp", "plugin", or the name of one element.
+            fixed_base: Whether bodies with free joints are fixed to the world instead, as filters
+                of a legged base take a robot. Keyframes are left out then.
 
         Returns:
             The robot; `keyframes` has its configurations, with "qpos0" as that of the
@@ -307,7 +311,8 @@ class Robot:
                 name, or no joint; or MuJoCo is not installed.
             UnknownNameError: A joint is named that does not exist.
         """
-        read = read_mjcf(mjcf, check_sequence("ignore", ignore))
+        skipped = check_sequence("ignore", ignore)
+        read = read_mjcf(mjcf, skipped, is_fixed=check_flag("fixed_base", fixed_base))
         robot = Robot(
             read.model,
             actuated=read.actuated if actuated is None else actuated,
@@ -327,7 +332,12 @@ class Robot:
         followed = {name: mimic.describe() for name, mimic in self.mimics.items()}
         places = {name: self._places(name) for name in self.joint_names}
         joints = ", ".join(describe_joints(places, followed))
-        return f"Robot(nq={self.nq}, nv={self.nv}, joints {joints})"
+        # Inputs mostly are in the order of the joints, and then need no words.
+        moved = self.actuation.argmax(axis=0).tolist()
+        by_place = {i: name for name in self.joint_names for i in np.r_[self.velocities(name)]}
+        motors = ", ".join(dict.fromkeys(by_place[i] for i in moved))
+        order = f"; inputs in the order {motors}" if moved != sorted(moved) else ""
+        return f"Robot(nq={self.nq}, nv={self.nv}, joints {joints}{order})"
 
     def _repr_html_(self) -> str:
         """Return a table of the joints, with their places in q and v, and the driven ones."""
@@ -761,6 +771,25 @@ class Robot:
             np.array(data.dJ).reshape(6, nv),
             self._poses(joints),
         )
+
+    def point_position(self, q: ArrayLike, frame: str, offset: ArrayLike = (0, 0, 0)) -> Array:
+        """Return the place in the world of a point that is fixed to a frame.
+
+        Args:
+            q: Configuration (nq,).
+            frame: Name of a frame.
+            offset: The point (3,) in the frame, m.
+
+        Returns:
+            The place (3,), m.
+
+        Raises:
+            InputError: The configuration or the offset has the wrong size.
+            UnknownNameError: There is no such frame.
+        """
+        fixed, place = self.frame(frame), check_vector("offset", offset, 3)
+        pose = self.poses(check_vector("q", q, self.nq), [fixed.joint])[0]
+        return np.asarray(pose[:3, :3] @ (fixed.position + fixed.rotation @ place) + pose[:3, 3])
 
     def point_jacobian(self, q: Array, frame: str, offset: Array) -> Array:
         """Return the Jacobian J (3, nv) of a point, which moves at J v in world axes.

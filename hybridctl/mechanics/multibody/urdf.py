@@ -223,6 +223,7 @@ def shapes_of(
     *,
     purpose: Literal["visual", "collision"] = "visual",
     kinds: Collection[Kind] = KINDS,
+    links: Collection[str] | None = None,
 ) -> Any:
     """Return the `pinocchio.GeometryModel` of the shapes on the links of a model.
 
@@ -237,6 +238,7 @@ def shapes_of(
             too, see `_find_file`.
         purpose: Whether shapes are those that are drawn or those that collide.
         kinds: Kinds of shapes that are wanted.
+        links: Names of the links whose shapes are wanted; None for all.
 
     Raises:
         FileFormatError: The file is no URDF, or a wanted shape cannot be read, such as a damaged
@@ -246,6 +248,7 @@ def shapes_of(
     # A text has no folder in which meshes could be.
     above = [] if isinstance(urdf, str) and "<" in urdf else Path(urdf).resolve().parents
     known = {frame.name for frame in model.frames if frame.type == pin.FrameType.BODY}
+    known = known if links is None else known.intersection(links)
     root, messages = parse_urdf(text).root, _ErrorStream()
     try:
         wanted = _remove_unwanted_shapes(

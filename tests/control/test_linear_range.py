@@ -1,0 +1,92 @@
+"""How far an optimal feedback can be believed: its first order, and its motors."""
+
+import warnings
+
+import numpy as np
+import pytest
+from sensitivity.test_radius import bowl
+
+import hybridctl as hc
+from hybridctl.base.errors import LinearRangeWarning
+from hybridctl.control import ClockTracking
+from hybridctl.hybrid.simulate import computed_starts
+from hybridctl.mechanics import Contact, Plane, Robot, contact_system
+
+START, SPAN = np.array([1.0, 0.0]), (0.0, 2.0)
+WARNED = pytest.mark.filterwarnings("always::hybridctl.base.errors.LinearRangeWarning")
+
+
+@pytest.fixture(scope="module")
+def tracked():
+    """A pendulum that swings from 1 rad, its reference and its LQR."""
+    system = bowl()
+    run = hc.simulate(system, "go", START, SPAN)
+    lqr = hc.hybrid_lqr(hc.linearize(system, run), np.eye(2), np.eye(1), np.eye(2))
+    return system, hc.extend(system, run, before=0.1, after=0.1), lqr
+
+
+def _warnings_from(tracked, times_beyond, make_policy):
+    """What a run says that starts so many times as far off as first order holds to a tenth."""
+    system, reference, lqr = tracked
+    known = lqr.linearization.accurate_range
+    start = START + times_beyond * known.size * known.direction
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        hc.simulate(system, "go", start, SPAN, make_policy(reference, lqr.gains))
+    return [one for one in caught if one.category is LinearRangeWarning]
+
+
+POLICIES = [
+    hc.ReferenceSpreading,
+    ClockTracking,
+    lambda *args: hc.SampledPolicy(hc.ReferenceSpreading(*args), 0.05),
+]
+
+
+@WARNED
+@pytest.mark.parametrize("make_policy", POLICIES)
+def test_a_start_where_first_order_predicts_nothing_is_told_once(tracked, make_policy):
+    """The error of the map is a tenth at the range, and grows as the size: it is all at ten."""
+    (warning,) = _warnings_from(tracked, 20.0, make_policy)
+    assert "20 times as far" in str(warning.message)
+    assert warning.filename == __file__
+    assert not _warnings_from(tracked, 9.0, make_policy)
+    assert not _warnings_from(tracked, 0.0, make_policy)
+
+
+@WARNED
+def test_no_warning_where_no_map_is_known_or_nobody_chose_the_start(tracked):
+    constant = lambda reference, gains: hc.ReferenceSpreading(reference, [gains.arcs[0](0.0)])  # noqa: E731
+    assert not _warnings_from(tracked, 20.0, constant)
+    with computed_starts():
+        assert not _warnings_from(tracked, 20.0, hc.ReferenceSpreading)
+
+
+def test_gains_from_a_file_rest_on_no_map(tracked, tmp_path):
+    gains = tracked[2].gains
+    gains.save(tmp_path / "gains.npz")
+    assert gains.linearization is tracked[2].linearization
+    assert hc.GainSchedule.load(tmp_path / "gains.npz").linearization is None
+
+
+URDF = """<robot name="s"><link name="w"/><link name="m"><inertial><mass value="1"/>
+<inertia ixx="1" iyy="1" izz="1" ixy="0" ixz="0" iyz="0"/></inertial></link><joint name="x"
+type="prismatic"><parent link="w"/><child link="m"/><axis xyz="1 0 0"/><limit lower="-9" upper="9"
+effort="4" velocity="9"/></joint></robot>"""
+
+
+@pytest.mark.parametrize(("push", "left"), [(3.0, 1.0), (0.0, 4.0), (5.0, 0.0)])
+def test_the_range_of_the_motors_is_what_the_feedforward_leaves(push, left):
+    """A motor of 4 N that pushes a mass. The gain is greatest at the start: least |dx0| there."""
+    wall = Contact("wall", "m", Plane((9, 0, 0), (-1, 0, 0)))
+    system = contact_system(Robot.from_urdf(URDF), [wall])
+    run = hc.simulate(system, ("open",), [0.0, 0.0], (0.0, 1.0), lambda t, x: np.array([push]))
+    lqr = hc.hybrid_lqr(hc.linearize(system, run), 1e4 * np.eye(2), np.eye(1), np.zeros((2, 2)))
+    greatest = np.linalg.norm(lqr.gains.arcs[0](0.0))
+    assert lqr.motor_range == pytest.approx(left / greatest, rel=1e-6)
+    said = f"below {lqr.motor_range:.2g}" if left else "the run alone needs more"
+    assert said in repr(lqr)
+
+
+def test_a_system_without_motors_has_no_range_of_them(tracked):
+    assert tracked[2].motor_range is None
