@@ -29,6 +29,7 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any, Generic, TypeVar, get_type_hints
 
+from hybridctl.app.commands.options import list_robot_files
 from hybridctl.app.robot_file import RobotSettings, load_robot
 from hybridctl.base import plugins
 from hybridctl.base.checks import check_instance, check_member, quote
@@ -163,17 +164,6 @@ def find_source(text: str) -> ModelSource[Any]:
         return ModelSource(name, FilterModel, RobotSettings, robot.filter_model)
     check_member("model", text, [*plugins.list_plugins("models"), *robots])
     return _inspect_function(text, plugins.load_plugin("models", text))
-
-
-def list_robot_files() -> dict[str, Path]:
-    """Return the YAML files of legged robots that come with hybridctl, by name."""
-    # They are data in the folder `robots/legged`: nothing is imported.
-    spec = importlib.util.find_spec("hybridctl.robots")
-    if spec is None or spec.origin is None:
-        return {}  # an installation without robots
-    return {
-        path.stem: path for path in sorted((Path(spec.origin).parent / "legged").glob("*.yaml"))
-    }
 
 
 def make_absolute(text: str) -> str:

@@ -22,6 +22,7 @@ from hybridctl.app.page.fragments import (
     render_settings,
     render_transcript,
 )
+from hybridctl.app.page.html_file import GENERATOR
 from hybridctl.app.page.motion import MOTION, Scene, encode_motion
 from hybridctl.app.page.transcript import Transcript
 from hybridctl.app.report import say
@@ -76,7 +77,17 @@ def render_motion_page(title: str, scenes: Sequence[Scene]) -> str:
         InputError: A scene has no movers, or has shapes in a plane.
         UnknownNameError: The axes of a scene are not drawn.
     """
-    return _render_page(title, "", [_render_motion(encode_motion(scenes))])
+    return render_motion(title, encode_motion(scenes))
+
+
+def render_motion(title: str, motion: Mapping[str, Any]) -> str:
+    """Return a page of a motion alone, as `encode_motion` returns it and motion.json holds it.
+
+    Args:
+        title: Title of the page.
+        motion: The motion.
+    """
+    return _render_page(title, "", [_render_motion(motion)])
 
 
 def render_run_page(
@@ -143,6 +154,7 @@ def _render_page(title: str, summary: str, sections: Sequence[str]) -> str:
     script = "\n".join(['"use strict";', *map(_read_asset, _SCRIPTS)])
     head = (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f"{GENERATOR}\n"
         f'<meta http-equiv="Content-Security-Policy" content="{_make_policy(style, script)}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{name}</title>\n<style>{style}</style>\n</head>\n<body>\n"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import chain, groupby, repeat
 from typing import TypeAlias
 
@@ -29,6 +30,7 @@ from hybridctl.base.errors import InputError
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.joint_contacts import AnyContact, JointFriction, gap_unit
 from hybridctl.mechanics.system import ContactSystem, closed_contacts
 
@@ -288,6 +290,62 @@ def energy(run: HybridTrajectory, path: Path = None, *, title: str = "Robot") ->
         Panel("momentum", [*shares, *_mark_events(run, momenta.ravel())]),
     ]
     return series(path, grid(panels), title=f"{title}: energy, momentum (dotted: events)")
+
+
+def draw_run(
+    run: HybridTrajectory, folder: str | os.PathLike[str], *, prefix: str = ""
+) -> list[str]:
+    """Draw the standard figures of a run that its system has what is needed for.
+
+    They are states, and of a robot with contacts its forces and modes, for contacts that close, and
+    its energy.
+
+    Args:
+        run: The run.
+        folder: Folder for the figures, each as .png, .svg and .json.
+        prefix: Beginning of the names of the files.
+
+    Returns:
+        The names of the figures, without suffix.
+    """
+    drawn = list_run_figures(run)
+    for name, draw in drawn:
+        draw(run, os.path.join(folder, f"{prefix}{name}.png"))
+    return [f"{prefix}{name}" for name, _ in drawn]
+
+
+def list_run_figures(run: HybridTrajectory) -> list[tuple[str, Callable[..., Figure]]]:
+    """Return the standard figures of a run: names, and functions of the run and a path.
+
+    Args:
+        run: The run.
+    """
+    mechanism = None if run.system is None else run.system.mechanism
+    touched = [] if mechanism is None else find_touched_contacts(run, mechanism)
+    # A figure of states needs states of one size: modes of expressions may have others.
+    one_size = len({arc.space.nx for arc in run.arcs}) == 1
+    drawn: list[tuple[bool, str, Callable[..., Figure]]] = [
+        (one_size, "states", states),
+        (bool(touched), "forces", partial(forces, contacts=touched)),
+        (bool(touched), "contacts", partial(modes, contacts=touched)),
+        (mechanism is not None, "energy", energy),
+    ]
+    return [(name, draw) for is_drawn, name, draw in drawn if is_drawn]
+
+
+def find_touched_contacts(run: HybridTrajectory, system: ContactSystem) -> list[str]:
+    """Return the names of the contacts in space that close in some arc of a run.
+
+    Args:
+        run: A run of the system.
+        system: The system of the robot.
+    """
+    closed = {i for arc in run.arcs for i in closed_contacts(arc.mode)}
+    return [
+        contact.name
+        for i, contact in enumerate(system.contacts)
+        if i in closed and isinstance(contact, Contact)
+    ]
 
 
 def _find_robot_system(run: HybridTrajectory) -> ContactSystem:
