@@ -259,7 +259,7 @@ def simulate(
         reject_options(experiment, options, context.args)
         _simulate_robot(run_options, experiment, quick)
         return
-    from hybridctl.app.models import load_experiment
+    from hybridctl.app.python_files import load_experiment
 
     module = load_experiment("experiments", experiment)
     if full:
@@ -370,7 +370,7 @@ def tune(
     Leaves gains.npz for `simulate EXPERIMENT --gains FILE`. EXPERIMENT is rrr-door, whose
     variants --friction and --release choose, or a Python file with Config, quick, run and RECORD.
     """
-    from hybridctl.app.models import load_experiment
+    from hybridctl.app.python_files import load_experiment
 
     module = load_experiment("tunings", experiment)
     own = format_settings(module.Config, experiment, seed=seed, workers=workers, dask=dask)
@@ -408,7 +408,7 @@ def sweep(
     only. Nested settings have dotted names, as in `--vary robot.hinge_damping=10:20:5`.
     """
     from hybridctl.app.experiment import digest_experiment
-    from hybridctl.app.models import load_experiment
+    from hybridctl.app.python_files import load_experiment
     from hybridctl.app.sweep import PLAN, plan_units, run_units, write_sweep
     from hybridctl.app.sweep_result import Sweep
     from hybridctl.base.workers import crew

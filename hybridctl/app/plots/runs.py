@@ -22,6 +22,7 @@ from hybridctl.app.plots.panels import (
     Figure,
     Line,
     Panel,
+    draw_in_parallel,
     grid,
     series,
 )
@@ -309,8 +310,9 @@ def draw_run(
         The names of the figures, without suffix.
     """
     drawn = list_run_figures(run)
-    for name, draw in drawn:
-        draw(run, os.path.join(folder, f"{prefix}{name}.png"))
+    with draw_in_parallel():
+        for name, draw in drawn:
+            draw(run, os.path.join(folder, f"{prefix}{name}.png"))
     return [f"{prefix}{name}" for name, _ in drawn]
 
 
