@@ -251,9 +251,10 @@ def simulate(
         toe: {frame: shank, offset: [0, 0, -0.25], friction: 0.8}
       motion: {posture: {hip: -0.6, knee: 1.2}, height: 0.1, duration: 2,
                push: {body: trunk, force: [20, 0, 0], start: 1, duration: 0.1}}
+
     Settings are those of `motion`; `simulate ROBOT.yaml --settings` prints all. The files of legged
     robots that `list` shows are robots too: `simulate go2 --set height=0.2`.
-    """
+    """  # noqa: D301 - click reads the backspace: the paragraph keeps its lines
     options = {"gains": gains, "workers": workers, "dask": dask, "full": full or None}
     if is_robot(experiment):
         reject_options(experiment, options, context.args)

@@ -51,6 +51,8 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
     return result
 
 
+VERDICT = "Can the estimates be trusted?"
+"""Title of the table that stands first on the page of a filter."""
 _MISSING = object()
 _PER_UNIT = {"mm": 1e3, "mrad": 1e3, "ms": 1e3, "%": 100.0, "deg": float(np.degrees(1.0))}
 

@@ -31,8 +31,8 @@ m and rad. `force` and `torque` (N sqrt(s), N m sqrt(s)) act on the base and on 
 time, `impulse` and `angular_impulse` (N s, N m s) when it hits, on the motors alone where there
 are any; `surface` (m) is how well the places of surfaces are known. `start` may be left out where
 encoders and pose together measure the whole configuration; with it, `hybridctl record` makes
-up a motion without torques. `motion` is for `hybridctl simulate` alone, see `robot_run.MotionSettings`;
-filters ignore it, and `hybridctl simulate` ignores `encoders`, `pose`, `noise` and `start`.
+up a motion without torques. `motion` is for `hybridctl simulate`, see `robot_run.MotionSettings`;
+filters ignore it. That command ignores `encoders`, `pose`, `noise` and `start`.
 """
 
 from __future__ import annotations

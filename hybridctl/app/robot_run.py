@@ -54,10 +54,10 @@ from hybridctl.mechanics.system import ContactSystem
 _FRICTION_OF_FEET = 0.7
 """Friction of the feet of a legged base, whose file has none: rubber on a dry floor. A choice."""
 _SAG = 0.25
-"""Displacement, rad or m, at which a motor with the default stiffness is at its limit. A choice: the
-joint gains of common quadrupeds are of this size."""
+"""Displacement, rad or m, at which a motor with the default stiffness is at its limit. A choice:
+the joint gains of common quadrupeds are of this size."""
 _LEVER = 0.2
-"""Lever, m, at which a motor without a limit is taken to carry the weight of the robot. A choice."""
+"""Lever, m, at which a motor without a limit is to carry the weight of the robot. A choice."""
 _DAMPING_TIME = 0.03
 """Default damping relative to the stiffness, s. A choice: four legs of 0.3 m land without a
 rebound."""

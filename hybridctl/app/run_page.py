@@ -100,9 +100,9 @@ def _make_event_table(run: HybridTrajectory) -> Table:
     rows = [
         (
             f"{event.time:.6f}",
-            ", ".join(event.guards),
+            ", ".join(event.guards) or "(the input changes)",
             format_mode(event.mode_after),
-            ", ".join(f"{impulse:.4g}" for impulse in event.impulses),
+            ", ".join(f"{impulse:.4g}" for impulse in event.impulses if event.impulses.any()),
         )
         for event in run.events
     ]

@@ -1,7 +1,7 @@
 """`hybridctl simulate ROBOT.yaml`: a run of a robot, its tables, and a folder with all of it.
 
-The folder holds what `hybridctl view` and `hybridctl plot` rebuild the run from: run.npz, robot.urdf
-and robot.yaml, which `hybridctl simulate` takes too.
+The folder holds what `hybridctl view` and `hybridctl plot` rebuild the run from: run.npz,
+robot.urdf, and robot.yaml, which `hybridctl simulate` takes too.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from hybridctl.mechanics.system import closed_contacts
 RUN, ROBOT, URDF = "run.npz", "robot.yaml", "robot.urdf"
 """Names of the files in the folder by which the run is rebuilt."""
 _PERIOD = 1e-3
-"""Sampling period of forces and torques in the tables, s. Impacts are no forces: they are listed."""
+"""Sampling period of forces and torques in the tables, s. Impacts are no forces: see events."""
 _SHOWN_EVENTS = 12
 """Events that are printed; all are in summary.json."""
 

@@ -148,7 +148,21 @@ def show_run(path: Path, robot: str | None, out: Path | None, *, opens: bool) ->
 
 
 def _write_page(path: Path, robot: str | None, out: Path | None, console: Console) -> Path:
-    """Write the page of a run, and return its path."""
+    """Write the page of a run.
+
+    Args:
+        path: Folder of a run, or file of a trajectory.
+        robot: See `load_stored_runs`.
+        out: HTML file to write; None for one in the folder or beside the file.
+        console: Where is printed what the page lacks.
+
+    Returns:
+        Path of the page.
+
+    Raises:
+        InputError: There is no run, or several.
+        FileWriteError: The page would replace a file that is no page of hybridctl.
+    """
     motion = path / MOTION
     target = out or (path / "view.html" if path.is_dir() else path.with_suffix(".html"))
     check_replaceable(target)

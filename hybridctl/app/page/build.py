@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import webbrowser
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
@@ -25,11 +26,14 @@ from hybridctl.app.page.fragments import (
 from hybridctl.app.page.html_file import GENERATOR
 from hybridctl.app.page.motion import MOTION, Scene, encode_motion
 from hybridctl.app.page.transcript import Transcript
-from hybridctl.app.report import say
+from hybridctl.app.report import VERDICT, say
 from hybridctl.base.run_folder import CONFIGURATION, RunFolder
 
 PAGE = "index.html"
 _SCRIPTS = ("arrays.js", "charts.js", "solids.js", "timeline.js", "player.js")
+_HEADING = re.compile(r"<h2[^>]*>(.*?)</h2>")
+_LONG_PAGE = 4
+"""Sections from which on a page has a list of them. A choice."""
 _UNLISTED = {PAGE, MOTION}  # files of a run that the page shows itself
 
 
@@ -49,7 +53,11 @@ def write_page(
     Returns:
         Path of the page.
     """
+    verdicts = [entry for entry in entries if _is_verdict(entry)]
+    entries = [entry for entry in entries if not _is_verdict(entry)]
     sections = []
+    if verdicts:
+        sections.append(_render_section("Verdict", render_transcript(verdicts)))
     motion = folder / MOTION
     if motion.is_file():
         sections.append(_render_motion(json.loads(motion.read_text())))
@@ -64,6 +72,11 @@ def write_page(
     sections.append(_render_section("Files", render_links(_list_files(folder))))
     folder.write_text(PAGE, _render_page(folder.experiment, summary, sections))
     return folder / PAGE
+
+
+def _is_verdict(entry: Table | str) -> bool:
+    """Return whether a table says if a result can be trusted, which readers want to know first."""
+    return isinstance(entry, Table) and str(entry.title) == VERDICT
 
 
 def render_motion_page(title: str, scenes: Sequence[Scene]) -> str:
@@ -160,7 +173,8 @@ def _render_page(title: str, summary: str, sections: Sequence[str]) -> str:
         f"<title>{name}</title>\n<style>{style}</style>\n</head>\n<body>\n"
         f"<header><h1>{name}</h1><p>{escape(summary)}</p></header>"
     )
-    return "\n".join([head, *sections, f"<script>{script}</script>\n</body>\n</html>\n"])
+    contents = _render_contents(sections)
+    return "\n".join([head, contents, *sections, f"<script>{script}</script>\n</body>\n</html>\n"])
 
 
 def _make_policy(style: str, script: str) -> str:
@@ -185,8 +199,22 @@ def _hash_source(text: str) -> str:
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode('ascii')}'"
 
 
+def _make_anchor(title: str) -> str:
+    """Return the anchor of a section."""
+    return title.lower().replace(" ", "-")
+
+
+def _render_contents(sections: Sequence[str]) -> str:
+    """Return links to the sections of a page that has many; nothing for a short one."""
+    titles = [match[1] for text in sections if (match := _HEADING.search(text))]
+    if len(titles) < _LONG_PAGE:
+        return ""
+    links = "\n".join(f'<a href="#{_make_anchor(title)}">{title}</a>' for title in titles)
+    return f'<nav aria-label="Contents">\n{links}\n</nav>'
+
+
 def _render_section(title: str, body: str) -> str:
-    return f"<section>\n<h2>{title}</h2>\n{body}\n</section>"
+    return f'<section>\n<h2 id="{_make_anchor(title)}">{title}</h2>\n{body}\n</section>'
 
 
 def _render_motion(motion: Mapping[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """Figures: of runs, of filters, and the panels and snapshots that they are made of.
 
 Every figure is returned, and saved where a path is given. Names stand in the `__init__.pyi` beside
-this file; each is imported when it is first used, as figures of filters need what those of runs do not.
+this file. Each is imported when it is first used: figures of filters need what others do not.
 """
 
 import lazy_loader

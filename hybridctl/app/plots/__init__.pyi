@@ -15,6 +15,7 @@ from .panels import VERMILION as VERMILION
 from .panels import Band as Band
 from .panels import Figure as Figure
 from .panels import Line as Line
+from .panels import Mark as Mark
 from .panels import Panel as Panel
 from .panels import Pose as Pose
 from .panels import canvas as canvas

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import warnings
@@ -35,11 +36,11 @@ BLUE, VERMILION, ORANGE, GREEN, SKY = "#0072b2", "#d55e00", "#e69f00", "#009e73"
 REFERENCE, TRACKING, BASELINE = VERMILION, BLUE, "#555555"
 CURVES = (TRACKING, ORANGE, BASELINE, SKY, GREEN)
 BANDS = ("#ffffff", "#fdebd0", "#e8f4ea", "#ebe3f5", "#e0eef8")
-SLIDING = ("#ffffff", "#f9d5a0", "#c9e6cf", "#d6c3ec", "#bfdcf0")  # modes in which a contact slides
 _TICKS = 6  # at most; as many as there is room for would change the room that the layout left
 _DPI = 130
 _IN_COLUMN = 4  # names of curves
 _WIDE = 0.12  # of the axis: a band as wide has its name above it
+_MARK_ROOM = 0.16  # of the abscissa, which the text of a mark takes
 _LONGEST = 120  # characters of a label
 _CREATOR = "hybridctl"  # in each .svg, by which it is known when it is overwritten
 _HEAD_BYTES = 4096  # of an .svg or a .json in which its writer is looked for
@@ -73,6 +74,19 @@ class Line:
 
 
 @dataclass(frozen=True)
+class Mark:
+    """Something at an instant that has no value on the ordinate, such as an impulse.
+
+    Attributes:
+        time: Time, s.
+        text: What is written beside it.
+    """
+
+    time: float
+    text: str
+
+
+@dataclass(frozen=True)
 class Panel:
     """Curves that share an ordinate.
 
@@ -83,6 +97,9 @@ class Panel:
         zero: Whether there is a line at zero.
         least: Least span of the ordinate, so that rounding does not look like motion.
         legend: Where the legend is.
+        share: Panels of a figure with the same name, unless it is empty, have the same ordinate.
+        most: Upper end of the ordinate. Peaks beyond it are cut, and noted.
+        marks: What happens at instants, drawn at the upper edge.
     """
 
     ylabel: str
@@ -91,6 +108,9 @@ class Panel:
     zero: bool = False
     least: float = 0.0
     legend: Literal["best", "lower left"] = "best"
+    share: str = ""
+    most: float = math.inf
+    marks: Sequence[Mark] = ()
 
 
 @dataclass(frozen=True)
@@ -216,6 +236,9 @@ def series(
                 axes.set_visible(False)
                 continue
             _draw_panel(axes, row[c], bands, named=r == 0)
+    _share_ordinates(
+        [(cells[r][c], row[c]) for r, row in enumerate(panels) for c in range(len(row))]
+    )
     for c in range(columns):
         visible = [cells[r][c] for r in range(rows) if c < len(panels[r])]
         visible[-1].set_xlabel(xlabel)
@@ -245,6 +268,15 @@ def series(
     with atomic(chart) as temporary:
         temporary.write_text(json.dumps(record, allow_nan=False))
     return figure
+
+
+def _share_ordinates(drawn: Sequence[tuple[Axes, Panel]]) -> None:
+    """Give panels that share their ordinate the same limits."""
+    for name in {panel.share for _, panel in drawn if panel.share}:
+        group = [axes for axes, panel in drawn if panel.share == name]
+        limits = np.array([axes.get_ylim() for axes in group])
+        for axes in group:
+            axes.set_ylim(limits[:, 0].min(), limits[:, 1].max())
 
 
 def plane(
@@ -290,8 +322,9 @@ def _encode_panel(panel: Panel) -> dict[str, Any]:
         | {name: getattr(line, name) for name in ("label", "color", "style", "width")}
         for line in panel.lines
     ]
-    entries = {name: getattr(panel, name) for name in ("ylabel", "log", "zero", "least")}
-    return {**entries, "lines": lines}
+    entries = {name: getattr(panel, name) for name in ("ylabel", "log", "zero", "least", "share")}
+    entries["most"] = panel.most if math.isfinite(panel.most) else None
+    return {**entries, "lines": lines, "marks": [asdict(mark) for mark in panel.marks]}
 
 
 def _draw_panel(axes: Axes, panel: Panel, bands: Sequence[Band], *, named: bool) -> None:
@@ -330,11 +363,55 @@ def _draw_panel(axes: Axes, panel: Panel, bands: Sequence[Band], *, named: bool)
     if high - low < panel.least:
         middle = 0.5 * (low + high)
         axes.set_ylim(middle - 0.5 * panel.least, middle + 0.5 * panel.least)
+    if math.isfinite(panel.most):
+        _cut_peaks(axes, panel)
+    for mark in panel.marks:
+        edge = axes.get_xaxis_transform()
+        axes.plot([mark.time], [1.0], "v", color="black", ms=4, transform=edge, clip_on=False)
+    if panel.marks:
+        _name_marks(axes, panel.marks)
     axes.set_ylabel(readable(panel.ylabel))
     axes.grid(alpha=0.3)
     labels = sum(line.label is not None for line in panel.lines)
     if labels:
         axes.legend(fontsize=7, loc=panel.legend, ncols=1 if labels <= _IN_COLUMN else 2)
+
+
+def _cut_peaks(axes: Axes, panel: Panel) -> None:
+    """End the ordinate at `panel.most`, and note how high the curves are that go beyond it."""
+    high, low = 1.05 * panel.most, axes.get_ylim()[0]
+    axes.set_ylim(max(low, -1.05 * panel.most), high)
+    drawn = [line for line in panel.lines if not np.isnan(line.values).all()]
+    peaks = [(float(np.nanmax(line.values)), line) for line in drawn]
+    if not peaks or max(value for value, _ in peaks) <= high:
+        return
+    value, line = max(peaks, key=lambda peak: peak[0])
+    time = float(line.times[np.nanargmax(line.values)])
+    _write_note(axes, time, f"to {value:.3g}", line.color, below=10)
+
+
+def _name_marks(axes: Axes, marks: Sequence[Mark]) -> None:
+    """Write the text of the first marks that have room beside them."""
+    low, high = axes.get_xlim()
+    last = -math.inf
+    for mark in marks:
+        if mark.time - last > _MARK_ROOM * (high - low):
+            last = mark.time
+            _write_note(axes, mark.time, mark.text, "black")
+
+
+def _write_note(axes: Axes, time: float, text: str, color: str, *, below: float = 0.0) -> None:
+    """Write a small text at a time, s, some points below the upper edge of a panel."""
+    axes.annotate(
+        text,
+        (time, 1.0),
+        xycoords=("data", "axes fraction"),
+        xytext=(5, -9 - below),
+        textcoords="offset points",
+        fontsize=7,
+        color=color,
+        annotation_clip=True,
+    )
 
 
 def snapshots(
