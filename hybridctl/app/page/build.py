@@ -200,8 +200,8 @@ def _hash_source(text: str) -> str:
 
 
 def _make_anchor(title: str) -> str:
-    """Return the anchor of a section."""
-    return title.lower().replace(" ", "-")
+    """Return the anchor of a section; "motion" alone is the element in which scripts draw."""
+    return f"section-{title.lower().replace(' ', '-')}"
 
 
 def _render_contents(sections: Sequence[str]) -> str:
