@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields
 from functools import partial, wraps
 from pathlib import Path
@@ -611,11 +612,14 @@ def main() -> None:
     130, SIGTERM with 143.
     """
     from hybridctl.app.commands.signals import stop_on_signals
+    from hybridctl.app.heartbeat import heartbeat
 
     # Matrices are small: one BLAS thread is fastest.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
-        with stop_on_signals():
+        # `live` waits for samples, for as long as none come.
+        command = next((word for word in sys.argv[1:] if word in cli.commands), "live")
+        with stop_on_signals(), nullcontext() if command == "live" else heartbeat.run(command):
             cli(prog_name="hybridctl")
     except HybridctlError as error:
         from hybridctl.base.checks import make_printable
