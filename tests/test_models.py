@@ -12,7 +12,8 @@ from user_models import COLUMNS, ROBOT, write_csv
 
 import hybridctl as hc
 from hybridctl.app.cli import cli, main
-from hybridctl.app.models import find_model, load_experiment
+from hybridctl.app.models import find_model
+from hybridctl.app.python_files import load_experiment
 from hybridctl.base.errors import FileFormatError, InputError, UnknownNameError
 from hybridctl.logs import Mapping
 

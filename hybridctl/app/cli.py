@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields
 from functools import partial, wraps
 from pathlib import Path
@@ -18,9 +19,11 @@ import click
 from hybridctl.app.commands.options import (
     check_full,
     format_settings,
+    is_robot,
     live_options,
     read_switches,
     reference_options,
+    reject_options,
 )
 from hybridctl.base import plugins
 from hybridctl.base.errors import HybridctlError
@@ -51,6 +54,9 @@ _SEGMENT = click.option(
     "--segment", type=int, help="Number of the recording, in a file of several (see --mapping)."
 )
 
+_ROBOT = click.option(
+    "--robot", metavar="ROBOT.yaml", help="The robot of the run, where its folder does not have it."
+)
 _SWITCHED = {"ignore_unknown_options": True, "allow_extra_args": True}
 _WORKERS = click.option(
     "--workers", type=int, help="Number of processes; 0 for one on each processor."
@@ -88,7 +94,7 @@ def cli(log_level: str) -> None:
 @cli.command("list")
 def list_experiments() -> None:
     """List the experiments, the models for filters, and legged robots with the folder of files."""
-    from hybridctl.app.models import list_robot_files
+    from hybridctl.app.commands.options import list_robot_files
 
     experiments = plugins.list_plugins("experiments")
     width = max(map(len, experiments), default=0)
@@ -231,13 +237,31 @@ def simulate(
     workers: int | None,
     dask: str | None,
 ) -> None:
-    """Simulate an experiment; print its tables and leave a folder with data and figures.
+    """Simulate an experiment or a robot; print tables, leave a folder with data and figures.
 
-    EXPERIMENT is a name that `list` shows, or a Python file (code, which runs) with Config, quick
-    and run. A setting that is true or false can be switched on by its name, as in
-    `simulate rrr-door --friction --release`. Ends with exit code 1 where a claim does not hold.
-    """
-    from hybridctl.app.models import load_experiment
+    EXPERIMENT is a name that `list` shows, a Python file (code, which runs) with Config, quick
+    and run, or the YAML file of a robot. A setting that is true or false can be switched on by its
+    name, as in `simulate rrr-door --friction --release`. Ends with exit code 1 where a claim does
+    not hold.
+
+    \b
+    A robot is dropped in a posture that its motors hold, and may be pushed:
+      urdf: leg.urdf
+      root: sagittal                  # fixed (default), floating or sagittal
+      contacts:
+        toe: {frame: shank, offset: [0, 0, -0.25], friction: 0.8}
+      motion: {posture: {hip: -0.6, knee: 1.2}, height: 0.1, duration: 2,
+               push: {body: trunk, force: [20, 0, 0], start: 1, duration: 0.1}}
+
+    Settings are those of `motion`; `simulate ROBOT.yaml --settings` prints all. The files of legged
+    robots that `list` shows are robots too: `simulate go2 --set height=0.2`.
+    """  # noqa: D301 - click reads the backspace: the paragraph keeps its lines
+    options = {"gains": gains, "workers": workers, "dask": dask, "full": full or None}
+    if is_robot(experiment):
+        reject_options(experiment, options, context.args)
+        _simulate_robot(run_options, experiment, quick)
+        return
+    from hybridctl.app.python_files import load_experiment
 
     module = load_experiment("experiments", experiment)
     if full:
@@ -253,6 +277,53 @@ def simulate(
             module.__doc__,
             getattr(module, "RECORD", None),
         )
+
+
+def _simulate_robot(run_options: RunOptions, robot: str, quick: bool) -> None:
+    """Simulate a robot, or print the settings of its run if they were asked for.
+
+    Args:
+        run_options: The options that all runs have.
+        robot: Path of its YAML file, or its name.
+        quick: Whether tolerances are looser.
+    """
+    from hybridctl.app.commands.simulate_robot import RobotRequest, prepare_run
+
+    request = RobotRequest(robot, run_options.config, run_options.settings, quick)
+    if run_options.show:
+        _echo_settings(request.load()[1])
+        return
+    run_options.run(*prepare_run(request))
+
+
+@cli.command("view")
+@click.argument("run", type=_PATH, metavar="RUN")
+@_ROBOT
+@click.option("--out", type=_PATH, help="HTML file to write.")
+@click.option("--no-open", is_flag=True, help="Write the page and print its path only.")
+def view_run(run: Path, robot: str | None, out: Path | None, no_open: bool) -> None:
+    """Show the motion of a run in the browser.
+
+    RUN is the folder of a run, or a file that `HybridTrajectory.save` has written. The folder that
+    `simulate ROBOT.yaml` leaves knows its robot; for others --robot names its YAML file.
+    """
+    from hybridctl.app.commands.stored_run import show_run
+
+    show_run(run, robot, out, opens=not no_open)
+
+
+@cli.command("plot")
+@click.argument("run", type=_PATH, metavar="RUN")
+@_ROBOT
+@click.option("--out", type=_PATH, help="Folder for the figures; plots beside or in RUN if none.")
+def plot_run(run: Path, robot: str | None, out: Path | None) -> None:
+    """Draw the standard figures of a run as PNG and SVG: states, forces, contacts, energy.
+
+    RUN is as for `view`. Without its robot a run has its states alone.
+    """
+    from hybridctl.app.commands.stored_run import plot_runs
+
+    plot_runs(run, robot, out)
 
 
 @cli.command()
@@ -301,7 +372,7 @@ def tune(
     Leaves gains.npz for `simulate EXPERIMENT --gains FILE`. EXPERIMENT is rrr-door, whose
     variants --friction and --release choose, or a Python file with Config, quick, run and RECORD.
     """
-    from hybridctl.app.models import load_experiment
+    from hybridctl.app.python_files import load_experiment
 
     module = load_experiment("tunings", experiment)
     own = format_settings(module.Config, experiment, seed=seed, workers=workers, dask=dask)
@@ -339,7 +410,7 @@ def sweep(
     only. Nested settings have dotted names, as in `--vary robot.hinge_damping=10:20:5`.
     """
     from hybridctl.app.experiment import digest_experiment
-    from hybridctl.app.models import load_experiment
+    from hybridctl.app.python_files import load_experiment
     from hybridctl.app.sweep import PLAN, plan_units, run_units, write_sweep
     from hybridctl.app.sweep_result import Sweep
     from hybridctl.base.workers import crew
@@ -541,11 +612,14 @@ def main() -> None:
     130, SIGTERM with 143.
     """
     from hybridctl.app.commands.signals import stop_on_signals
+    from hybridctl.app.heartbeat import heartbeat
 
     # Matrices are small: one BLAS thread is fastest.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
-        with stop_on_signals():
+        # `live` waits for samples, for as long as none come.
+        command = next((word for word in sys.argv[1:] if word in cli.commands), "live")
+        with stop_on_signals(), nullcontext() if command == "live" else heartbeat.run(command):
             cli(prog_name="hybridctl")
     except HybridctlError as error:
         from hybridctl.base.checks import make_printable

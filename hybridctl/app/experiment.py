@@ -109,7 +109,9 @@ def experiment(
             folder.write_json(CHECKS, {"checks": [check.record() for check in found.checks]})
             console.print(make_check_table(found.checks))
         if found.draw is not None and folder.draws:
-            with report_alive(console, "drawing figures"):
+            from hybridctl.app.plots import draw_in_parallel
+
+            with report_alive(console, "drawing figures"), draw_in_parallel():
                 found.draw(folder)
         return dict(found.summary)
 

@@ -20,20 +20,19 @@ has defaults, and returns a `FilterModel`. With settings that extend `BaseSettin
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar, get_type_hints
 
+from hybridctl.app.commands.options import list_robot_files
+from hybridctl.app.python_files import import_file
 from hybridctl.app.robot_file import RobotSettings, load_robot
 from hybridctl.base import plugins
 from hybridctl.base.checks import check_instance, check_member, quote
-from hybridctl.base.errors import FileFormatError, InputError
-from hybridctl.base.fingerprint import compute_fingerprint
+from hybridctl.base.errors import InputError
 from hybridctl.base.settings import load_configuration
 from hybridctl.base.yaml_files import read_yaml
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
@@ -144,7 +143,7 @@ def find_source(text: str) -> ModelSource[Any]:
     """
     path, colon, name = text.rpartition(":")
     if colon and path.endswith(".py"):
-        module = _import_file(Path(path), "model")
+        module = import_file(Path(path), "model")
         functions = [k for k, v in vars(module).items() if inspect.isfunction(v)]
         return _inspect_function(
             name, getattr(module, check_member(f"function in {path}", name, functions))
@@ -165,17 +164,6 @@ def find_source(text: str) -> ModelSource[Any]:
     return _inspect_function(text, plugins.load_plugin("models", text))
 
 
-def list_robot_files() -> dict[str, Path]:
-    """Return the YAML files of legged robots that come with hybridctl, by name."""
-    # They are data in the folder `robots/legged`: nothing is imported.
-    spec = importlib.util.find_spec("hybridctl.robots")
-    if spec is None or spec.origin is None:
-        return {}  # an installation without robots
-    return {
-        path.stem: path for path in sorted((Path(spec.origin).parent / "legged").glob("*.yaml"))
-    }
-
-
 def make_absolute(text: str) -> str:
     """Return the name of a model or experiment, with the path of its file made absolute.
 
@@ -189,23 +177,6 @@ def make_absolute(text: str) -> str:
     if colon and path.endswith(".py"):
         return f"{Path(path).absolute()}:{name}"
     return str(Path(text).absolute()) if Path(text).suffix in (".py", ".yaml", ".yml") else text
-
-
-def load_experiment(group: str, text: str) -> Any:
-    """Return the module of an experiment.
-
-    Args:
-        group: Group of entry points, see `base.plugins`.
-        text: Name in this group, or path of a Python file with the same parts.
-
-    Raises:
-        InputError: There is no such file, or an announced module cannot be imported.
-        UnknownNameError: No package announces the name.
-        FileFormatError: The file cannot be run.
-    """
-    if text.endswith(".py"):
-        return _import_file(Path(text), "experiment")
-    return plugins.load_plugin(group, text)
 
 
 def _inspect_function(name: str, function: Callable[..., Any]) -> ModelSource[Any]:
@@ -234,35 +205,3 @@ def _inspect_function(name: str, function: Callable[..., Any]) -> ModelSource[An
         f"model {name!r} must be a function of one argument annotated with a subclass of "
         f"FilterSettings or BaseSettings, or of none, got {name}{inspect.signature(function)}"
     )
-
-
-def _import_file(path: Path, subject: str) -> ModuleType:
-    """Return the module in a file, which Python knows by its stem and a digest of its whole path.
-
-    Two files of one stem are two modules. A file that is run again replaces its module. After an
-    error `sys.modules` has no module of this name.
-
-    Args:
-        path: Python file, which runs.
-        subject: What the file holds, for errors: "model" or "experiment".
-
-    Raises:
-        InputError: There is no such file.
-        FileFormatError: Running it raises an error, or ends Python by `sys.exit`.
-    """
-    if not path.is_file():
-        raise InputError(f"{subject} {str(path)!r} does not exist")
-    # The same in every process: workers find what is pickled by the name of its module.
-    name = f"hybridctl_model_{path.stem}_{compute_fingerprint(str(path.resolve()))}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # Before it runs: dataclasses look up the module of their annotations there.
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        del sys.modules[name]
-        raise FileFormatError(f"{path} cannot be run: {type(error).__name__}: {error}") from error
-    return module

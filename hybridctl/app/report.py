@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from hybridctl.app.heartbeat import HEARTBEAT, heartbeat
 from hybridctl.base.checks import make_printable
 from hybridctl.hybrid.trajectory import Event
 
@@ -51,6 +52,8 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
     return result
 
 
+VERDICT = "Can the estimates be trusted?"
+"""Title of the table that stands first on the page of a filter."""
 _MISSING = object()
 _PER_UNIT = {"mm": 1e3, "mrad": 1e3, "ms": 1e3, "%": 100.0, "deg": float(np.degrees(1.0))}
 
@@ -133,10 +136,10 @@ def report_alive(console: Console, title: str) -> Iterator[None]:
         title: What is done.
     """
     if _can_animate(console):
-        with console.status(title):
+        with heartbeat.pause(), console.status(title):
             yield
         return
-    with _print_progress(console) as begin_work:
+    with heartbeat.pause(), _print_progress(console) as begin_work:
         begin_work(title, 0.0, 1.0)
         yield
 
@@ -156,7 +159,10 @@ def progress(console: Console, start: float, end: float) -> Iterator[Callable[[s
         values reached. What has begun is at its end when the next begins, or the block ends.
     """
     ticks: list[Tick] = []
-    with _draw_bars(console) if _can_animate(console) else _print_progress(console) as begin_work:
+    with (
+        heartbeat.pause(),
+        _draw_bars(console) if _can_animate(console) else _print_progress(console) as begin_work,
+    ):
 
         def begin(title: str) -> Tick:
             if ticks:
@@ -264,5 +270,3 @@ class _ProgressLines:
 Tick = Callable[[float], None]
 BeginWork = Callable[[str, float, float], Tick]
 """Called with the title of a work and the values at which it begins and ends."""
-HEARTBEAT = 4.0
-"""Most seconds between two lines of progress: nothing is silent for more than 5 s. A choice."""

@@ -1,8 +1,8 @@
-"""A robot with contacts, encoders and noise in a YAML file, as a model for filters.
+"""A robot with contacts, encoders and noise in a YAML file, as a model for filters and for runs.
 
 Such as::
 
-    urdf: leg.urdf                # beside this file, or an absolute path
+    urdf: leg.urdf                # beside this file, an absolute path, or package://PACKAGE/PATH
     root: sagittal                # fixed (default), floating or sagittal
     gravity: [0, 0, -9.81]        # m/s^2
     joints:                       # springs and dampers that hold a posture; by joint
@@ -18,6 +18,7 @@ Such as::
     noise: {force: 0.01, torque: 0.01, impulse: 0.01, angular_impulse: 0.01, surface: 1e-3}
     start: {configuration: [0, 1, 0, 0.3], velocity: [0, 0, 0, 0],
             deviations: {configuration: 0.1, velocity: 1}}
+    motion: {posture: {knee: 0.3}, height: 0.1, duration: 2}    # of `hybridctl simulate`
 
 The surface of a contact is one of `plane`, `planes`, `sphere: {center, radius, inside}` and
 `terrain`. A terrain is a smooth height z of x and y in m, a number or a formula (see
@@ -30,15 +31,18 @@ m and rad. `force` and `torque` (N sqrt(s), N m sqrt(s)) act on the base and on 
 time, `impulse` and `angular_impulse` (N s, N m s) when it hits, on the motors alone where there
 are any; `surface` (m) is how well the places of surfaces are known. `start` may be left out where
 encoders and pose together measure the whole configuration; with it, `hybridctl record` makes
-up a motion without torques.
+up a motion without torques. `motion` is for `hybridctl simulate`, see `robot_run.MotionSettings`;
+filters ignore it. That command ignores `encoders`, `pose`, `noise` and `start`.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -59,12 +63,13 @@ from hybridctl.estimation.filter_model import (
 from hybridctl.estimation.measurement import base_pose, encoders
 from hybridctl.estimation.noise import Noise
 from hybridctl.hybrid.mode import ModeKey
+from hybridctl.logs.base_file import find_urdf
 from hybridctl.mechanics.contact_law.law import OPEN
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.surfaces import Plane, Sphere, Surface, Terrain
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.multibody.state import RobotStateSpace
-from hybridctl.mechanics.system import contact_system
+from hybridctl.mechanics.system import ContactSystem, contact_system
 from hybridctl.symbolic.formula import parse_formula
 
 _LOG = logging.getLogger(__name__)
@@ -178,6 +183,7 @@ class RobotEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     motors: MotorEntry | None = None
     noise: NoiseEntry = NoiseEntry()
     start: StartEntry | None = None
+    motion: dict[str, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -232,17 +238,14 @@ class RobotFile:
             raise type(error)(f"{self.path}: {error}") from error
 
     def _make_filter_model(self, settings: RobotSettings) -> FilterModel:
-        law = settings.contact_law()
-        robot = self._build_robot()
-        contacts = [
-            replace(each, **law) for name in self.contacts for each in self._make_contacts(name)
-        ]
+        motors = self.robot.motors
+        robot = self._build_robot(self._list_own_joints() if motors is None else motors.joints)
+        contacts = self._list_contacts(settings.contact_law())
         # Logs start in any state, where the modes of dry friction are not known.
         if robot.friction.any():
             _LOG.warning("%s: the dry friction of joints is left out of the filter", self.path)
         system, noise = contact_system(robot, contacts, joint_friction=False), self.robot.noise
         space, key = RobotStateSpace(robot), (OPEN,) * len(contacts)
-        motors = self.robot.motors
         kick = self._make_covariance(robot, noise.impulse, noise.angular_impulse)
         start = self._make_start(space, key)
         return FilterModel(
@@ -262,15 +265,57 @@ class RobotFile:
             inputs=None if motors is None else LogChannel(motors.channel, motors.joints, unit="Nm"),
         )
 
-    def _build_robot(self) -> Robot:
-        springs, motors = self.joints, self.robot.motors
-        urdf, root = self.path.parent / self.robot.urdf, self.robot.root
-        given = Robot.from_urdf(urdf, root=root)
-        own = [name for name in given.joint_names if name not in given.mimics]
+    def make_system(
+        self, law: Mapping[str, Any] = MappingProxyType({}), *, joint_friction: bool = False
+    ) -> ContactSystem:
+        """Return the system of the robot with its contacts, for a run.
+
+        Its inputs are those of `motors`, or without these of all joints but those of the base,
+        which for filters is one of the places where noise acts.
+
+        Args:
+            law: Values for all contacts in place of those of the file, by the names of `Contact`.
+            joint_friction: Whether joints have the dry friction of the URDF.
+
+        Raises:
+            InputError: The file does not fit the robot; the message names the file.
+        """
+        try:
+            motors = self.robot.motors
+            robot = self._build_robot(None if motors is None else motors.joints)
+            contacts = self._list_contacts(law)
+            system: ContactSystem = contact_system(robot, contacts, joint_friction=joint_friction)
+        except InputError as error:
+            raise type(error)(f"{self.path}: {error}") from error
+        return system
+
+    @property
+    def urdf(self) -> Path:
+        """Path of the URDF.
+
+        Raises:
+            FileFormatError: It is in a package that is not installed, or lacks the file.
+        """
+        return find_urdf(self.robot.urdf, self.path.parent)
+
+    def _list_contacts(self, law: Mapping[str, Any]) -> list[Contact]:
+        """Return all contacts, with some values of `Contact` replaced."""
+        return [
+            replace(each, **law) for name in self.contacts for each in self._make_contacts(name)
+        ]
+
+    def _list_own_joints(self) -> list[str]:
+        """Return all joints, with those of the base, but for those that mimic others."""
+        given = Robot.from_urdf(self.urdf, root=self.robot.root)
+        return [name for name in given.joint_names if name not in given.mimics]
+
+    def _build_robot(self, actuated: Sequence[str] | None) -> Robot:
+        """Return the robot with inputs at some joints; None for all but those of the base."""
+        springs = self.joints
         return Robot.from_urdf(
-            urdf,
-            root=root,
-            actuated=own if motors is None else motors.joints,
+            self.urdf,
+            root=self.robot.root,
+            actuated=actuated,
             stiffness={name: joint.stiffness for name, joint in springs.items()},
             rest={name: joint.rest for name, joint in springs.items()},
             damping={k: j.damping for k, j in springs.items() if j.damping is not None},

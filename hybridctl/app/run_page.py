@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from rich.table import Table
 
-from hybridctl.app import plots
 from hybridctl.app.page.build import render_run_page
 from hybridctl.app.page.html_file import HtmlFile
+from hybridctl.app.plots.runs import list_run_figures
 from hybridctl.app.report import table
 from hybridctl.app.view import find_robot, make_scene
 from hybridctl.base.checks import check_instance, format_count
@@ -23,9 +21,7 @@ from hybridctl.control.reference import Reference
 from hybridctl.estimation.result import FilterResult
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.multibody.robot import Robot
-from hybridctl.mechanics.system import ContactSystem, closed_contacts
 
 _COLUMNS = ("time s", "guards", "mode after", "impulses N s")
 
@@ -104,9 +100,9 @@ def _make_event_table(run: HybridTrajectory) -> Table:
     rows = [
         (
             f"{event.time:.6f}",
-            ", ".join(event.guards),
+            ", ".join(event.guards) or "(the input changes)",
             format_mode(event.mode_after),
-            ", ".join(f"{impulse:.4g}" for impulse in event.impulses),
+            ", ".join(f"{impulse:.4g}" for impulse in event.impulses if event.impulses.any()),
         )
         for event in run.events
     ]
@@ -115,28 +111,7 @@ def _make_event_table(run: HybridTrajectory) -> Table:
 
 def _draw_charts(run: HybridTrajectory, folder: Path) -> Iterator[Path]:
     """Yield files (.json) with the series of the charts of a run, written into a folder."""
-    mechanism = None if run.system is None else run.system.mechanism
-    touched = [] if mechanism is None else _find_touched_contacts(run, mechanism)
-    # A chart of states needs states of one size: modes of expressions may have others.
-    one_size = len({arc.space.nx for arc in run.arcs}) == 1
-    drawn: list[tuple[bool, str, Callable[..., Any]]] = [
-        (one_size, "states", plots.states),
-        (bool(touched), "forces", partial(plots.forces, contacts=touched)),
-        (bool(touched), "contacts", partial(plots.modes, contacts=touched)),
-        (mechanism is not None, "energy", plots.energy),
-    ]
-    for is_drawn, name, draw in drawn:
-        if is_drawn:
-            path = folder / f"{name}.json"
-            draw(run, path)
-            yield path
-
-
-def _find_touched_contacts(run: HybridTrajectory, system: ContactSystem) -> list[str]:
-    """Return the names of the contacts in space that close in some arc of a run."""
-    closed = {i for arc in run.arcs for i in closed_contacts(arc.mode)}
-    return [
-        contact.name
-        for i, contact in enumerate(system.contacts)
-        if i in closed and isinstance(contact, Contact)
-    ]
+    for name, draw in list_run_figures(run):
+        path = folder / f"{name}.json"
+        draw(run, path)
+        yield path

@@ -34,7 +34,7 @@ class View(HtmlFile):
     Args:
         run: The run. Its states are those of the robot, or begin with these.
         robot: What moves. For a contact system, or one made of it, its surfaces, contact
-            forces and impulses are shown too.
+            forces and impulses are shown too. None for the system that was simulated.
         reference: Another motion of the same robot, drawn beside it.
         estimate: An estimate of the same robot, drawn by the means of all hypotheses together,
             with ellipsoids of three standard deviations around its points.
@@ -62,7 +62,7 @@ class View(HtmlFile):
     def __init__(
         self,
         run: HybridTrajectory,
-        robot: Robot | HybridSystem,
+        robot: Robot | HybridSystem | None = None,
         *,
         reference: HybridTrajectory | Reference | None = None,
         estimate: FilterResult | None = None,
@@ -70,7 +70,14 @@ class View(HtmlFile):
         packages: Sequence[str | os.PathLike[str]] = (),
         path: str | os.PathLike[str] | None = None,
     ) -> None:
-        self.run, self.time = check_instance("run", run, HybridTrajectory), run.start
+        self.run = check_instance("run", run, HybridTrajectory)
+        self.time = run.start
+        if robot is None:
+            robot = run.system
+        if robot is None or (isinstance(robot, HybridSystem) and robot.mechanism is None):
+            raise InputError(
+                f"robot must say what moves, as the run is one of {robot!r}, which has no robot"
+            )
         self.scene = make_scene(
             run, robot, reference=reference, estimate=estimate, urdf=urdf, packages=packages
         )

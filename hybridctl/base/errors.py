@@ -42,6 +42,10 @@ class JointLimitWarning(HybridctlWarning):
     """Given when a joint is beyond its limits, or at an angle that looks like degrees."""
 
 
+class OrientationWarning(HybridctlWarning):
+    """Given when a base starts upside down by a quaternion that looks like w, x, y, z."""
+
+
 class EffortLimitWarning(HybridctlWarning):
     """Given when inputs of a run or a reference exceed the motors' limits, `Robot.effort`."""
 

@@ -13,6 +13,7 @@ import numpy as np
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import FileFormatError, InputError
 from hybridctl.base.files import open_arrays, save_arrays
+from hybridctl.base.spaces import VectorSpace
 from hybridctl.hybrid.arc import ARC_ARRAYS, Arc, freeze_array
 from hybridctl.hybrid.event import Event
 from hybridctl.hybrid.model import ModeKey
@@ -66,13 +67,14 @@ def write_run(path: str | os.PathLike[str], arcs: Sequence[Arc], events: Sequenc
 
 
 def read_run(
-    path: str | os.PathLike[str], system: HybridSystem
+    path: str | os.PathLike[str], system: HybridSystem | None
 ) -> tuple[tuple[Arc, ...], tuple[Event, ...]]:
     """Return the arcs and the events of a file.
 
     Args:
         path: The file.
-        system: The system of the run, which gives the state spaces of its modes.
+        system: The system of the run, which gives the state spaces of its modes. None for states as
+            plain vectors, and guards of any name.
 
     Raises:
         FileFormatError: If the file holds no run, or none of this system; see
@@ -114,12 +116,12 @@ def _check_storable(key: ModeKey) -> None:
 
 
 def _load_arc(
-    system: HybridSystem, index: int, meta: Mapping[str, Any], data: Mapping[str, Array]
+    system: HybridSystem | None, index: int, meta: Mapping[str, Any], data: Mapping[str, Array]
 ) -> Arc:
     """Return an arc of a file. In files of before there were jumps it has none.
 
     Args:
-        system: The system of the run.
+        system: The system of the run; None for states as plain vectors.
         index: Number of the arc.
         meta: Its entry in the header of the file.
         data: The arrays of the file, by name.
@@ -128,8 +130,12 @@ def _load_arc(
         FileFormatError: If the mode has another number of states or inputs in the system.
         UnknownNameError: If the system lacks the mode.
     """
-    mode, part = system.mode(_restore_key(meta["mode"])), f"arc{index}"
+    key, part = _restore_key(meta["mode"]), f"arc{index}"
     arrays = {n: data[f"{part}.{n}"] for n in ARC_ARRAYS if n != "jumps" or f"{part}.{n}" in data}
+    if system is None:
+        plain = VectorSpace(arrays["states"].shape[2])
+        return Arc(index, key, plain, meta["start"], meta["end"], **arrays)
+    mode = system.mode(key)
     for name, size in (("states", mode.space.nx), ("inputs", mode.nu)):
         if arrays[name].shape[2] != size:
             raise FileFormatError(
@@ -139,8 +145,8 @@ def _load_arc(
     return Arc(index, mode.key, mode.space, meta["start"], meta["end"], **arrays)
 
 
-def _check_run(arcs: list[Arc], events: list[Event], system: HybridSystem) -> None:
-    """Raise an error if arcs and events are no run of a system.
+def _check_run(arcs: list[Arc], events: list[Event], system: HybridSystem | None) -> None:
+    """Raise an error if arcs and events are no run, or none of a system.
 
     A run has an arc and, between any two, an event; its times do not decrease, its numbers are
     finite, its modes go on as its events say, and guards that fire are guards of the system.
@@ -148,7 +154,7 @@ def _check_run(arcs: list[Arc], events: list[Event], system: HybridSystem) -> No
     Args:
         arcs: The arcs.
         events: The events.
-        system: The system.
+        system: The system; None for any.
 
     Raises:
         FileFormatError: If one of these is not so.
@@ -160,11 +166,11 @@ def _check_run(arcs: list[Arc], events: list[Event], system: HybridSystem) -> No
         )
     for arc in arcs:
         _check_arc(arc)
-    guards = _collect_guard_names(arcs, system)
+    guards = None if system is None else _collect_guard_names(arcs, system)
     for event, before, after in zip(events, arcs[:-1], arcs[1:], strict=True):
         _check_event(event, before, after)
         for name in event.guards:
-            if name not in guards:
+            if guards is not None and name not in guards:
                 raise FileFormatError(
                     f"event {event.index} is of guard {name!r}, the given system has "
                     f"{sorted(guards)}"

@@ -22,8 +22,15 @@ from hybridctl.base.checks import (
     check_member,
     check_number,
     check_vector,
+    join_names,
 )
-from hybridctl.base.errors import EffortLimitWarning, EventLimitError, StepLimitError, ZenoError
+from hybridctl.base.errors import (
+    EffortLimitWarning,
+    EventLimitError,
+    InputError,
+    StepLimitError,
+    ZenoError,
+)
 from hybridctl.base.progress import Progress, report_time
 from hybridctl.hybrid.arc import Arc, make_arc_from_steps
 from hybridctl.hybrid.bridge import JAM_ERRORS, check_pole, pass_jam
@@ -57,6 +64,8 @@ from hybridctl.hybrid.zeno import CROWD_SIZE, OnZeno, are_within, as_zeno_policy
 
 OnJam = Literal["bridge", "raise"]
 """What `simulate` takes as `on_jam`."""
+_MAX_LISTED_LABELS = 14
+"""Most entries of a state that a message names, so that it has three lines. A choice."""
 _GIVES_WARNINGS = ContextVar("whether simulate warns of starts and inputs", default=True)
 _USER_LEVEL = 4
 """Stack level of the user's code in a helper of `_simulate`: helper 1, `_simulate` 2, `simulate` 3.
@@ -272,6 +281,9 @@ def _simulate(
 
     Returns:
         The trajectory, on the clock of the run. An error of the start or of the run is raised.
+
+    Raises:
+        InputError: The state does not have the size of the mode's.
     """
     system = run.system
 
@@ -281,7 +293,12 @@ def _simulate(
 
     mode = find_mode() if mode is None else system.complete_mode(mode, find_mode)
     first = system.mode(mode)
-    state = check_vector("x0", x0, first.space.nx)
+    try:
+        state = check_vector("x0", x0, first.space.nx)
+    except InputError as error:
+        # Most often the velocities are missing, or a quaternion was left out.
+        labels = join_names(system.state_labels(first.key), _MAX_LISTED_LABELS)
+        raise InputError(f"{error}; its entries are {labels}") from error
     first.space.check("x0", state)
     warn_of_start(system, state, _USER_LEVEL)
     history = History(mode, start, state)

@@ -309,12 +309,13 @@ class HybridTrajectory:
         write_run(path, self.arcs, self.events)
 
     @staticmethod
-    def load(path: str | os.PathLike[str], system: HybridSystem) -> HybridTrajectory:
+    def load(path: str | os.PathLike[str], system: HybridSystem | None = None) -> HybridTrajectory:
         """Read what `save` wrote.
 
         Args:
             path: The file.
-            system: The system of the run, which gives the state spaces of its modes.
+            system: The system of the run, which gives the state spaces of its modes. Without it the
+                states are plain vectors without names, and the run has no outputs.
 
         Returns:
             The trajectory, whose `source` is not known.

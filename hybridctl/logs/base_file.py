@@ -20,6 +20,7 @@ The robot has an inertial sensor, `imu`::
     mapping: {channels: {...}}        # from topics or fields of a log to channels; may be left out
     odometry:                         # names for ROS 2 live; may be left out, as each of them
       {topic: /odom, frame: odom, child_frame: base_link}  # child_frame: else the URDF's root link
+    motion: {posture: {knee: 0.6}}    # of `hybridctl simulate`, which filters ignore
 """
 
 from __future__ import annotations
@@ -87,6 +88,7 @@ class BaseEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     settings: dict[str, Any] = {}
     mapping: dict[str, Any] | None = None
     odometry: OdometryFrames = OdometryFrames()
+    motion: dict[str, Any] = {}
 
     def collect_settings(self) -> dict[str, Any]:
         """Return the values that the file has for `BaseSettings`, by the names of its fields."""

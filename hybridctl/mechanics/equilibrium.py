@@ -188,6 +188,9 @@ def equilibrium(
                 f"{problem.farthest_coordinate(far)}: start nearer to it, or give a larger reach"
                 f"{lacking}"
             )
+    unsupported = ""
+    if isinstance(mode, tuple) and all(part == OPEN for part in mode):
+        unsupported = "; in this mode no contact is closed, so that none carries the robot"
     if violation <= _MAX_VIOLATION:  # the equations hold, but the shared loads miss the margins
         normal, _ = problem.shared_loads(point)
         raise InputError(
@@ -198,7 +201,7 @@ def equilibrium(
     raise InputError(
         f"no equilibrium was found near q0 in mode {mode!r}, {limits}:\n{violation:.3g} of the "
         "weight or m is left of its equations and gaps at the best posture, "
-        f"{problem.distance(point):.3g} away from q0{lacking}"
+        f"{problem.distance(point):.3g} away from q0{lacking}{unsupported}"
     )
 
 

@@ -37,12 +37,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.base.checks import Array, check_flag, check_instance, check_vector
+from hybridctl.base.checks import (
+    Array,
+    check_flag,
+    check_instance,
+    check_vector,
+    format_count,
+)
 from hybridctl.base.errors import (
     FixedRootWarning,
     HybridctlWarning,
     InputError,
     JointLimitWarning,
+    OrientationWarning,
     UnknownNameError,
 )
 from hybridctl.base.spaces import Space, VectorSpace
@@ -97,6 +104,9 @@ _MODES_BY_TANGENTS: dict[int, Modes] = {
 
 _JOINT_FRICTION_MODES: Modes = (STICK, SLIP_PLUS, SLIP_MINUS)
 """Modes of the dry friction of a joint, which is never open."""
+
+_FLOATING_COORDINATES = 7
+"""Coordinates of a floating base: position (3,), and a quaternion x, y, z, w."""
 
 _MAX_LISTED_CONTACTS = 12
 """Number of contacts whose modes an error lists; the others are counted."""
@@ -236,9 +246,24 @@ class ContactSystem(HybridSystem):
         return (*key, *contact_modes(find_mode())[rest:])
 
     def start_warnings(self, x: Array) -> tuple[HybridctlWarning, ...]:
-        """Return a warning of joints beyond their limits at a state x (nx,), () if none is."""
+        """Return warnings of joints beyond their limits, and of a base that starts upside down.
+
+        Args:
+            x: State (nx,).
+        """
         report = describe_excesses(self.robot.limits.values(), x[: self.robot.nq])
-        return (JointLimitWarning(f"x0: {report}"),) if report else ()
+        found: list[HybridctlWarning] = [JointLimitWarning(f"x0: {report}")] if report else []
+        base = self.robot.coordinates(self.robot.joint_names[0])
+        # Other libraries have w first: the identity there is half a turn about x here.
+        if len(base) == _FLOATING_COORDINATES and x[base[3:]].tolist() == [1.0, 0.0, 0.0, 0.0]:
+            found.append(
+                OrientationWarning(
+                    f"x0: the quaternion of {self.robot.joint_names[0]!r}, entries {base[3]} to "
+                    f"{base[6]}, is 1, 0, 0, 0 in the order x, y, z, w: the base starts upside "
+                    "down; 0, 0, 0, 1 is upright"
+                )
+            )
+        return tuple(found)
 
     def greatest_inputs(self, key: ModeKey) -> Array | None:
         """Return the limits (nu,) of the robot's motors, N m or N; None where none has one."""
@@ -372,9 +397,13 @@ class ContactSystem(HybridSystem):
             more = f", and {left_out} more" if left_out > 0 else ""
             rubbing = self.dynamics.pressed_contacts
             joints = f"; the last {len(rubbing)} are dry friction of joints" if rubbing else ""
+            # One word in place of a tuple is the commonest slip.
+            every = isinstance(key, str) and all(key in modes for modes in known)
+            meant = f"; did you mean {(key,) * len(known)!r}?" if every else ""
             raise UnknownNameError(
                 f"mode {key!r} is unknown, expected a tuple with one of these for each of "
-                f"{len(listed)} contacts: {', '.join(listed[:_MAX_LISTED_CONTACTS])}{more}{joints}"
+                f"{format_count(len(listed), 'contact')}: "
+                f"{', '.join(listed[:_MAX_LISTED_CONTACTS])}{more}{joints}{meant}"
             )
         return key
 

@@ -72,7 +72,9 @@ def test_nothing_is_loaded_from_elsewhere(page, folder):
     links = read(page).links
     assert links
     for tag, target in links:
-        if tag == "a":
+        if target.startswith("#"):
+            assert f'id="{target[1:]}"' in page.read_text()
+        elif tag == "a":
             assert (folder / target).is_file()
         elif tag == "use":
             assert target.startswith("#")

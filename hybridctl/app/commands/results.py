@@ -21,7 +21,7 @@ from hybridctl.app.plots import (
     short_mode,
 )
 from hybridctl.app.plots.filters import SIGMAS, apart, band, gaps, result_bands
-from hybridctl.app.report import table
+from hybridctl.app.report import VERDICT, table
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.tables import format_mode
 from hybridctl.estimation.consistency import Judgement
@@ -39,7 +39,7 @@ def make_trust_table(judgements: Sequence[Judgement]) -> Table:
     rows = [judgement.cells() for judgement in judgements]
     names = ["", *(judgement.name for judgement in judgements)]
     cells = [(label, *(row[label] for row in rows)) for label in rows[0]]
-    return table("Can the estimates be trusted?", names, cells)
+    return table(VERDICT, names, cells)
 
 
 def write_results(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import webbrowser
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
@@ -22,13 +23,17 @@ from hybridctl.app.page.fragments import (
     render_settings,
     render_transcript,
 )
+from hybridctl.app.page.html_file import GENERATOR
 from hybridctl.app.page.motion import MOTION, Scene, encode_motion
 from hybridctl.app.page.transcript import Transcript
-from hybridctl.app.report import say
+from hybridctl.app.report import VERDICT, say
 from hybridctl.base.run_folder import CONFIGURATION, RunFolder
 
 PAGE = "index.html"
 _SCRIPTS = ("arrays.js", "charts.js", "solids.js", "timeline.js", "player.js")
+_HEADING = re.compile(r"<h2[^>]*>(.*?)</h2>")
+_LONG_PAGE = 4
+"""Sections from which on a page has a list of them. A choice."""
 _UNLISTED = {PAGE, MOTION}  # files of a run that the page shows itself
 
 
@@ -48,7 +53,11 @@ def write_page(
     Returns:
         Path of the page.
     """
+    verdicts = [entry for entry in entries if _is_verdict(entry)]
+    entries = [entry for entry in entries if not _is_verdict(entry)]
     sections = []
+    if verdicts:
+        sections.append(_render_section("Verdict", render_transcript(verdicts)))
     motion = folder / MOTION
     if motion.is_file():
         sections.append(_render_motion(json.loads(motion.read_text())))
@@ -65,6 +74,11 @@ def write_page(
     return folder / PAGE
 
 
+def _is_verdict(entry: Table | str) -> bool:
+    """Return whether a table says if a result can be trusted, which readers want to know first."""
+    return isinstance(entry, Table) and str(entry.title) == VERDICT
+
+
 def render_motion_page(title: str, scenes: Sequence[Scene]) -> str:
     """Return a page of a motion alone.
 
@@ -76,7 +90,17 @@ def render_motion_page(title: str, scenes: Sequence[Scene]) -> str:
         InputError: A scene has no movers, or has shapes in a plane.
         UnknownNameError: The axes of a scene are not drawn.
     """
-    return _render_page(title, "", [_render_motion(encode_motion(scenes))])
+    return render_motion(title, encode_motion(scenes))
+
+
+def render_motion(title: str, motion: Mapping[str, Any]) -> str:
+    """Return a page of a motion alone, as `encode_motion` returns it and motion.json holds it.
+
+    Args:
+        title: Title of the page.
+        motion: The motion.
+    """
+    return _render_page(title, "", [_render_motion(motion)])
 
 
 def render_run_page(
@@ -143,12 +167,14 @@ def _render_page(title: str, summary: str, sections: Sequence[str]) -> str:
     script = "\n".join(['"use strict";', *map(_read_asset, _SCRIPTS)])
     head = (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f"{GENERATOR}\n"
         f'<meta http-equiv="Content-Security-Policy" content="{_make_policy(style, script)}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{name}</title>\n<style>{style}</style>\n</head>\n<body>\n"
         f"<header><h1>{name}</h1><p>{escape(summary)}</p></header>"
     )
-    return "\n".join([head, *sections, f"<script>{script}</script>\n</body>\n</html>\n"])
+    contents = _render_contents(sections)
+    return "\n".join([head, contents, *sections, f"<script>{script}</script>\n</body>\n</html>\n"])
 
 
 def _make_policy(style: str, script: str) -> str:
@@ -173,8 +199,22 @@ def _hash_source(text: str) -> str:
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode('ascii')}'"
 
 
+def _make_anchor(title: str) -> str:
+    """Return the anchor of a section; "motion" alone is the element in which scripts draw."""
+    return f"section-{title.lower().replace(' ', '-')}"
+
+
+def _render_contents(sections: Sequence[str]) -> str:
+    """Return links to the sections of a page that has many; nothing for a short one."""
+    titles = [match[1] for text in sections if (match := _HEADING.search(text))]
+    if len(titles) < _LONG_PAGE:
+        return ""
+    links = "\n".join(f'<a href="#{_make_anchor(title)}">{title}</a>' for title in titles)
+    return f'<nav aria-label="Contents">\n{links}\n</nav>'
+
+
 def _render_section(title: str, body: str) -> str:
-    return f"<section>\n<h2>{title}</h2>\n{body}\n</section>"
+    return f'<section>\n<h2 id="{_make_anchor(title)}">{title}</h2>\n{body}\n</section>'
 
 
 def _render_motion(motion: Mapping[str, Any]) -> str:

@@ -55,10 +55,10 @@ function Chart(holder, figure) {
   function toolbar() {
     const bar = element("div", { class: "bar" });
     const reset = element("button", { type: "button", onclick: () => zoom(whole) }, "all");
-    bar.append(reset);
     const near = 0.015 * (whole[1] - whole[0]);
     const texts = borders().map((t) => [t, `${t.toFixed(4)} s`]);
-    bar.append(...jumps(texts, "zoom into an event", (t) => zoom([t - near, t + near])));
+    const ways = jumps(texts, "zoom into an event", (t) => zoom([t - near, t + near]));
+    bar.append(element("div", { class: "bar jumps" }, reset, ...ways));
     const named = new Map(figure.bands.filter((band) => band.label).map((band) => [band.label, band.color]));
     for (const [label, color] of named) bar.append(element("span", {}, swatch(color, "area"), label));
     bar.append(element("span", { class: "hint" }, "drag over a span to zoom, double-click for all"));
@@ -111,7 +111,7 @@ function Chart(holder, figure) {
       const width = Math.max(drawing.clientWidth, 160);
       const height = columns === 1 ? 230 : 180;
       const box = { x0: left, x1: width - MARGIN.right, y0: height - MARGIN.bottom, y1: MARGIN.top };
-      const [bottom, top] = ordinates(low, high);
+      const [bottom, top] = sharedOrdinates(low, high);
       const scale = spec.log ? Math.log10 : (v) => v;
       const [s0, s1] = [scale(bottom), scale(top)];
       const [a0, a1] = [across(low), across(high)];
@@ -128,12 +128,50 @@ function Chart(holder, figure) {
         ...bands(low, high, px, box),
         ...axes(low, high, bottom, top, px, py, box),
         curves,
+        ...marks(low, high, px, box),
+        ...peak(low, high, top, px, box),
         shape("rect", { class: "frame", ...inside, fill: "none", stroke: "#444" }),
         shape("rect", { class: "selection", ...selection }),
       );
       drawing.replaceChildren(picture);
       listen(picture, low, high, box);
     };
+
+    this.share = spec.share;
+    this.ordinates = ordinates;
+
+    /** Ends of the ordinate: those of all panels that share it. */
+    function sharedOrdinates(low, high) {
+      const group = spec.share ? panels.filter((other) => other.share === spec.share) : [];
+      if (!group.length) return ordinates(low, high);
+      const ends = group.map((other) => other.ordinates(low, high));
+      return [Math.min(...ends.map(([least]) => least)), Math.max(...ends.map(([, most]) => most))];
+    }
+
+    /** What is marked at the upper edge, with the text of those that have room. */
+    function marks(low, high, px, box) {
+      let last = -Infinity;
+      return (spec.marks ?? []).filter(({ time }) => time >= low && time <= high).flatMap(({ time, text }) => {
+        const x = px(time);
+        const tip = shape("path", { d: `M${x - 4} ${box.y1} h8 l-4 7 z`, fill: "#000" });
+        if (x - last < 7 * text.length) return [tip];
+        last = x;
+        return [tip, shape("text", { x: x + 6, y: box.y1 + 10 }, text)];
+      });
+    }
+
+    /** Where a curve is cut, how high it goes. */
+    function peak(low, high, top, px, box) {
+      if (!spec.most) return [];
+      let [x0, y0] = [0, top];
+      for (const { x, y } of lines) {
+        for (let i = 0; i < x.length; i++) {
+          if (x[i] >= low && x[i] <= high && y[i] > y0) [x0, y0] = [x[i], y[i]];
+        }
+      }
+      if (y0 <= top) return [];
+      return [shape("text", { x: px(x0) + 6, y: box.y1 + 22 }, `to ${+y0.toPrecision(3)}`)];
+    }
 
     /** Least and largest value of what is seen, with some space. */
     function ordinates(low, high) {
@@ -155,6 +193,7 @@ function Chart(holder, figure) {
         const middle = (least + largest) / 2;
         return [middle - spec.least / 2, middle + spec.least / 2];
       }
+      if (spec.most && high - low > 0.5 * (whole[1] - whole[0])) largest = Math.min(largest, spec.most);
       const pad = 0.06 * (largest - least) || 0.5 * Math.abs(largest) || 1;
       return [least - pad, largest + pad];
     }

@@ -10,9 +10,36 @@ from tempfile import mkdtemp
 from typing import TypeVar
 
 from hybridctl.base.checks import check_member
+from hybridctl.base.errors import FileWriteError
 from hybridctl.base.files import atomic
 
 Page = TypeVar("Page", bound="HtmlFile")
+GENERATOR = '<meta name="generator" content="hybridctl">'
+"""Line in the head of each page, by which it is known when it is replaced."""
+
+
+_HEAD_BYTES = 4096  # of a page, in which it says who wrote it
+
+
+def check_replaceable(path: Path) -> None:
+    """Check that a path is free, or a page of hybridctl.
+
+    Args:
+        path: File that a page is going to replace.
+
+    Raises:
+        FileWriteError: Something else is there.
+    """
+    if not os.path.lexists(path):
+        return
+    start = b""
+    if path.is_file():
+        with path.open("rb") as file:
+            start = file.read(_HEAD_BYTES)
+    if GENERATOR.encode() not in start:
+        raise FileWriteError(
+            f"{path} is no page that hybridctl has written, so it is kept: name another file"
+        )
 
 
 class HtmlFile:

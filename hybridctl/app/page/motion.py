@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hybridctl.app.mode_colors import CONTACT_MODE_COLORS, OTHER_MODE_COLORS
 from hybridctl.app.page.figure import Ellipsoid, compute_contact_forces, compute_impulses
 from hybridctl.app.page.shapes import Mesh, RobotShapes, Shape, encode_mesh, encode_poses, make_ball
 from hybridctl.app.plots import TRACKING
@@ -102,7 +103,11 @@ def encode_motion(scenes: Sequence[Scene]) -> dict[str, Any]:
         InputError: A scene has no movers, or has shapes in a plane.
         UnknownNameError: The axes of a scene are not drawn.
     """
-    return {"scenes": [_encode_scene(scene) for scene in scenes]}
+    return {
+        "scenes": [_encode_scene(scene) for scene in scenes],
+        "mode_colors": CONTACT_MODE_COLORS,
+        "other_colors": OTHER_MODE_COLORS,
+    }
 
 
 class _MeshTable:

@@ -3,16 +3,16 @@
 
 const SPEEDS = [["real time", 1], ["1/2", 0.5], ["1/4", 0.25], ["1/10", 0.1], ["1/50", 0.02], ["1/200", 0.005]];
 const SLOWEST = 0.04; // of the chosen speed, at an event
-const FORCE = "#222222";
-const IMPULSE = "#cc79a7";
+const FORCE = "#f0e442"; // with an edge in black, so that it is seen on dark robots and on white
+const IMPULSE = "#000000"; // with an edge in white
 
 const stage = document.getElementById("motion");
 if (stage) {
   const data = JSON.parse(document.querySelector("script.motion").textContent);
-  for (const scene of data.scenes) new Player(stage, scene);
+  for (const scene of data.scenes) new Player(stage, scene, data);
 }
 
-function Player(stage, scene) {
+function Player(stage, scene, { mode_colors, other_colors }) {
   const dimensions = scene.axes.length;
   const movers = scene.movers.map(readMover);
   const fixed = scene.fixed.map(unpack);
@@ -39,7 +39,7 @@ function Player(stage, scene) {
   slider.addEventListener("input", () => seek(start + (slider.value / 10000) * (end - start)));
   const clock = element("output");
   const modes = element("div", { class: "modes" });
-  const timeline = new Timeline(movers, start, end, seek);
+  const timeline = new Timeline(movers, start, end, seek, mode_colors ?? {}, other_colors ?? ["#56b4e9"]);
   const root = element(
     "div",
     { class: "scene" },
@@ -50,7 +50,8 @@ function Player(stage, scene) {
     timeline.root,
     modes,
     element("div", { class: "bar" }, "speed", speed, label(slow, "slower around events"),
-      ...(largest.force || largest.impulse ? [label(arrows, "forces")] : []), ...eventButtons()),
+      ...(largest.force || largest.impulse ? [label(arrows, "forces")] : [])),
+    element("div", { class: "bar jumps" }, ...eventButtons()),
   );
   stage.append(root);
   arrows.addEventListener("change", draw);
@@ -294,14 +295,21 @@ function Player(stage, scene) {
     const length = Math.hypot(tip[0] - from[0], tip[1] - from[1]);
     if (length === 0) return;
     const [a, b] = [(tip[0] - from[0]) / length, (tip[1] - from[1]) / length];
-    polyline([from, tip], color, 2.5);
-    const head = Math.min(9, 0.4 * length + 3);
+    const head = Math.min(12, 0.4 * length + 4);
+    const edge = color === IMPULSE ? "#ffffff" : "#000000";
+    const shaft = [tip[0] - a * head * 0.4, tip[1] - b * head * 0.4];
     pen.fillStyle = color;
+    polyline([from, shaft], edge, 6);
     pen.beginPath();
     pen.moveTo(tip[0] + a * head * 0.6, tip[1] + b * head * 0.6);
     pen.lineTo(tip[0] - a * head * 0.6 - b * head * 0.5, tip[1] - b * head * 0.6 + a * head * 0.5);
     pen.lineTo(tip[0] - a * head * 0.6 + b * head * 0.5, tip[1] - b * head * 0.6 - a * head * 0.5);
+    pen.closePath();
+    pen.strokeStyle = edge;
+    pen.lineWidth = 3;
+    pen.stroke();
     pen.fill();
+    polyline([from, shaft], color, 3.5);
   }
 
   /** A plane to scale, with its axes. */

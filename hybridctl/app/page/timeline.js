@@ -1,12 +1,17 @@
 // The modes over time: a strip for each contact, or for each mover whose mode is one word.
 
-const TONES = ["#dddddd", "#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#f0e442", "#0072b2", "#d55e00"];
-
-/** Strips below each other, in `root`; a click or a drag on them calls `seek` with the time. */
-function Timeline(movers, start, end, seek) {
+/**
+ * Strips below each other, in `root`; a click or a drag on them calls `seek` with the time.
+ * Contact modes have their colours of `modeColors`, other words those of `otherColors` in turn.
+ */
+function Timeline(movers, start, end, seek, modeColors, otherColors) {
   const strips = movers.flatMap(stripsOf);
   const words = [...new Set(strips.flatMap(({ spans }) => spans.map(({ word }) => word)))];
-  const tones = new Map(words.map((word, k) => [word, TONES[k % TONES.length]]));
+  const others = words.filter((word) => !(word in modeColors));
+  const tones = new Map(words.map((word) => [
+    word,
+    modeColors[word] ?? otherColors[others.indexOf(word) % otherColors.length],
+  ]));
   const row = strips.length > 8 ? 12 : 15; // pixels
   const canvas = element("canvas", { "aria-label": "modes over time" });
   const pen = canvas.getContext("2d");

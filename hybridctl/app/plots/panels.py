@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Sequence
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
+from io import BytesIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import matplotlib as mpl
@@ -14,6 +21,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Figure
 from matplotlib.mathtext import MathTextParser
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
@@ -28,11 +36,11 @@ BLUE, VERMILION, ORANGE, GREEN, SKY = "#0072b2", "#d55e00", "#e69f00", "#009e73"
 REFERENCE, TRACKING, BASELINE = VERMILION, BLUE, "#555555"
 CURVES = (TRACKING, ORANGE, BASELINE, SKY, GREEN)
 BANDS = ("#ffffff", "#fdebd0", "#e8f4ea", "#ebe3f5", "#e0eef8")
-SLIDING = ("#ffffff", "#f9d5a0", "#c9e6cf", "#d6c3ec", "#bfdcf0")  # modes in which a contact slides
 _TICKS = 6  # at most; as many as there is room for would change the room that the layout left
 _DPI = 130
 _IN_COLUMN = 4  # names of curves
 _WIDE = 0.12  # of the axis: a band as wide has its name above it
+_MARK_ROOM = 0.16  # of the abscissa, which the text of a mark takes
 _LONGEST = 120  # characters of a label
 _CREATOR = "hybridctl"  # in each .svg, by which it is known when it is overwritten
 _HEAD_BYTES = 4096  # of an .svg or a .json in which its writer is looked for
@@ -66,6 +74,19 @@ class Line:
 
 
 @dataclass(frozen=True)
+class Mark:
+    """Something at an instant that has no value on the ordinate, such as an impulse.
+
+    Attributes:
+        time: Time, s.
+        text: What is written beside it.
+    """
+
+    time: float
+    text: str
+
+
+@dataclass(frozen=True)
 class Panel:
     """Curves that share an ordinate.
 
@@ -76,6 +97,9 @@ class Panel:
         zero: Whether there is a line at zero.
         least: Least span of the ordinate, so that rounding does not look like motion.
         legend: Where the legend is.
+        share: Panels of a figure with the same name, unless it is empty, have the same ordinate.
+        most: Upper end of the ordinate. Peaks beyond it are cut, and noted.
+        marks: What happens at instants, drawn at the upper edge.
     """
 
     ylabel: str
@@ -84,6 +108,9 @@ class Panel:
     zero: bool = False
     least: float = 0.0
     legend: Literal["best", "lower left"] = "best"
+    share: str = ""
+    most: float = math.inf
+    marks: Sequence[Mark] = ()
 
 
 @dataclass(frozen=True)
@@ -209,6 +236,9 @@ def series(
                 axes.set_visible(False)
                 continue
             _draw_panel(axes, row[c], bands, named=r == 0)
+    _share_ordinates(
+        [(cells[r][c], row[c]) for r, row in enumerate(panels) for c in range(len(row))]
+    )
     for c in range(columns):
         visible = [cells[r][c] for r in range(rows) if c < len(panels[r])]
         visible[-1].set_xlabel(xlabel)
@@ -238,6 +268,15 @@ def series(
     with atomic(chart) as temporary:
         temporary.write_text(json.dumps(record, allow_nan=False))
     return figure
+
+
+def _share_ordinates(drawn: Sequence[tuple[Axes, Panel]]) -> None:
+    """Give panels that share their ordinate the same limits."""
+    for name in {panel.share for _, panel in drawn if panel.share}:
+        group = [axes for axes, panel in drawn if panel.share == name]
+        limits = np.array([axes.get_ylim() for axes in group])
+        for axes in group:
+            axes.set_ylim(limits[:, 0].min(), limits[:, 1].max())
 
 
 def plane(
@@ -283,8 +322,9 @@ def _encode_panel(panel: Panel) -> dict[str, Any]:
         | {name: getattr(line, name) for name in ("label", "color", "style", "width")}
         for line in panel.lines
     ]
-    entries = {name: getattr(panel, name) for name in ("ylabel", "log", "zero", "least")}
-    return {**entries, "lines": lines}
+    entries = {name: getattr(panel, name) for name in ("ylabel", "log", "zero", "least", "share")}
+    entries["most"] = panel.most if math.isfinite(panel.most) else None
+    return {**entries, "lines": lines, "marks": [asdict(mark) for mark in panel.marks]}
 
 
 def _draw_panel(axes: Axes, panel: Panel, bands: Sequence[Band], *, named: bool) -> None:
@@ -323,11 +363,55 @@ def _draw_panel(axes: Axes, panel: Panel, bands: Sequence[Band], *, named: bool)
     if high - low < panel.least:
         middle = 0.5 * (low + high)
         axes.set_ylim(middle - 0.5 * panel.least, middle + 0.5 * panel.least)
+    if math.isfinite(panel.most):
+        _cut_peaks(axes, panel)
+    for mark in panel.marks:
+        edge = axes.get_xaxis_transform()
+        axes.plot([mark.time], [1.0], "v", color="black", ms=4, transform=edge, clip_on=False)
+    if panel.marks:
+        _name_marks(axes, panel.marks)
     axes.set_ylabel(readable(panel.ylabel))
     axes.grid(alpha=0.3)
     labels = sum(line.label is not None for line in panel.lines)
     if labels:
         axes.legend(fontsize=7, loc=panel.legend, ncols=1 if labels <= _IN_COLUMN else 2)
+
+
+def _cut_peaks(axes: Axes, panel: Panel) -> None:
+    """End the ordinate at `panel.most`, and note how high the curves are that go beyond it."""
+    high, low = 1.05 * panel.most, axes.get_ylim()[0]
+    axes.set_ylim(max(low, -1.05 * panel.most), high)
+    drawn = [line for line in panel.lines if not np.isnan(line.values).all()]
+    peaks = [(float(np.nanmax(line.values)), line) for line in drawn]
+    if not peaks or max(value for value, _ in peaks) <= high:
+        return
+    value, line = max(peaks, key=lambda peak: peak[0])
+    time = float(line.times[np.nanargmax(line.values)])
+    _write_note(axes, time, f"to {value:.3g}", line.color, below=10)
+
+
+def _name_marks(axes: Axes, marks: Sequence[Mark]) -> None:
+    """Write the text of the first marks that have room beside them."""
+    low, high = axes.get_xlim()
+    last = -math.inf
+    for mark in marks:
+        if mark.time - last > _MARK_ROOM * (high - low):
+            last = mark.time
+            _write_note(axes, mark.time, mark.text, "black")
+
+
+def _write_note(axes: Axes, time: float, text: str, color: str, *, below: float = 0.0) -> None:
+    """Write a small text at a time, s, some points below the upper edge of a panel."""
+    axes.annotate(
+        text,
+        (time, 1.0),
+        xycoords=("data", "axes fraction"),
+        xytext=(5, -9 - below),
+        textcoords="offset points",
+        fontsize=7,
+        color=color,
+        annotation_clip=True,
+    )
 
 
 def snapshots(
@@ -391,17 +475,123 @@ def save_figure(
     )
     for suffix in (".svg", *beside):
         _check_beside(Path(path).with_suffix(suffix), Path(path))
-    with atomic(path) as temporary:
-        figure.savefig(temporary, dpi=_DPI)
+    queue = _QUEUE.get()
+    if queue is not None and Path(path).suffix.lower() == ".png":
+        queue.begin(figure, Path(path))
+        return
+    with atomic(path) as pixels, atomic(Path(path).with_suffix(".svg")) as vectors:
+        _draw_files(figure, pixels, vectors)
+
+
+def _draw_files(figure: Figure, pixels: Path, vectors: Path) -> None:
+    """Write a figure as pixels and as vectors.
+
+    Args:
+        figure: The figure.
+        pixels: File of any suffix that figures have.
+        vectors: File of SVG.
+    """
+    figure.set_dpi(_DPI)
+    if pixels.suffix.lower() == ".png":
+        # `savefig` draws a figure twice, the first time for the layout, which is found here anyway.
+        FigureCanvasAgg(figure).print_png(pixels)
+    else:
+        figure.savefig(pixels, dpi=_DPI)
     layout = figure.get_layout_engine()
     figure.set_layout_engine("none")  # that of the pixels stays, and is not found again
     plain = {"Date": None, "Creator": _CREATOR, "Format": None, "Type": None}
-    with (
-        atomic(Path(path).with_suffix(".svg")) as temporary,
-        mpl.rc_context({"svg.hashsalt": "hybridctl"}),
-    ):
-        figure.savefig(temporary, metadata=plain)
+    with mpl.rc_context({"svg.hashsalt": "hybridctl"}):
+        FigureCanvasSVG(figure).print_svg(vectors, metadata=plain)
+    figure.set_dpi(_DPI)
     figure.set_layout_engine(layout)
+    FigureCanvasAgg(figure)
+
+
+class _PictureQueue:
+    """Draws figures in processes of their own, as many at once as there are processors.
+
+    Life cycle: `begin` starts a process for a figure, or waits until one has ended. `finish` waits
+    for all, and moves their files to their places, so that these are written by this process.
+
+    Args:
+        folder: Folder for files that are being drawn.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._drawn = folder, list[tuple[int, Figure, Path]]()
+        self._most = os.cpu_count() or 1
+        # What drawing remembers of fonts is remembered here once, and not by each process anew.
+        warm = canvas(1.0, 1.0)
+        warm.subplots().set_title("1")
+        with BytesIO() as pixels, BytesIO() as vectors:
+            warm.savefig(pixels, format="png", dpi=_DPI)
+            warm.savefig(vectors, format="svg")
+
+    def begin(self, figure: Figure, path: Path) -> None:
+        """Start to draw a figure.
+
+        Args:
+            figure: The figure, which is not changed any more.
+            path: File of its pixels; the vectors go beside it.
+        """
+        while len(self._drawn) >= self._most:
+            self._place(*self._drawn.pop(0))
+        with warnings.catch_warnings():
+            # Of forks beside threads: the child takes none of their locks, as it only draws.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
+        if child:
+            self._drawn.append((child, figure, path))
+            return
+        failed = 1
+        try:
+            _draw_files(figure, *self._list_files(os.getpid()))
+            failed = 0
+        finally:
+            os._exit(failed)  # nothing of the parent is to be cleaned up by its copy
+
+    def finish(self) -> None:
+        """Wait for all figures, and put their files into their places."""
+        while self._drawn:
+            self._place(*self._drawn.pop(0))
+
+    def _list_files(self, child: int) -> tuple[Path, Path]:
+        """Return the files of pixels and of vectors that a process draws."""
+        return self._folder / f"{child}.png", self._folder / f"{child}.svg"
+
+    def _place(self, child: int, figure: Figure, path: Path) -> None:
+        """Wait for the process of a figure, and put its files into their places."""
+        _, status = os.waitpid(child, 0)
+        with atomic(path) as pixels, atomic(path.with_suffix(".svg")) as vectors:
+            if status:  # it was killed, or has failed: this process says why
+                _draw_files(figure, pixels, vectors)
+                return
+            for source, target in zip(self._list_files(child), (pixels, vectors), strict=True):
+                target.write_bytes(source.read_bytes())
+                source.unlink()
+
+
+_QUEUE: ContextVar[_PictureQueue | None] = ContextVar("queue", default=None)
+
+
+@contextmanager
+def draw_in_parallel() -> Iterator[None]:
+    """Draw the figures that the block saves as .png in several processes.
+
+    They are there when the block ends. Other systems than Linux draw them one by one: there a
+    process that is forked beside threads may not go on.
+    """
+    if sys.platform != "linux" or (os.cpu_count() or 1) < 2 or _QUEUE.get() is not None:
+        yield
+        return
+    with TemporaryDirectory(prefix="hybridctl-") as folder:
+        queue = _PictureQueue(Path(folder))
+        token = _QUEUE.set(queue)
+        try:
+            yield
+        finally:
+            _QUEUE.reset(token)
+            queue.finish()
 
 
 def _check_beside(path: Path, named: Path) -> None:

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import chain, groupby, repeat
-from typing import TypeAlias
+from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from hybridctl.app.mode_colors import find_mode_color, shade_contact_mode
 from hybridctl.app.plots.panels import (
     BANDS,
     BASELINE,
     CURVES,
     REFERENCE,
-    SLIDING,
     TRACKING,
     Band,
     Figure,
     Line,
+    Mark,
     Panel,
+    draw_in_parallel,
     grid,
     series,
 )
@@ -29,25 +33,29 @@ from hybridctl.base.errors import InputError
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.mechanics.contacts.joint_contacts import AnyContact, JointFriction, gap_unit
+from hybridctl.mechanics.contacts.contact import Contact
+from hybridctl.mechanics.contacts.joint_contacts import (
+    AnyContact,
+    JointFriction,
+    force_unit,
+    gap_unit,
+)
 from hybridctl.mechanics.system import ContactSystem, closed_contacts
 
 Path = str | os.PathLike[str] | None
 Part: TypeAlias = tuple[Arc, Array, Array]  # an arc, times (n,) on it, and values (n, ...)
-COLORS = {
-    "open": BASELINE,
-    "closed": TRACKING,
-    "stick": TRACKING,
-    "slip": REFERENCE,
-    "strip": TRACKING,
-}
 _SAMPLES = 1500  # over a run; every arc has at least two
 _CLOSED_WIDTH = 3.5  # points; a contact that is closed is drawn thicker than an open one
 _LEAST_GAP = 0.01  # mm, above what the tolerances of a run leave of gaps that are closed
+_LEAST_SPEED = 1e-6  # m/s, above what tolerances leave of the speeds of contacts that stick
 _PANELS = 12  # of a figure; more coordinates share panels
 _SHARING = 6  # coordinates in a panel
 _STYLES = ("-", "--")
-_SLIDING_MODES = ("slip", "strip")
+_SLIDING_MODES = ("slip", "slip+", "slip-", "strip")
+_ORDINARY_SHARE, _ORDINARY_FACTOR = 0.95, 2.0
+"""Share of the time in contact, and factor of the force that is not exceeded in it: see `forces`.
+
+A choice: of a quadruped that lands from 5 cm it cuts the first 20 ms."""
 _STILL = 1e-9  # N s: momenta below are zero
 
 
@@ -137,15 +145,10 @@ def mode_bands(spans: Iterable[tuple[float, float, ModeKey]]) -> list[Band]:
 
 
 def _choose_shade(mode: ModeKey, kinds: Sequence[ModeKey]) -> str:
-    """Return the colour of a mode, by its number of closed contacts and whether one slides.
-
-    Modes of other systems have colours in the order in which they come.
-    """
-    if not isinstance(mode, tuple):
-        return BANDS[kinds.index(mode) % len(BANDS)]
-    closed = sum(part != "open" for part in mode)
-    slides = any(str(part).startswith("slip") for part in mode)
-    return (SLIDING if slides else BANDS)[min(closed, len(BANDS) - 1)]
+    """Return the colour of a mode; of other systems' modes in the order in which they come."""
+    if isinstance(mode, tuple):
+        return shade_contact_mode(mode)
+    return BANDS[kinds.index(mode) % len(BANDS)]
 
 
 def short_mode(mode: ModeKey) -> str:
@@ -188,14 +191,16 @@ def modes(
     for i, contact in chosen:
         gap = [(arc, times, 1e3 * values[:, i]) for arc, times, values in gaps]
         label = f"{contact.name}\ngap [m{gap_unit(contact)}]"
-        row = [Panel(label, _color_by_mode(gap, i), least=_LEAST_GAP)]
+        lines, shared = _color_by_mode(gap, i), f"gap {gap_unit(contact)}"
+        row = [Panel(label, lines, least=_LEAST_GAP, share=shared)]
         if slides:
             speed = [
                 (arc, times, np.linalg.norm(values[:, i], axis=1))
                 for arc, times, values in slips
                 if i in closed_contacts(arc.mode)
             ]
-            row.append(Panel(f"{contact.name}\nsliding [m/s]", _color_by_mode(speed, i)))
+            label, lines = f"{contact.name}\nsliding [m/s]", _color_by_mode(speed, i)
+            row.append(Panel(label, lines, least=_LEAST_SPEED, share="sliding"))
         rows.append(row)
     return series(path, rows, title=f"{title}: contacts by mode")
 
@@ -209,7 +214,10 @@ def forces(
 ) -> Figure:
     """Draw the normal forces of contacts, and friction below the bound of Coulomb's cone.
 
-    Dotted lines are events.
+    All contacts with forces in one unit share an ordinate. It ends at twice what forces stay below
+    for 95 % of the time in contact, so that a hard landing does not hide how the robot then stands;
+    higher peaks are noted. Impulses of impacts are no forces: they are marked above. Dotted lines
+    are events.
 
     Args:
         run: The run, of a robot with contacts.
@@ -229,20 +237,47 @@ def forces(
     times = np.concatenate([part for _, part, _ in normals])
     normal = np.concatenate([values for _, _, values in normals])
     friction = np.concatenate([np.linalg.norm(values, axis=2) for _, _, values in frictions])
+    units = {i: force_unit(contact) for i, contact in chosen}
+    most = {
+        unit: _find_ordinary_force(normal[:, [i for i in units if units[i] == unit]])
+        for unit in set(units.values())
+    }
     rows = []
     for i, contact in chosen:
-        bound = contact.friction * normal[:, i]
-        pressing = [Line(times, normal[:, i]), *_mark_events(run, normal[:, i])]
+        bound, unit = contact.friction * normal[:, i], units[i]
+        impulses = [
+            Mark(event.time, f"{event.impulses[i]:.2g} {unit} s")
+            for event in run.guard_events
+            if i < len(event.impulses) and event.impulses[i] > 0.0
+        ]
+        height = np.minimum(normal[:, i], most[unit])
+        pressing = [Line(times, normal[:, i]), *_mark_events(run, height)]
         rubbing = [
             Line(times, bound, f"{contact.friction:g} x normal", REFERENCE, "--"),
             Line(times, friction[:, i], "friction"),
-            *_mark_events(run, bound),
+            *_mark_events(run, contact.friction * height),
         ]
-        row = [Panel(f"{contact.name}\nnormal [N]", pressing, zero=True)]
+        label, shared = f"{contact.name}\nnormal [{unit}]", f"normal {unit}"
+        row = [Panel(label, pressing, zero=True, share=shared, most=most[unit], marks=impulses)]
         if friction.any():
-            row.append(Panel(f"{contact.name}\nfriction [N]", rubbing, zero=True))
+            cut = contact.friction * most[unit] if contact.friction else np.inf
+            label, shared = f"{contact.name}\nfriction [{unit}]", f"friction {unit}"
+            row.append(Panel(label, rubbing, zero=True, share=shared, most=cut))
         rows.append(row)
-    return series(path, rows, title=f"{title}: contact forces (dotted: events)")
+    return series(path, rows, title=f"{title}: forces (dotted: events; marked: impulses)")
+
+
+def _find_ordinary_force(normal: Array) -> float:
+    """Return the force at which an ordinate ends; inf where all forces may be shown.
+
+    Args:
+        normal: Normal forces (n, c) of contacts, N or N m.
+    """
+    pressing = normal[normal > 0.0]
+    if not len(pressing):
+        return np.inf
+    ordinary = _ORDINARY_FACTOR * float(np.quantile(pressing, _ORDINARY_SHARE))
+    return ordinary if float(pressing.max()) > 1.5 * ordinary else np.inf
 
 
 def energy(run: HybridTrajectory, path: Path = None, *, title: str = "Robot") -> Figure:
@@ -290,6 +325,63 @@ def energy(run: HybridTrajectory, path: Path = None, *, title: str = "Robot") ->
     return series(path, grid(panels), title=f"{title}: energy, momentum (dotted: events)")
 
 
+def draw_run(
+    run: HybridTrajectory, folder: str | os.PathLike[str], *, prefix: str = ""
+) -> list[str]:
+    """Draw the standard figures of a run that its system has what is needed for.
+
+    They are states, and of a robot with contacts its forces and modes, for contacts that close, and
+    its energy.
+
+    Args:
+        run: The run.
+        folder: Folder for the figures, each as .png, .svg and .json.
+        prefix: Beginning of the names of the files.
+
+    Returns:
+        The names of the figures, without suffix.
+    """
+    drawn = list_run_figures(run)
+    with draw_in_parallel():
+        for name, draw in drawn:
+            draw(run, os.path.join(folder, f"{prefix}{name}.png"))
+    return [f"{prefix}{name}" for name, _ in drawn]
+
+
+def list_run_figures(run: HybridTrajectory) -> list[tuple[str, Callable[..., Figure]]]:
+    """Return the standard figures of a run: names, and functions of the run and a path.
+
+    Args:
+        run: The run.
+    """
+    mechanism = None if run.system is None else run.system.mechanism
+    touched = [] if mechanism is None else find_touched_contacts(run, mechanism)
+    # A figure of states needs states of one size: modes of expressions may have others.
+    one_size = len({arc.space.nx for arc in run.arcs}) == 1
+    drawn: list[tuple[bool, str, Callable[..., Figure]]] = [
+        (one_size, "states", states),
+        (bool(touched), "forces", partial(forces, contacts=touched)),
+        (bool(touched), "contacts", partial(modes, contacts=touched)),
+        (mechanism is not None, "energy", energy),
+    ]
+    return [(name, draw) for is_drawn, name, draw in drawn if is_drawn]
+
+
+def find_touched_contacts(run: HybridTrajectory, system: ContactSystem) -> list[str]:
+    """Return the names of the contacts in space that close in some arc of a run.
+
+    Args:
+        run: A run of the system.
+        system: The system of the robot.
+    """
+    closed = {i for arc in run.arcs for i in closed_contacts(arc.mode)}
+    return [
+        contact.name
+        for i, contact in enumerate(system.contacts)
+        if i in closed and isinstance(contact, Contact)
+    ]
+
+
 def _find_robot_system(run: HybridTrajectory) -> ContactSystem:
     """Return the contact system of a run.
 
@@ -322,7 +414,11 @@ def _sample_outputs(run: HybridTrajectory, *names: str) -> list[list[Part]]:
     Raises:
         InputError: A mode does not have an output.
     """
-    found = list(run.sampled_outputs(_choose_period(run)))
+    found = _SAMPLED.get(run)
+    if found is None:
+        found = list(run.sampled_outputs(_choose_period(run)))
+        _SAMPLED.clear()  # one run at a time: figures of a run are drawn one after the other
+        _SAMPLED[run] = found
     for arc, _, outputs in found:
         for name in names:
             if name not in outputs:
@@ -330,9 +426,13 @@ def _sample_outputs(run: HybridTrajectory, *names: str) -> list[list[Part]]:
     return [[(arc, times, outputs[name]) for arc, times, outputs in found] for name in names]
 
 
+_SAMPLED: WeakKeyDictionary[HybridTrajectory, list[tuple[Arc, Array, Any]]] = WeakKeyDictionary()
+"""Outputs of the run that was drawn last, which several figures show."""
+
+
 def _find_contact_mode(arc: Arc, contact: int) -> str:
-    """Return the mode of one contact, without the sign of its velocity."""
-    return str(arc.mode[contact]).rstrip("+-")  # type: ignore[index]
+    """Return the mode of one contact."""
+    return str(arc.mode[contact])  # type: ignore[index]
 
 
 def _color_by_mode(parts: Sequence[Part], contact: int) -> list[Line]:
@@ -341,7 +441,8 @@ def _color_by_mode(parts: Sequence[Part], contact: int) -> list[Line]:
     for arc, times, values in parts:
         mode = _find_contact_mode(arc, contact)
         width = 1.4 if mode == "open" else _CLOSED_WIDTH
-        lines.append(Line(times, values, None if mode in named else mode, COLORS[mode], "-", width))
+        label = None if mode in named else mode
+        lines.append(Line(times, values, label, find_mode_color(mode), "-", width))
         named.add(mode)
     return lines
 
