@@ -54,7 +54,7 @@ The mean weights the linear pieces of an event by the volumes of their cones, in
 the tangent space: it is the gradient of the event smoothed by an isotropic normal distribution.
 "first" is the piece whose guards fire in the order of their declaration. Where an event is refused
 so that its pieces are not known, both take the derivative of the reset in the contact states that
-it reports, at the time of the guard that is first."""
+it reports, at the time of the guard that is first; at a fixed time, if that is not crossed."""
 _DIRECTIONS = 4096
 """Pairs of opposite random directions by which the volumes of cones are measured. A choice.
 
@@ -110,7 +110,7 @@ def linearize_event(
         jump = jump_derivative(system, event, simultaneous=simultaneous)
     except SystemDefinitionError:
         raise
-    except (InputError, AmbiguousEventError) as error:
+    except (InputError, AmbiguousEventError, GrazingError) as error:
         if kink == "raise" or event.bridge is not None:
             raise
         return _take_reported_states(system, event, error)
@@ -181,9 +181,41 @@ def _take_reported_states(
         raise error
     before, after = evaluate_event_sides(system, event)
     derivative = edge.reset.calc_diff(before.jump_point(event.report))
-    guard = _find_first_guard(before, event.guards)
-    jump = linearize_crossing(system, guard, before, after, derivative, event.report)
+    jump = _linearize_reset(system, event, (before, after), derivative, event.guards)
     return _as_matrix(jump, f"the states that the reset reports: {error}")
+
+
+def _linearize_reset(
+    system: HybridSystem,
+    event: Event,
+    sides: tuple[EventSide, EventSide],
+    derivative: ResetJacobian,
+    guards: Sequence[str],
+) -> JumpGains:
+    """Return the jump of one derivative of a reset, at the time of the first of some guards.
+
+    Args:
+        system: The hybrid system.
+        event: The event.
+        sides: Its sides, before and after.
+        derivative: The derivative of its reset.
+        guards: The guards. If the first one is met without a significant rate, the event stays
+            where it is: it has no derivative of its time.
+    """
+    before, after = sides
+    try:
+        guard = _find_first_guard(before, guards)
+        return linearize_crossing(system, guard, before, after, derivative, event.report)
+    except GrazingError:
+        none = make_identity_jump(before.mode.space.ndx, len(before.input))
+        at_rest = np.zeros(len(after.field))
+        return replace(
+            none,
+            reset_state=derivative.state,
+            reset_input=derivative.input,
+            field_change=at_rest,
+            reset_rate=at_rest,
+        )
 
 
 def _find_first_guard(before: EventSide, guards: Sequence[str]) -> str:
@@ -230,19 +262,9 @@ def _linearize_rest(system: HybridSystem, event: Event, kink: Kink) -> EventAdjo
         if kink == "raise":
             raise InputError(f"rest after {event.guards} has no gradient: {border}")
         choice = f"the states that rest reports: {border}"
-    try:
-        guard = _find_first_guard(before, at_zero or _list_known(before, event.guards))
-        jump = linearize_crossing(system, guard, before, after, derivative, event.report)
-    except GrazingError:
-        # The last bounce has no velocity left, so that the time of its guard does not matter.
-        ndx, nu = before.mode.space.ndx, len(before.input)
-        reset = make_identity_jump(len(after.field), nu)
-        jump = replace(
-            reset,
-            time_state=np.zeros(ndx),
-            reset_state=derivative.state,
-            reset_input=derivative.input,
-        )
+    guards = at_zero or _list_known(before, event.guards)
+    # Of a last bounce without velocity the time does not matter.
+    jump = _linearize_reset(system, event, (before, after), derivative, guards)
     return _as_matrix(jump, choice)
 
 
