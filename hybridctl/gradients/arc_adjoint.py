@@ -159,7 +159,8 @@ def evaluate_slopes(
             by_state = np.empty((len(times), *slopes.state.shape))
             by_input = np.empty((len(times), *slopes.input.shape))
         by_state[k], by_input[k] = slopes
-    assert by_state is not None and by_input is not None
+    assert by_state is not None
+    assert by_input is not None
     if parameters is None:
         return ArcSlopes(by_state, by_input, np.empty((*by_state.shape[:2], 0)))
     each = (

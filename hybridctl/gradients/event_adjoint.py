@@ -271,7 +271,7 @@ def _linearize_rest(system: HybridSystem, event: Event, kink: Kink) -> EventAdjo
 def _differentiate_rest(
     reset: ResetModel, before: EventSide, after: EventSide, event: Event
 ) -> tuple[ResetJacobian, str | None]:
-    """Return the derivative of a rest, and the name of the border that it is at, or why it has none.
+    """Return the derivative of a rest, and in words the border that it is at; None for no border.
 
     Args:
         reset: The rest.

@@ -10,7 +10,7 @@ import numpy as np
 
 from hybridctl.base.checks import Array, check_instance
 from hybridctl.base.errors import InputError
-from hybridctl.hybrid.model import JumpPoint, ModeKey, Point, PointProperty
+from hybridctl.hybrid.model import JumpPoint, ModeKey, PointProperty
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.parameter_values import NamedParameters
 from hybridctl.mechanics.parameters import differentiate_by_parameters

@@ -29,7 +29,6 @@ from hybridctl.sensitivity.parameter_models import ParameterModel
 from hybridctl.sensitivity.parameters import augment_with_parameters
 from hybridctl.sensitivity.simultaneous import Simultaneous
 
-
 FeedbackPullback = Callable[[int, Array], Array]
 """Returns the cotangent (nx,) of sample k's state, given k and the cotangent (nu,) of its input."""
 
@@ -323,7 +322,7 @@ class _Sweep:
     def _pass_event(self, k: int) -> None:
         """Take the costate from after event k to before it."""
         tape, jump = self._tape, self._tape.event_maps[k]
-        event, count = tape.trajectory.events[k], tape.parameter_count
+        count = tape.parameter_count
         after = np.append(self.costate, np.zeros(count))
         before = jump.state.T @ after
         by_input = jump.input.T @ after

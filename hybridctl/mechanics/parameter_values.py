@@ -8,7 +8,6 @@ Where kinetic and static friction of a contact are one and "static_friction" of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -59,30 +58,33 @@ class NamedParameters:
 
     @cached_property
     def members(self) -> tuple[tuple[str, ...], ...]:
-        """The parameters "KIND:OWNER" that have the value of each name, (np,)."""
-        contacts = [c for c in self.system.contacts if isinstance(c, Contact)]
-        found: list[tuple[str, ...]] = []
-        for name in self.names:
-            kind, colon, owner = name.partition(":")
-            single = [name]
-            if not colon:
-                if kind not in CONTACT_KINDS:
-                    raise UnknownNameError(
-                        f"parameter {name!r} is unknown, expected KIND:OWNER, or one of "
-                        f"{CONTACT_KINDS} for all contacts"
-                    )
-                owners = [c.name for c in contacts if kind == "restitution" or c.rough]
-                single = [f"{kind}:{one}" for one in owners]
-            both = [*single]
-            if kind == "friction":
-                chosen = {c.name: c for c in contacts}
-                for one in single:
-                    contact = chosen.get(one.partition(":")[2])
-                    static = f"static_{one}"
-                    named = {"static_friction", static} & set(self.names)
-                    if contact and contact.static_friction == contact.friction and not named:
-                        both.append(static)
-            found.append(tuple(both))
+        """The parameters "KIND:OWNER" that have the value of each name, (np,).
+
+        Raises:
+            UnknownNameError: A name without an owner is no kind of contact parameters.
+        """
+        return tuple(self._list_members(name) for name in self.names)
+
+    def _list_members(self, name: str) -> tuple[str, ...]:
+        """Return the parameters that have the value of one name; see `members`."""
+        kind, colon, owner = name.partition(":")
+        if not colon and kind not in CONTACT_KINDS:
+            raise UnknownNameError(
+                f"parameter {name!r} is unknown, expected KIND:OWNER, or one of {CONTACT_KINDS} "
+                "for all contacts"
+            )
+        if kind not in CONTACT_KINDS:
+            return (name,)
+        contacts = {c.name: c for c in self.system.contacts if isinstance(c, Contact)}
+        owners = [owner]
+        if not colon:
+            owners = [c.name for c in contacts.values() if kind == "restitution" or c.rough]
+        found = [f"{kind}:{one}" for one in owners]
+        if kind == "friction" and "static_friction" not in self.names:
+            for one in (contacts[each] for each in owners if each in contacts):
+                static = f"static_friction:{one.name}"
+                if one.static_friction == one.friction and static not in self.names:
+                    found.append(static)
         return tuple(found)
 
     @property

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from gradients.systems import falling_ball
 
 import hybridctl as hc
-from gradients.systems import falling_ball
 from hybridctl.base.errors import InputError
 
 
