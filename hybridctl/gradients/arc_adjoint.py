@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.polynomial.chebyshev import chebvander
 
-from hybridctl.base.checks import Array
+from hybridctl.base.checks import Array, Indices
 from hybridctl.base.errors import IntegrationError
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.mode import ModeModel
@@ -33,7 +33,9 @@ from hybridctl.sensitivity.propagation import choose_first_leap, linearize_field
 
 _FORMULA = radau(4)
 """Radau IIA of order 7, whose stages in reversed time include the start of an interval."""
-_LAST_COEFFICIENTS: Array = np.linalg.inv(chebvander(2.0 * _FORMULA.points - 1.0, 3))[-2:]
+_LAST_COEFFICIENTS: Array = np.asarray(
+    np.linalg.inv(chebvander(2.0 * _FORMULA.points - 1.0, 3))[-2:], dtype=np.float64
+)
 """Maps (2, 4) from values at the stages to their last two series coefficients."""
 _PENULTIMATE_WEIGHT = 0.1
 """Weight of the last but one coefficient in error estimates: the last one may be zero by chance."""
@@ -121,7 +123,7 @@ def linearize_arc_adjoint(
             break
         maps, errors = _collocate(mode, arc, starts, ends, parameters, has_input)
         accepted = (errors <= rtol) | (ends <= leap_end)
-        found.append(_select_intervals(maps, accepted))
+        found.append(_select_intervals(maps, np.flatnonzero(accepted)))
         left, right = starts[~accepted], ends[~accepted]
         middle = 0.5 * (left + right)
         starts, ends = np.append(left, middle), np.append(middle, right)
@@ -222,7 +224,7 @@ def _estimate_errors(lengths: Array, densities: Array) -> Array:
     return np.asarray(lengths * size * part**_SUM_POWER / _ERROR_RATIO)
 
 
-def _select_intervals(maps: ArcAdjoint, chosen: Array) -> ArcAdjoint:
+def _select_intervals(maps: ArcAdjoint, chosen: Indices) -> ArcAdjoint:
     """Return some intervals of an arc."""
     return ArcAdjoint(*(getattr(maps, name)[chosen] for name in ArcAdjoint.__dataclass_fields__))
 

@@ -329,7 +329,7 @@ class _SampledFeedback(_SampledInputs):
     def law(self, history: History) -> HeldInput:
         """Return the input held from now on; the feedback is asked on each new interval."""
         k = self.find_hold(history.time)
-        if not self.samples or self.samples[-1].index != k:
+        if not self.samples or self.samples[-1].hold != k:
             u = check_vector("feedback", self._feedback(k, history.state))
             if not self.samples:
                 self.inputs = np.zeros((len(self.times) - 1, len(u)))

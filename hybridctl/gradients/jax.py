@@ -9,6 +9,7 @@ precision on the processor; results have the type of x0. JAX is the extra `jax`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -60,20 +61,7 @@ def rollout(flow: DifferentiableFlow) -> Callable[..., JaxRollout]:
             'jax.config.update("jax_enable_x64", True) at the start of the program'
         )
 
-    def recall(x0: Any, u: Any, p: Any) -> Tape:
-        arguments = (np.asarray(a, np.float64) if np.size(a) else None for a in (u, p))
-        return flow.recall(np.asarray(x0, np.float64), *arguments)
-
-    def call_forward(x0: Any, u: Any, p: Any) -> Any:
-        tape, kind = recall(x0, u, p), np.asarray(x0).dtype
-        return tape.states.astype(kind), tape.event_times.astype(kind), tape.event_mask
-
-    def call_backward(x0: Any, u: Any, p: Any, by_states: Any, by_events: Any) -> Any:
-        found = recall(x0, u, p).vjp(*(np.asarray(a, np.float64) for a in (by_states, by_events)))
-        by_input = np.zeros(np.shape(u)) if found.inputs is None else found.inputs
-        by_parameters = found.parameters if np.size(p) else np.zeros(np.shape(p))
-        each = zip((found.coordinates, by_input, by_parameters), (x0, u, p), strict=True)
-        return tuple(np.asarray(a, np.asarray(like).dtype) for a, like in each)
+    host = _Host(flow)
 
     def shape_like(a: Any, shape: Any = None) -> Any:
         return jax.ShapeDtypeStruct(a.shape if shape is None else shape, a.dtype)
@@ -81,7 +69,7 @@ def rollout(flow: DifferentiableFlow) -> Callable[..., JaxRollout]:
     @jax.custom_vjp
     def sweep(*arguments: Any) -> Any:
         shapes = tuple(shape_like(a) for a in arguments[:3])
-        return jax.pure_callback(call_backward, shapes, *arguments, vmap_method="sequential")
+        return jax.pure_callback(host.call_sweep, shapes, *arguments, vmap_method="sequential")
 
     def refuse(*_: Any) -> Any:
         raise InputError("a run of hybridctl has no second derivative: it would be zero")
@@ -93,7 +81,7 @@ def rollout(flow: DifferentiableFlow) -> Callable[..., JaxRollout]:
         count = (flow.event_count,)
         states = shape_like(x0, (len(flow.times), *x0.shape))
         shapes = states, shape_like(x0, count), jax.ShapeDtypeStruct(count, np.bool_)
-        return jax.pure_callback(call_forward, shapes, x0, u, p, vmap_method="sequential")
+        return jax.pure_callback(host.call_run, shapes, x0, u, p, vmap_method="sequential")
 
     def run_forward(x0: Any, u: Any, p: Any) -> Any:
         return run(x0, u, p), (x0, u, p)
@@ -112,3 +100,32 @@ def rollout(flow: DifferentiableFlow) -> Callable[..., JaxRollout]:
         return JaxRollout(*run(x0, u, p))
 
     return rolled
+
+
+@dataclass(frozen=True)
+class _Host:
+    """The run and its sweep as functions of numpy's arrays, which callbacks call.
+
+    Attributes:
+        flow: The differentiable run.
+    """
+
+    flow: DifferentiableFlow
+
+    def call_run(self, x0: Any, u: Any, p: Any) -> Any:
+        """Return states, event times and their mask."""
+        tape, kind = self._recall(x0, u, p), np.asarray(x0).dtype
+        return tape.states.astype(kind), tape.event_times.astype(kind), tape.event_mask
+
+    def call_sweep(self, x0: Any, u: Any, p: Any, by_states: Any, by_events: Any) -> Any:
+        """Return the gradients by x0, u and p, given cotangents of states and event times."""
+        cotangents = (np.asarray(a, np.float64) for a in (by_states, by_events))
+        found = self._recall(x0, u, p).vjp(*cotangents)
+        by_input = np.zeros(np.shape(u)) if found.inputs is None else found.inputs
+        by_parameters = found.parameters if np.size(p) else np.zeros(np.shape(p))
+        each = zip((found.coordinates, by_input, by_parameters), (x0, u, p), strict=True)
+        return tuple(np.asarray(a, np.asarray(like).dtype) for a, like in each)
+
+    def _recall(self, x0: Any, u: Any, p: Any) -> Tape:
+        arguments = (np.asarray(a, np.float64) if np.size(a) else None for a in (u, p))
+        return self.flow.recall(np.asarray(x0, np.float64), *arguments)

@@ -119,7 +119,11 @@ class ParametricSystem:
         return self._last[1:]
 
     def _build(self, values: Array) -> tuple[HybridSystem, ParameterModel]:
-        """Return a new system and its derivatives; see `make`."""
+        """Return a new system with these values, and its derivatives.
+
+        Raises:
+            InputError: A function makes derivatives by other parameters.
+        """
         if self._named is None:
             assert not isinstance(self.source, HybridSystem)
             system, model = self.source(values)

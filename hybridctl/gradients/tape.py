@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from hybridctl.base.checks import Array, Indices, check_array
 from hybridctl.base.errors import HybridctlError
@@ -49,13 +49,13 @@ class Sample(NamedTuple):
     """A sample of a feedback that acted in a run.
 
     Attributes:
-        index: Number k of the interval that its input is held on.
+        hold: Number k of the interval that its input is held on.
         arc: Number of the arc that it is taken on.
         time: Time, s.
         state: State (nx,).
     """
 
-    index: int
+    hold: int
     arc: int
     time: float
     state: Array
@@ -126,7 +126,7 @@ class Tape:
         return np.array([*found, *[self.trajectory.end] * missing])
 
     @cached_property
-    def event_mask(self) -> Array:
+    def event_mask(self) -> NDArray[np.bool_]:
         """Which of the `event_times` are those of an event, (event_count,) of truth values."""
         return np.arange(self.event_count) < len(self.trajectory.guard_events)
 
@@ -316,7 +316,7 @@ class _Sweep:
         if t in self._pending_samples and self._pull_feedback is not None:
             sample = self._pending_samples.pop(t)
             assert self.inputs is not None
-            by_state = self._pull_feedback(sample.index, self.inputs[sample.index])
+            by_state = self._pull_feedback(sample.hold, self.inputs[sample.hold])
             self.costate = self.costate + _pull(space, sample.state, by_state)
 
     def _pass_event(self, k: int) -> None:

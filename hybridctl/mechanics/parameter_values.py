@@ -66,7 +66,11 @@ class NamedParameters:
         return tuple(self._list_members(name) for name in self.names)
 
     def _list_members(self, name: str) -> tuple[str, ...]:
-        """Return the parameters that have the value of one name; see `members`."""
+        """Return the parameters that have the value of one name.
+
+        Raises:
+            UnknownNameError: A name without an owner is no kind of contact parameters.
+        """
         kind, colon, owner = name.partition(":")
         if not colon and kind not in CONTACT_KINDS:
             raise UnknownNameError(
