@@ -12,6 +12,7 @@ from benchmarks import (
     door,
     estimation,
     friction,
+    gradients,
     legged,
     loop,
     predictive,
@@ -29,6 +30,7 @@ def main() -> None:
     console = Console(width=100)
     console.print(ball.table_of_balls(effort))
     console.print(ball.table_of_batches(effort, 100 if quick else 1000))
+    console.print(gradients.table_of_gradients(effort, 60 if quick else gradients.UNKNOWNS))
     console.print(door.calls_table(effort))
     console.print(door.simulation_table(effort))
     console.print(loop.steps_table(quick))

@@ -9,14 +9,19 @@ import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
-BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^```(python|sh)(?: (\w+))?\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
 
 
 def blocks(page):
-    """Kind and code of each block of a page."""
-    return BLOCK.findall(Path(page).read_text())
+    """Kind and code of each block of a page whose library is there.
+
+    A block that begins with "```python torch" needs that library; without it, it is left out.
+    """
+    found = BLOCK.findall(Path(page).read_text())
+    return [(kind, code) for kind, needs, code in found if not needs or find_spec(needs)]
 
 
 def follow(page):

@@ -1,6 +1,7 @@
 from . import control as control
 from . import errors as errors
 from . import estimation as estimation
+from . import gradients as gradients
 from . import hybrid as hybrid
 from . import legged as legged
 from . import logs as logs
@@ -30,6 +31,9 @@ from .estimation.measurement import Measurement as Measurement
 from .estimation.noise import Noise as Noise
 from .estimation.salted_kalman_filter import SaltedKalmanFilter as SaltedKalmanFilter
 from .estimation.smoother import smooth as smooth
+from .gradients import jax as jax
+from .gradients import torch as torch
+from .gradients.differentiable import differentiable as differentiable
 from .hybrid.mode import Guard as Guard
 from .hybrid.mode import Jump as Jump
 from .hybrid.mode import Mode as Mode

@@ -21,7 +21,7 @@ LAYERS = [
     {"sensitivity"},
     {"symbolic"},
     {"mechanics"},
-    {"control", "estimation"},
+    {"control", "estimation", "gradients"},
     {"legged", "planning"},
     {"orbits", "relaxation", "sampling"},
     {"interop", "logs"},

@@ -216,6 +216,15 @@ class CompiledSteps:
         """The same steps for many points at once."""
         return None
 
+    @property
+    def batched_slopes(self) -> BatchFunction | None:
+        """Function of t (m, 1), x (m, nx) and u (m, nu) for the variational equation there.
+
+        It returns soundness (m, 1), A = D_x f + T(f) (m, ndx, ndx) with the transport T of the
+        space, and D_u f (m, ndx, nu), which hold where the soundness is positive.
+        """
+        return None
+
     def step(self, ahead: StepRequest, law: InputLaw) -> CompiledStep | None:
         """Return a step under an input law.
 

@@ -52,11 +52,11 @@ _MAX_CONTRADICTION = 1e-8
 """Residual of constraints that a parameter may leave, relative to the rates or to 1 m/s.
 
 Where more is left, redundant contacts would no longer take part together. A choice."""
-_OF_CONTACT = ("restitution", "tangential_restitution", "friction", "static_friction")
-_OF_JOINT = ("stiffness", "damping", "rest")
+CONTACT_KINDS = ("restitution", "tangential_restitution", "friction", "static_friction")
+JOINT_KINDS = ("stiffness", "damping", "rest")
 _AXES = "xyz"
 _ORDER = ("xx", "xy", "yy", "xz", "yz", "zz")
-_INERTIAL = ("mass", *(f"center_{k}" for k in _AXES), *(f"inertia_{both}" for both in _ORDER))
+INERTIAL_KINDS = ("mass", *(f"center_{k}" for k in _AXES), *(f"inertia_{both}" for both in _ORDER))
 
 
 def parameter_derivatives(
@@ -83,7 +83,20 @@ def parameter_derivatives(
             changes the order of modes.
     """
     system = contact_system(robot, contacts, stabilization=stabilization)
-    return _ContactParameters(system, _ParameterColumns(system.dynamics, names), names)
+    return differentiate_by_parameters(system, names)
+
+
+def differentiate_by_parameters(system: ContactSystem, names: Sequence[str]) -> SystemParameters:
+    """Return the derivatives of a contact system by named parameters.
+
+    Args:
+        system: The system.
+        names: The np parameters, each as "KIND:OWNER" (see the module).
+
+    Returns:
+        The derivatives. It raises the errors of `parameter_derivatives`.
+    """
+    return _ContactParameters(system, ParameterColumns(system.dynamics, names), names)
 
 
 class _ContactParameterPoint(ParameterPoint):
@@ -129,7 +142,7 @@ class _ContactParameters(SystemParameters):
     point = _ContactParameterPoint
 
     def __init__(
-        self, system: ContactSystem, columns: _ParameterColumns, names: Sequence[str]
+        self, system: ContactSystem, columns: ParameterColumns, names: Sequence[str]
     ) -> None:
         super().__init__(system, names)
         self.columns = columns
@@ -161,7 +174,7 @@ class _ContactParameters(SystemParameters):
         return result
 
 
-class _ParameterColumns:
+class ParameterColumns:
     """Derivatives of the model's data by the parameters, one column for each.
 
     Args:
@@ -179,8 +192,8 @@ class _ParameterColumns:
         self._robot, self.count = dynamics.robot, len(names)
         nv, c = dynamics.robot.nv, len(dynamics.contacts)
         self._bodies = np.zeros((10 * len(dynamics.robot.joint_names), self.count))
-        self._joints = {kind: np.zeros((nv, self.count)) for kind in _OF_JOINT}
-        self._contacts = {kind: np.zeros((c, self.count)) for kind in _OF_CONTACT}
+        self._joints = {kind: np.zeros((nv, self.count)) for kind in JOINT_KINDS}
+        self._contacts = {kind: np.zeros((c, self.count)) for kind in CONTACT_KINDS}
         for column, name in enumerate(names):
             self._add(dynamics, column, name)
         normal, tangential, self.friction, self.static_friction = self._contacts.values()
@@ -201,8 +214,8 @@ class _ParameterColumns:
         kind, colon, owner = str(name).partition(":")
         if not colon:
             raise UnknownNameError(f"parameter {name!r} is unknown, expected KIND:OWNER")
-        check_member("kind of parameter", kind, (*_OF_CONTACT, *_OF_JOINT, *_INERTIAL))
-        if kind in _OF_CONTACT:
+        check_member("kind of parameter", kind, (*CONTACT_KINDS, *JOINT_KINDS, *INERTIAL_KINDS))
+        if kind in CONTACT_KINDS:
             owners = [contact.name for contact in dynamics.contacts]
             i = owners.index(check_member(f"contact of parameter {name!r}:", owner, owners))
             contact = dynamics.contacts[i]
@@ -212,7 +225,7 @@ class _ParameterColumns:
                 )
             _check_contact(name, kind, contact)
             self._contacts[kind][i, column] = 1.0
-        elif kind in _OF_JOINT:
+        elif kind in JOINT_KINDS:
             velocity = self._robot.joints.velocity(name, owner)
             # The springs of joints that mimic this one are in the same sum with rests of their own.
             if kind != "damping" and owner in {m.joint for m in self._robot.mimics.values()}:
@@ -255,7 +268,7 @@ def _inertial_derivative(body: Body, kind: str) -> Array:
 
     Args:
         body: The body; the axes are those of the frame by which it was asked for.
-        kind: One of `_INERTIAL`.
+        kind: One of `INERTIAL_KINDS`.
     """
     c, m = body.center, body.mass
     mass, moment, inertia = 0.0, np.zeros(3), np.zeros((3, 3))
@@ -278,7 +291,7 @@ def _check_contact(name: str, kind: str, contact: Contact) -> None:
 
     Args:
         name: The parameter, for messages.
-        kind: One of `_OF_CONTACT`.
+        kind: One of `CONTACT_KINDS`.
         contact: The contact.
 
     Raises:
@@ -294,7 +307,7 @@ def _check_contact(name: str, kind: str, contact: Contact) -> None:
 
 
 def _differentiate_solution(
-    columns: _ParameterColumns, q: Array, v: Array, now: Solution
+    columns: ParameterColumns, q: Array, v: Array, now: Solution
 ) -> tuple[Array, Array, Array]:
     """Return the derivatives of the solved equations of a mode.
 
@@ -333,7 +346,7 @@ def _differentiate_solution(
 
 
 def _differentiate_impact_velocity(
-    dynamics: ContactDynamics, columns: _ParameterColumns, q: Array, v: Array, result: ImpactResult
+    dynamics: ContactDynamics, columns: ParameterColumns, q: Array, v: Array, result: ImpactResult
 ) -> Array:
     """Return the derivative D_p v+ (nv, np) of an impact, while every contact keeps its state.
 
@@ -357,7 +370,9 @@ def _differentiate_impact_velocity(
     for slide, change in zip(phase.sliding, per_normal, strict=True):
         own[slide.rows] = change * impulses[slide.contact]
     before = result.terms.rates
-    xi_p = columns.restitution * (dynamics.is_rebounding(before) * before)[:, None]
+    # A plastic impact, such as the last of an accumulation, has none of the contacts' restitution.
+    is_used = result.restitution == dynamics.select_restitution(before)
+    xi_p = columns.restitution * (dynamics.is_rebounding(before) * is_used * before)[:, None]
     xi_p = xi_p[phase.all_rows]  # at fixed v+
     upper = rows.T @ own - columns.momentum(q, result.velocity_after - v)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 import casadi as ca
@@ -13,6 +14,7 @@ from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError, SystemDefinitionError
 from hybridctl.base.spaces import VectorSpace
 from hybridctl.hybrid.model import (
+    BatchFunction,
     FieldJacobian,
     GuardJacobian,
     Jump,
@@ -22,7 +24,7 @@ from hybridctl.hybrid.model import (
     PointProperty,
     ResetModel,
 )
-from hybridctl.symbolic.compiled_function import CompiledFunction
+from hybridctl.symbolic.compiled_function import BatchedFunction, CompiledFunction
 from hybridctl.symbolic.compiled_reset import CompiledReset
 from hybridctl.symbolic.compiled_step import CompiledMode, build_function, expand_to_scalars
 
@@ -181,6 +183,10 @@ class ExpressionFunction:
             )
         return [a.copy() for a in self._function((t,), x, u)]
 
+    def build_batched(self) -> BatchedFunction:
+        """Return the same function for many points at once."""
+        return self._function.build_batched()
+
 
 class ExpressionPoint(Point):
     """A point of a mode of expressions, with what its compiled functions return there."""
@@ -265,6 +271,11 @@ class ExpressionMode(CompiledMode):
         """Return a function that `CompiledMode.build_function` describes."""
         return build_function(name, self._motion, None)
 
+    @cached_property
+    def batched_slopes(self) -> BatchFunction:
+        """The derivatives of the field at many points; they are sound everywhere."""
+        return partial(_evaluate_sound, self._field_jacobian.build_batched())
+
     def field(self, t: float, x: Array, u: Array) -> Array:
         """Return the vector field (nx,), without the point that `ModeModel` makes for it.
 
@@ -339,6 +350,11 @@ class ExpressionReset(ResetModel):
     def calc_diff(self, at: JumpPoint) -> GuardJacobian:
         """Return the derivatives of the state after the jump at a point before it."""
         return GuardJacobian(*self._jacobian(at.t, at.x, at.u))
+
+
+def _evaluate_sound(function: BatchedFunction, *rows: Array) -> list[Array]:
+    """Return a soundness of ones (m, 1), then the results of a function at m points."""
+    return [np.ones((len(rows[0]), 1)), *function(*rows)]
 
 
 def _convert_to_array(kind: Any, expression: Expression, what: str) -> Expression:

@@ -120,7 +120,7 @@ class ContactEdges:
         hit = [i for i, name in enumerate(names) if name in fired]
         if not hit:
             return None
-        return Edge(Reset(_ImpactReset(self.dynamics, frozenset(hit), self.modes).settled))
+        return Edge(_RestReset(self.dynamics, frozenset(hit), self.modes))
 
     def bridge(self, t: float, x: Array, u: Array) -> Bridge | None:
         """Return the regularised passage past a jam.
@@ -238,22 +238,6 @@ class _ImpactReset(ResetModel):
             guards = tuple(names[i] for i in sorted(hit))
         return Jump(after, result.modes, result.impulses, result, guards)
 
-    def settled(self, t: float, x: Array, u: Array) -> Jump:
-        """Return the limit of bounces that accumulate, with all gaps closed.
-
-        Args:
-            t: Time, s.
-            x: State (q, v) before.
-            u: Input (nu,).
-        """
-        q, v = self._split_state(x)
-        terms = self.dynamics.copy_terms(q, v)
-        at = tuple(sorted({*self.hit, *self._touching(terms)}))
-        result = solve_accumulated_impacts(self.dynamics, v, at, terms)
-        phase = self.dynamics.phase(result.modes)
-        after = np.concatenate(self.dynamics.project_state(phase, q, result.velocity_after))
-        return Jump(after, result.modes, result.impulses, result)
-
     def calc_diff(self, at: JumpPoint) -> ResetJacobian:
         """Return the derivatives of the jump."""
         q, v = self._split_state(at.x)
@@ -368,6 +352,36 @@ class _ImpactReset(ResetModel):
     def _split_state(self, x: Array) -> tuple[Array, Array]:
         n = self.dynamics.robot.nq
         return x[:n], x[n:]
+
+
+class _RestReset(_ImpactReset):
+    """The limit of bounces that accumulate: one plastic impact, after which all gaps are closed."""
+
+    at_once = False
+
+    def calc(self, t: float, x: Array, u: Array) -> Jump:
+        """Return the jump.
+
+        Args:
+            t: Time, s.
+            x: State (q, v) before.
+            u: Input (nu,).
+        """
+        result = self._solve(*self._split_state(x))
+        q = x[: self.dynamics.robot.nq]
+        phase = self.dynamics.phase(result.modes)
+        after = np.concatenate(self.dynamics.project_state(phase, q, result.velocity_after))
+        return Jump(after, result.modes, result.impulses, result)
+
+    def _solve(self, q: Array, v: Array) -> ImpactResult:
+        terms = self.dynamics.copy_terms(q, v)
+        at = tuple(sorted({*self.hit, *self._touching(terms)}))
+        return solve_accumulated_impacts(self.dynamics, v, at, terms)
+
+    def _newly_closed(self, result: ImpactResult) -> list[int]:
+        """Return all contacts that the impact closes: rest puts them on their surface."""
+        closed = self._closed
+        return [i for i, mode in enumerate(result.modes) if mode != OPEN and i not in closed]
 
 
 def _closing_time(height: float, rate: float, acceleration: float) -> float:

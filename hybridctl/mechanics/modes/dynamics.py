@@ -97,7 +97,7 @@ class ContactDynamics:
         static_friction: Static coefficients (c,).
         restitution: Coefficients of restitution (c,); `bounces` is whether any is not zero.
         pressed_contacts: Contacts that a constant load presses: dry friction of joints.
-        terms: Terms of the robot with its contacts.
+        terms: Terms of the robot with its contacts; `terms_choice` is what was asked for.
         expected_modes: Modes that are preferred where the law has several solutions.
 
     Raises:
@@ -143,6 +143,7 @@ class ContactDynamics:
         )
         self._restitution_threshold = np.array([contact.restitution_threshold for contact in each])
         choice = check_member("terms", terms, get_args(TermsChoice))
+        self.terms_choice: TermsChoice = choice
         self.terms = make_terms(choice, robot, self.contact_set)
         self._phases: dict[Modes, ContactPhase] = {}
         self._all_closed = self.phase((CLOSED,) * len(self.contacts))

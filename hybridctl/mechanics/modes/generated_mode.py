@@ -9,7 +9,7 @@ what changes norms, so that :math:`(T^T T)^{-1} T^T` takes perturbations back.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 
 import casadi as ca
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from hybridctl.base.checks import Array
 from hybridctl.base.function_cache import load_or_build, make_key
 from hybridctl.hybrid.model import (
+    BatchFunction,
     FieldJacobian,
     GuardJacobian,
     ModeKey,
@@ -38,11 +39,31 @@ from hybridctl.mechanics.multibody.expressions import Bodies, Expression, normal
 from hybridctl.mechanics.terms.expression_terms import ExpressionTerms, read_sources
 from hybridctl.symbolic import compiled_step
 from hybridctl.symbolic.compiled_function import (
+    BatchedFunction,
     CompiledFunction,
     build_transposed_function,
     fix_last_argument,
 )
 from hybridctl.symbolic.compiled_step import CompiledMode, Function
+
+
+def _evaluate_with_transport(
+    function: BatchedFunction, turning: Array, t: Array, x: Array, u: Array
+) -> list[Array]:
+    """Return soundness, A and B at m points, where perturbations turn with the motion.
+
+    Args:
+        function: Returns soundness, D_x f and D_u f.
+        turning: Transport (nv, nv, nv) by each unit velocity.
+        t: Times (m, 1), s.
+        x: States (m, nq + nv).
+        u: Inputs (m, nu).
+    """
+    sound, by_state, by_input = function(t, x, u)
+    nv = len(turning)
+    by_state[:, :nv, :nv] += np.tensordot(x[:, -nv:], turning, axes=1)
+    return [sound, by_state, by_input]
+
 
 _SOURCES = (compiled_step.__file__, __file__)
 
@@ -144,6 +165,19 @@ class GeneratedContactMode(ContactMode, CompiledMode):
         shapes = [(1,), (n, n), (n, nu), (count, n), (count, nu)]
         return CompiledFunction(self._finish(made), shapes, self.parameter_values)
 
+    @cached_property
+    def batched_slopes(self) -> BatchFunction:
+        """The variational equation at many points."""
+        made = self._load("field_slopes", self._make_field_slopes)
+        n, nu = made.size2_out(1), made.size1_out(2)
+        shapes = [(1,), (n, n), (n, nu)]
+        function = BatchedFunction(self._finish(made), shapes, self.parameter_values)
+        robot = self.dynamics.robot
+        if robot.nq == robot.nv:  # a vector space: no transport
+            return function
+        turning = np.array([robot.transport(unit) for unit in np.eye(robot.nv)])
+        return partial(_evaluate_with_transport, function, turning)
+
     @property
     def parameter_values(self) -> Array:
         """The numbers of robot and contacts."""
@@ -208,6 +242,14 @@ class GeneratedContactMode(ContactMode, CompiledMode):
         mode, numbers = self._expressions
         results = [mode.sound, *mode_derivatives(mode)]
         return build_transposed_function("slopes", [mode.x, mode.u, numbers], results)
+
+    def _make_field_slopes(self) -> Function:
+        """Return the function of `batched_slopes`."""
+        mode, numbers = self._expressions
+        results = [mode.sound, *mode_derivatives(mode)[:2]]
+        return build_transposed_function(
+            "field_slopes", [ca.SX.sym("t"), mode.x, mode.u, numbers], results
+        )
 
     def _make_tangent(self) -> Function | None:
         """Return the function x -> T (nx, 2 nv) and its left inverse.

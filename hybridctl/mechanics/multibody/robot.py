@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -596,6 +597,40 @@ class Robot:
             raise InputError(f"frame {name!r} must move with a joint, but is fixed to the world")
         inertia = self._model.inertias[frame.joint]
         return Body(frame.joint, frame.rotation, float(inertia.mass), np.array(inertia.lever))
+
+    def inertia(self, joint: int) -> tuple[float, Array, Array]:
+        """Return mass, center of mass (3,) and inertia (3, 3) about it of a joint's body.
+
+        Center and axes are in the frame of the joint, in m and kg m^2.
+        """
+        found = self._model.inertias[joint]
+        return float(found.mass), np.array(found.lever), np.array(found.inertia)
+
+    def replace(
+        self, inertias: Mapping[int, tuple[float, Array, Array]], passive: Passive
+    ) -> Robot:
+        """Return the same robot with other inertias, springs and dampers.
+
+        Args:
+            inertias: New values of `inertia` by joint; others stay.
+            passive: Springs and dampers.
+
+        Raises:
+            InputError: An inertia is not physical.
+        """
+        other, model = copy(self), self._model.copy()
+        for joint, (mass, center, inertia) in inertias.items():
+            model.inertias[joint] = pin.Inertia(mass, center, inertia)
+        check_inertias(model)
+        other._model, other._weightless = model, model.copy()
+        other._weightless.gravity.linear = np.zeros(3)
+        other._scratch, other._weightless_scratch = other._scratches()
+        masses = [float(inertia.mass) for inertia in model.inertias]
+        other.mass = sum(masses)
+        other.weight = sum(masses[1:]) * max(1.0, float(np.linalg.norm(model.gravity.linear)))
+        other.passive = passive
+        other.resists = bool(passive.stiffness.any() or passive.damping.any())
+        return other
 
     def supporting(self, joint: int) -> Array:
         """Return 1 for each velocity that moves the body of a joint, 0 for the others.

@@ -1,0 +1,6 @@
+from . import jax as jax
+from . import torch as torch
+from .differentiable import DifferentiableFlow as DifferentiableFlow
+from .differentiable import differentiable as differentiable
+from .tape import Gradient as Gradient
+from .tape import Tape as Tape

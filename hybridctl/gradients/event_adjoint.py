@@ -1,0 +1,302 @@
+r"""The adjoint across an event: the transpose of its first-order jump.
+
+With the gains G and J of an event and the row of its time, :math:`\delta t = a\,\delta x + b\,
+\delta u` (`sensitivity.saltation`), a costate after it and a gradient :math:`\gamma` by its time
+give, before it,
+
+.. math:: \lambda^- = G^T \lambda^+ + a^T \gamma, \qquad
+    \frac{\partial}{\partial u^-} = J^T \lambda^+ + b^T \gamma .
+
+**Kinks.** Where guards fire together in orders that lead apart, and on the border between stick and
+slip, a run has a derivative along each direction but no gradient. `Kink` says what is taken there.
+
+**Rest.** Where events accumulate a run goes on from one plastic impact (`simulate`). Its derivative
+is that impact's, at the time of its guard. What is left out is as small as the velocity of the last
+bounces: one of the impulses is taken at once instead of over the rest of the accumulation, with the
+same sum. Contacts that bounce in turn, such as both ends of a rocking edge, have no derivative by
+perturbations that change whose turn it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import (
+    AmbiguousEventError,
+    GrazingError,
+    HybridctlError,
+    InputError,
+    SystemDefinitionError,
+)
+from hybridctl.hybrid.event import Event
+from hybridctl.hybrid.model import ResetJacobian, ResetModel
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.sensitivity.piecewise import EVENT_ACCURACY, PiecewiseLinearJump, are_equal_maps
+from hybridctl.sensitivity.saltation import (
+    EventSide,
+    JumpGains,
+    evaluate_event_sides,
+    find_guard_index,
+    linearize_crossing,
+    make_identity_jump,
+)
+from hybridctl.sensitivity.simultaneous import Simultaneous, jump_derivative
+
+Kink = Literal["raise", "mean", "first"]
+"""What is taken where a run has no gradient: an error, the mean of its pieces, or the first one.
+
+The mean weights the linear pieces of an event by the volumes of their cones, in the coordinates of
+the tangent space: it is the gradient of the event smoothed by an isotropic normal distribution.
+"first" is the piece whose guards fire in the order of their declaration. Where an event is refused
+so that its pieces are not known, both take the derivative of the reset in the contact states that
+it reports, at the time of the guard that is first; at a fixed time, if that is not crossed."""
+_DIRECTIONS = 4096
+"""Pairs of opposite random directions by which the volumes of cones are measured. A choice.
+
+A volume of 1/2 is exact, as one of two opposite directions is in either cone; others are right to
+about 1 %."""
+_AT_ZERO = 1e-6
+"""Guard value up to which a guard takes part in an accumulation's last event, in its unit."""
+
+
+@dataclass(frozen=True, eq=False)
+class EventAdjoint:
+    """The first-order jump of an event, as one matrix.
+
+    Attributes:
+        state: G (d+, d) for the state, with parameters where there are any.
+        input: J (d+, nu) for the input before the event.
+        time_state: Derivative (d,) of the event time by the state, s per unit.
+        time_input: Derivative (nu,) of the event time by the input, s per unit.
+        choice: What was taken in place of a gradient, in words. None where there is one.
+    """
+
+    state: Array
+    input: Array
+    time_state: Array
+    time_input: Array
+    choice: str | None = None
+
+
+def linearize_event(
+    system: HybridSystem, event: Event, kink: Kink, simultaneous: Simultaneous
+) -> EventAdjoint:
+    """Return the first-order jump of an event as one matrix.
+
+    Args:
+        system: The hybrid system of the run, or the one in (x, p).
+        event: An event of the run.
+        kink: What is taken where there is no gradient.
+        simultaneous: See `jump_derivative`.
+
+    Returns:
+        The jump.
+
+    Raises:
+        InputError: There is no gradient and `kink` is "raise": several pieces, a border, or
+            contacts whose bounces accumulate in turn. Or the run passed a jam.
+        AmbiguousEventError: Orders of the guards lead apart, and `kink` is "raise".
+        GrazingError: The guard rate is not significant.
+        SystemDefinitionError: A guard or a reset has no Jacobian.
+    """
+    if event.accumulation is not None:
+        return _linearize_rest(system, event, kink)
+    try:
+        jump = jump_derivative(system, event, simultaneous=simultaneous)
+    except SystemDefinitionError:
+        raise
+    except (InputError, AmbiguousEventError, GrazingError) as error:
+        if kink == "raise" or event.bridge is not None:
+            raise
+        return _take_reported_states(system, event, error)
+    if isinstance(jump, JumpGains):
+        return _as_matrix(jump)
+    return _choose_piece(jump, event, kink)
+
+
+def _as_matrix(jump: JumpGains, choice: str | None = None) -> EventAdjoint:
+    """Return a linear jump as matrices."""
+    return EventAdjoint(jump.state, jump.input, jump.time_state, jump.time_input, choice)
+
+
+def _choose_piece(jump: PiecewiseLinearJump, event: Event, kink: Kink) -> EventAdjoint:
+    """Return one matrix of a piecewise linear jump.
+
+    Args:
+        jump: The jump.
+        event: The event, for messages.
+        kink: What is taken where pieces differ.
+
+    Raises:
+        InputError: They differ, and `kink` is "raise".
+    """
+    pieces = jump.pieces(accuracy=EVENT_ACCURACY)
+    firsts = [jump.jump(frozenset(), piece.order[0]) for piece in pieces]
+    maps = [np.hstack([piece.matrix, piece.input]) for piece in pieces]
+    choice, weights = None, np.eye(len(pieces))[0]
+    if not are_equal_maps(maps, EVENT_ACCURACY):
+        what = f"{len(pieces)} derivatives, one for each order of {jump.guards}"
+        if kink == "raise":
+            raise InputError(
+                f"a run with these events together has {what}, and no gradient: kink='mean' takes "
+                "their mean, weighted by how many directions have each, kink='first' that of the "
+                "order in which they are declared"
+            )
+        choice = f"{kink} of {what}"
+        if kink == "mean":
+            weights = _measure_cones(jump, [piece.order for piece in pieces])
+    rows = [
+        (piece.matrix, piece.input, first.time_state, first.time_input)
+        for piece, first in zip(pieces, firsts, strict=True)
+    ]
+    parts = [np.tensordot(weights, np.array(part), axes=1) for part in zip(*rows, strict=True)]
+    return EventAdjoint(parts[0], parts[1], parts[2], parts[3], choice)
+
+
+def _measure_cones(jump: PiecewiseLinearJump, orders: Sequence[tuple[int, ...]]) -> Array:
+    """Return the part (k,) of all directions that is in the cone of each of k orders."""
+    directions = np.random.default_rng(0).normal(size=(_DIRECTIONS, jump.dimension))
+    found = jump.follow(np.vstack([directions, -directions])).orders
+    counts = np.array([(found == np.array(order)).all(axis=1).sum() for order in orders])
+    return np.asarray(counts / max(counts.sum(), 1), dtype=np.float64)
+
+
+def _take_reported_states(
+    system: HybridSystem, event: Event, error: HybridctlError
+) -> EventAdjoint:
+    """Return the derivative of a refused event's reset in the states that the reset reports.
+
+    Args:
+        system: The hybrid system.
+        event: The event.
+        error: Why it was refused; raised again if the reset has no derivative of its own.
+    """
+    edge = system.outgoing(event.mode_before).edge(event.guards)
+    if edge is None:
+        raise error
+    before, after = evaluate_event_sides(system, event)
+    derivative = edge.reset.calc_diff(before.jump_point(event.report))
+    jump = _linearize_reset(system, event, (before, after), derivative, event.guards)
+    return _as_matrix(jump, f"the states that the reset reports: {error}")
+
+
+def _linearize_reset(
+    system: HybridSystem,
+    event: Event,
+    sides: tuple[EventSide, EventSide],
+    derivative: ResetJacobian,
+    guards: Sequence[str],
+) -> JumpGains:
+    """Return the jump of one derivative of a reset, at the time of the first of some guards.
+
+    Args:
+        system: The hybrid system.
+        event: The event.
+        sides: Its sides, before and after.
+        derivative: The derivative of its reset.
+        guards: The guards. If the first one is met without a significant rate, the event stays
+            where it is: it has no derivative of its time.
+    """
+    before, after = sides
+    try:
+        guard = _find_first_guard(before, guards)
+        return linearize_crossing(system, guard, before, after, derivative, event.report)
+    except GrazingError:
+        none = make_identity_jump(before.mode.space.ndx, len(before.input))
+        at_rest = np.zeros(len(after.field))
+        return replace(
+            none,
+            reset_state=derivative.state,
+            reset_input=derivative.input,
+            field_change=at_rest,
+            reset_rate=at_rest,
+        )
+
+
+def _find_first_guard(before: EventSide, guards: Sequence[str]) -> str:
+    """Return the guard that reaches zero first, of those that fall; the first one if none falls."""
+    times = []
+    for guard in guards:
+        rate = before.guard_rate(guard)
+        value = float(before.point.guards[find_guard_index(before.mode, guard)])
+        times.append(value / -rate if rate < 0.0 else np.inf)
+    return guards[int(np.argmin(times))]
+
+
+def _linearize_rest(system: HybridSystem, event: Event, kink: Kink) -> EventAdjoint:
+    """Return the jump of the end of an accumulation: that of its plastic impact.
+
+    Args:
+        system: The hybrid system.
+        event: The event, with the guards that accumulate.
+        kink: What is taken where contacts bounce in turn, or the impact is at a border.
+
+    Raises:
+        InputError: There is no gradient and `kink` is "raise".
+        SystemDefinitionError: The rest has no derivative.
+    """
+    edge = system.outgoing(event.mode_before).rest(event.guards)
+    if edge is None or not edge.reset.differentiable:
+        raise SystemDefinitionError(
+            f"events of {event.guards} accumulate at {event.accumulation:.9g} s, and the rest "
+            "that the system states there has no Jacobian: linearize a run that ends before it"
+        )
+    before, after = evaluate_event_sides(system, replace(event, accuracy=None))
+    at_zero = [g for g in event.guards if _is_at_zero(before, g)]
+    choice = None
+    if len(at_zero) < len(event.guards):
+        choice = f"one plastic impact of {event.guards}, which bounce in turn"
+        if kink == "raise":
+            raise InputError(
+                f"the bounces of {event.guards} accumulate in turn at {event.accumulation:.9g} s: "
+                "perturbations that change whose turn it is have no derivative there; "
+                "kink='mean' takes one plastic impact of all"
+            )
+    derivative, border = _differentiate_rest(edge.reset, before, after, event)
+    if border is not None:
+        if kink == "raise":
+            raise InputError(f"rest after {event.guards} has no gradient: {border}")
+        choice = f"the states that rest reports: {border}"
+    guards = at_zero or _list_known(before, event.guards)
+    # Of a last bounce without velocity the time does not matter.
+    jump = _linearize_reset(system, event, (before, after), derivative, guards)
+    return _as_matrix(jump, choice)
+
+
+def _differentiate_rest(
+    reset: ResetModel, before: EventSide, after: EventSide, event: Event
+) -> tuple[ResetJacobian, str | None]:
+    """Return the derivative of a rest, and in words the border that it is at; None for no border.
+
+    Args:
+        reset: The rest.
+        before: Side before it.
+        after: Side after it.
+        event: The event, with the report of the plastic impact.
+    """
+    at = before.jump_point(event.report)
+    try:
+        border = reset.border_at(at, after.mode.key, after.input)
+    except InputError as error:
+        return reset.calc_diff(at), str(error)
+    if border is None:
+        return reset.calc_diff(at), None
+    return border.negative, None if border.is_linear else f"it is at the border of {border.name!r}"
+
+
+def _list_known(before: EventSide, guards: Sequence[str]) -> list[str]:
+    """Return those guards that the mode before the event has."""
+    return [guard for guard in guards if guard in before.mode.guard_names]
+
+
+def _is_at_zero(before: EventSide, guard: str) -> bool:
+    """Return whether the mode before an event has a guard, and it is zero there."""
+    if guard not in before.mode.guard_names:
+        return False
+    value = before.point.guards[find_guard_index(before.mode, guard)]
+    return bool(abs(value) <= _AT_ZERO)

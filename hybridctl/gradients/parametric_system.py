@@ -1,0 +1,138 @@
+"""A system as a function of parameters: by the names of a robot's parameters, or by a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+from hybridctl.base.checks import Array, check_instance
+from hybridctl.base.errors import InputError
+from hybridctl.hybrid.model import JumpPoint, ModeKey, PointProperty
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.mechanics.parameter_values import NamedParameters
+from hybridctl.mechanics.parameters import differentiate_by_parameters
+from hybridctl.mechanics.system import ContactSystem
+from hybridctl.sensitivity.parameter_models import ParameterModel, ParameterPoint
+
+MakeSystem: TypeAlias = Callable[[Array], tuple[HybridSystem, ParameterModel]]
+"""Function of parameters (np,) that returns the system with these, and its derivatives by them."""
+
+
+class _FoldedPoint(ParameterPoint):
+    """Derivatives at a point by parameters that several others follow."""
+
+    model: FoldedParameters
+
+    @PointProperty
+    def field(self) -> Array:
+        """The derivative D_p f (ndx, np) of the field."""
+        return np.asarray(self.model.inner.calc(self.at).field @ self.model.fold)
+
+    @PointProperty
+    def guards(self) -> Array:
+        """The derivative D_p g (n, np) of the guards."""
+        return np.asarray(self.model.inner.calc(self.at).guards @ self.model.fold)
+
+
+class FoldedParameters(ParameterModel):
+    """Derivatives by parameters, each of which several parameters of another model follow.
+
+    Args:
+        names: Names (np,) of the parameters.
+        inner: The other model, with m parameters.
+        fold: Derivatives (m, np) of these by the parameters.
+    """
+
+    point = _FoldedPoint
+
+    def __init__(self, names: Sequence[str], inner: ParameterModel, fold: Array) -> None:
+        super().__init__(names, inner.moves_borders)
+        self.inner, self.fold = inner, fold
+
+    def differentiate_reset(
+        self, key: ModeKey, fired: tuple[str, ...], at: JumpPoint
+    ) -> Array | None:
+        """Return the derivative D_p R (ndx+, np) of a reset, None for none.
+
+        Args:
+            key: Mode before the reset.
+            fired: Names of the guards that fire.
+            at: Point before the reset.
+        """
+        inner = self.inner.differentiate_reset(key, fired, at)
+        return None if inner is None else np.asarray(inner @ self.fold)
+
+
+@dataclass(eq=False)
+class ParametricSystem:
+    """A system that is made for values of its parameters, and kept for the last values.
+
+    Attributes:
+        source: The system with its own values, or a function that makes one.
+        names: Names (np,) of the parameters; empty for a system without any.
+
+    Raises:
+        InputError: Source and names do not fit.
+    """
+
+    source: HybridSystem | MakeSystem
+    names: tuple[str, ...]
+    _last: tuple[bytes, HybridSystem, ParameterModel] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._named: NamedParameters | None = None
+        if not self.names:
+            check_instance("system", self.source, HybridSystem)
+        elif isinstance(self.source, ContactSystem):
+            self._named = NamedParameters(self.source, self.names)
+        elif isinstance(self.source, HybridSystem) or not callable(self.source):
+            raise InputError(
+                "parameters by name are those of robots with contacts (contact_system); for other "
+                "systems give a function that returns the system and its ParameterDerivatives"
+            )
+
+    @property
+    def nominal_values(self) -> Array | None:
+        """Values (np,) in the system that was given; None where a function makes it."""
+        if not self.names:
+            return np.zeros(0)
+        return None if self._named is None else self._named.values
+
+    def make(self, values: Array) -> tuple[HybridSystem, ParameterModel | None]:
+        """Return the system with these values, and its derivatives by them.
+
+        Args:
+            values: Values (np,).
+
+        Raises:
+            InputError: A value is out of its range.
+        """
+        if not self.names:
+            assert isinstance(self.source, HybridSystem)
+            return self.source, None
+        key = values.tobytes()
+        if self._last is None or self._last[0] != key:
+            self._last = (key, *self._build(values))
+        return self._last[1:]
+
+    def _build(self, values: Array) -> tuple[HybridSystem, ParameterModel]:
+        """Return a new system with these values, and its derivatives.
+
+        Raises:
+            InputError: A function makes derivatives by other parameters.
+        """
+        if self._named is None:
+            assert not isinstance(self.source, HybridSystem)
+            system, model = self.source(values)
+            if tuple(model.names) != self.names:
+                raise InputError(
+                    f"parameters must have the names of the derivatives, {model.names}, got "
+                    f"{self.names}"
+                )
+            return system, model
+        made = self._named.make_system(values)
+        inner = differentiate_by_parameters(made, self._named.single_names)
+        return made, FoldedParameters(self.names, inner, self._named.fold)

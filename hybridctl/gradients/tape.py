@@ -1,0 +1,368 @@
+r"""A recorded run and its gradient: one adjoint sweep from the last arc to the first.
+
+`Tape.vjp` returns the vector-Jacobian product of what the run returns: for cotangents
+:math:`\bar x_i` of its states at some times and :math:`\bar t_j` of its event times, the gradient
+of :math:`\sum_i \bar x_i \cdot x(t_i) + \sum_j \bar t_j t_j` by the initial state, by the inputs
+that were held, and by parameters. It is exact: no difference quotient is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hybridctl.base.checks import Array, Indices, check_array
+from hybridctl.base.errors import HybridctlError
+from hybridctl.base.spaces import Space, VectorSpace, compute_tangent_map
+from hybridctl.gradients.arc_adjoint import ArcAdjoint, linearize_arc_adjoint
+from hybridctl.gradients.event_adjoint import EventAdjoint, Kink, linearize_event
+from hybridctl.hybrid.event import Event
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.sensitivity.parameter_models import ParameterModel
+from hybridctl.sensitivity.parameters import augment_with_parameters
+from hybridctl.sensitivity.simultaneous import Simultaneous
+
+FeedbackPullback = Callable[[int, Array], Array]
+"""Returns the cotangent (nx,) of sample k's state, given k and the cotangent (nu,) of its input."""
+
+
+def find_intervals(borders: Array | None, times: Array) -> Indices:
+    """Return the numbers (k,) of the intervals that times (k,) are in, the nearest for others.
+
+    Args:
+        borders: Times (N + 1,) between the intervals, ascending; an interval has its start.
+        times: The times.
+    """
+    assert borders is not None
+    found = np.searchsorted(borders, times, "right") - 1
+    return np.clip(found, 0, len(borders) - 2)
+
+
+class Sample(NamedTuple):
+    """A sample of a feedback that acted in a run.
+
+    Attributes:
+        hold: Number k of the interval that its input is held on.
+        arc: Number of the arc that it is taken on.
+        time: Time, s.
+        state: State (nx,).
+    """
+
+    hold: int
+    arc: int
+    time: float
+    state: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Gradient:
+    """The gradient of a scalar of a run.
+
+    Attributes:
+        state: By the initial state, in the tangent space (ndx,): along `space.integrate(x0, dx)`.
+            In a vector space these are the coordinates.
+        coordinates: By the initial state in its coordinates (nx,), orthogonal to the directions
+            that lead off the manifold. In a vector space it equals `state`.
+        inputs: By the held inputs (N, nu). None if the run had none.
+        parameters: By the parameters (np,); empty without any.
+    """
+
+    state: Array
+    coordinates: Array
+    inputs: Array | None
+    parameters: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Tape:
+    """A run that was recorded, with what it returns.
+
+    Attributes:
+        system: The system that was simulated.
+        trajectory: The run.
+        times: Times (n,) at which states are returned, s.
+        event_count: Number of event times that are returned.
+        hold_times: Times (N + 1,) between which inputs are held, s. None without inputs.
+        inputs: The inputs (N, nu). None without inputs.
+        parameters: Derivatives by the parameters. None without any.
+        kink: What is taken where there is no gradient.
+        simultaneous: See `jump_derivative`.
+        rtol: Relative tolerance of the adjoint on each interval.
+        samples: Samples of a feedback, in order of time; empty for inputs that were given.
+    """
+
+    system: HybridSystem
+    trajectory: HybridTrajectory
+    times: Array
+    event_count: int
+    hold_times: Array | None
+    inputs: Array | None
+    parameters: ParameterModel | None
+    kink: Kink
+    simultaneous: Simultaneous
+    rtol: float
+    samples: tuple[Sample, ...] = field(default=())
+
+    @cached_property
+    def states(self) -> Array:
+        """The states (n, nx) at `times`; at an event time, the state after it."""
+        return self.trajectory(self.times)
+
+    @cached_property
+    def event_times(self) -> Array:
+        """Times (event_count,) of the first events of guards, s; of one that is missing, the end.
+
+        `event_mask` tells which happened.
+        """
+        found = [event.time for event in self.trajectory.guard_events[: self.event_count]]
+        missing = self.event_count - len(found)
+        return np.array([*found, *[self.trajectory.end] * missing])
+
+    @cached_property
+    def event_mask(self) -> NDArray[np.bool_]:
+        """Which of the `event_times` are those of an event, (event_count,) of truth values."""
+        return np.arange(self.event_count) < len(self.trajectory.guard_events)
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """What was taken in place of a gradient at events that have none; see `Kink`."""
+        return tuple(
+            f"event {k} at t = {self.trajectory.events[k].time:.9g} s: {event.choice}"
+            for k, event in enumerate(self.event_maps)
+            if event.choice is not None
+        )
+
+    def vjp(
+        self,
+        states: ArrayLike | None = None,
+        event_times: ArrayLike | None = None,
+        *,
+        pull_feedback: FeedbackPullback | None = None,
+    ) -> Gradient:
+        """Return the gradient of a scalar of the run, given its cotangents.
+
+        The maps of arcs and events are made at the first call and kept: further calls cost less.
+
+        Args:
+            states: Derivatives (n, nx) of the scalar by `states`, in coordinates. None for zero.
+            event_times: Derivatives (event_count,) by `event_times`, 1/s. Those of events that did
+                not happen are ignored. None for zero.
+            pull_feedback: Called at each sample of a feedback, in reversed order, with its number
+                and the cotangent of its input; returns that of its state. None for inputs that do
+                not depend on the state.
+
+        Returns:
+            The gradient.
+
+        Raises:
+            InputError: A cotangent has the wrong shape; or an event has no gradient, see `Kink`.
+            AmbiguousEventError: Orders of guards lead apart.
+            GrazingError: A guard is met without a significant rate.
+            SystemDefinitionError: A field, guard or reset has no Jacobian.
+            IntegrationError: The adjoint changes faster than intervals resolve.
+        """
+        by_states = self._check_state_cotangents(states)
+        by_events = np.zeros(self.event_count)
+        if event_times is not None:
+            by_events = check_array("event_times", event_times, (self.event_count,))
+        sweep = _Sweep(self, by_states, by_events, pull_feedback)
+        return sweep.run()
+
+    def _check_state_cotangents(self, states: ArrayLike | None) -> Array:
+        """Return the cotangents (n, nx) of the states, checked."""
+        shape = self.states.shape
+        return np.zeros(shape) if states is None else check_array("states", states, shape)
+
+    @property
+    def parameter_count(self) -> int:
+        """Number np of parameters."""
+        return 0 if self.parameters is None else len(self.parameters.names)
+
+    def find_arc(self, t: float) -> int:
+        """Return the number of the arc that the state at a time is taken from."""
+        ends = [arc.end for arc in self.trajectory.arcs[:-1]]
+        return int(np.searchsorted(ends, t, "right"))
+
+    def find_holds(self, times: Array) -> Indices:
+        """Return the numbers (k,) of the intervals of held inputs that times (k,) are in."""
+        return find_intervals(self.hold_times, times)
+
+    @cached_property
+    def arc_maps(self) -> tuple[ArcAdjoint, ...]:
+        """The maps of the costate over the intervals of each arc."""
+        holds = [] if self.hold_times is None else self.hold_times.tolist()
+        cuts = [*self.times.tolist(), *holds]
+        return tuple(
+            linearize_arc_adjoint(
+                self.system.mode(arc.mode),
+                arc,
+                cuts,
+                self.parameters,
+                self.inputs is not None,
+                self.rtol,
+            )
+            for arc in self.trajectory.arcs
+        )
+
+    @cached_property
+    def event_maps(self) -> tuple[EventAdjoint, ...]:
+        """The jumps of the events, in (x, p) where there are parameters."""
+        system, run = self.system, self.trajectory
+        if self.parameters is not None:
+            system, run = augment_with_parameters(system, run, self.parameters)
+        found = []
+        for k, event in enumerate(run.events):
+            with _name_event(k, event):
+                known = self._relax_accuracy(event, run.events[k + 1 :])
+                found.append(linearize_event(system, known, self.kink, self.simultaneous))
+        return tuple(found)
+
+    @staticmethod
+    def _relax_accuracy(event: Event, later: Sequence[Event]) -> Event:
+        """Return an event that gives no warning of a slow guard where its bounces end in rest.
+
+        Times of ever smaller bounces are known ever less, but act ever less on what follows.
+        """
+        ends_in_rest = any(
+            after.accumulation is not None and set(event.guards) <= set(after.guards)
+            for after in later
+        )
+        return replace(event, accuracy=None) if ends_in_rest else event
+
+
+class _Sweep:
+    """One pass of the costate from the end of a run to its start.
+
+    Life cycle: made for one call of `Tape.vjp`; `run` is called once, and changes the attributes.
+
+    Args:
+        tape: The run.
+        by_states: Cotangents (n, nx) of the states.
+        by_events: Cotangents (event_count,) of the event times.
+        pull_feedback: See `Tape.vjp`.
+
+    Attributes:
+        costate: The costate (ndx,) at the time that the sweep has reached.
+        inputs: Gradient (N, nu) by the inputs so far.
+        parameters: Gradient (np,) by the parameters so far.
+    """
+
+    def __init__(
+        self,
+        tape: Tape,
+        by_states: Array,
+        by_events: Array,
+        pull_feedback: FeedbackPullback | None,
+    ) -> None:
+        self._tape, self._by_states, self._by_events = tape, by_states, by_events
+        self._pull_feedback = pull_feedback
+        self.costate = np.zeros(tape.trajectory.arcs[-1].space.ndx)
+        self.inputs = None if tape.inputs is None else np.zeros(tape.inputs.shape)
+        self.parameters = np.zeros(tape.parameter_count)
+        self._states_by_arc: dict[int, list[int]] = {}
+        for i, t in enumerate(tape.times.tolist()):
+            self._states_by_arc.setdefault(tape.find_arc(t), []).append(i)
+        self._samples_by_arc: dict[int, list[Sample]] = {}
+        for sample in tape.samples:
+            self._samples_by_arc.setdefault(sample.arc, []).append(sample)
+        self._pending_cotangents: dict[float, Array] = {}  # of one arc, by time
+        self._pending_samples: dict[float, Sample] = {}
+        guards = [k for k, event in enumerate(tape.trajectory.events) if event.guards]
+        self._number_of_event = {k: j for j, k in enumerate(guards)}
+
+    def run(self) -> Gradient:
+        """Return the gradient, after a pass over all arcs and events in reversed order."""
+        tape = self._tape
+        for k in reversed(range(len(tape.trajectory.arcs))):
+            self._pass_arc(k)
+            if k:
+                self._pass_event(k - 1)
+        first = tape.trajectory.arcs[0]
+        coordinates = _lift(first.space, first(first.start), self.costate)
+        return Gradient(self.costate, coordinates, self.inputs, self.parameters)
+
+    def _pass_arc(self, k: int) -> None:
+        """Take the costate from the end of arc k to its start, with what is added on the way."""
+        tape, maps = self._tape, self._tape.arc_maps[k]
+        arc = tape.trajectory.arcs[k]
+        self._pending_cotangents = {}
+        for i in self._states_by_arc.get(k, ()):
+            t = float(tape.times[i])
+            pulled = _pull(arc.space, arc(t), self._by_states[i])
+            self._pending_cotangents[t] = self._pending_cotangents.get(t, 0.0) + pulled
+        self._pending_samples = {s.time: s for s in self._samples_by_arc.get(k, ())}
+        self._add_cotangents(arc.space, arc.end)
+        starts, middles = maps.starts.tolist(), 0.5 * (maps.starts + maps.ends)
+        holds = tape.find_holds(middles).tolist() if self.inputs is not None else []
+        for i in range(len(starts) - 1, -1, -1):
+            if self.inputs is not None:
+                self.inputs[holds[i]] += maps.by_input[i] @ self.costate
+            if tape.parameter_count:
+                self.parameters += maps.by_parameters[i] @ self.costate
+            self.costate = maps.transitions[i] @ self.costate
+            self._add_cotangents(arc.space, starts[i])
+
+    def _add_cotangents(self, space: Space, t: float) -> None:
+        """Add to the costate what depends on the state at a time: a result, or a sample."""
+        if t in self._pending_cotangents:
+            self.costate = self.costate + self._pending_cotangents.pop(t)
+        if t in self._pending_samples and self._pull_feedback is not None:
+            sample = self._pending_samples.pop(t)
+            assert self.inputs is not None
+            by_state = self._pull_feedback(sample.hold, self.inputs[sample.hold])
+            self.costate = self.costate + _pull(space, sample.state, by_state)
+
+    def _pass_event(self, k: int) -> None:
+        """Take the costate from after event k to before it."""
+        tape, jump = self._tape, self._tape.event_maps[k]
+        count = tape.parameter_count
+        after = np.append(self.costate, np.zeros(count))
+        before = jump.state.T @ after
+        by_input = jump.input.T @ after
+        number = self._number_of_event.get(k, tape.event_count)
+        if number < tape.event_count:
+            before += self._by_events[number] * jump.time_state
+            by_input += self._by_events[number] * jump.time_input
+        self.costate = before[: len(before) - count]
+        self.parameters += before[len(before) - count :]
+        if self.inputs is not None:
+            arc = tape.trajectory.arcs[k]
+            held = tape.arc_maps[k]
+            inside = 0.5 * (held.starts[-1] + held.ends[-1]) if len(held.starts) else arc.end
+            self.inputs[tape.find_holds(np.array([inside]))[0]] += by_input
+
+
+def _pull(space: Space, x: Array, cotangent: Array) -> Array:
+    """Return a cotangent (nx,) of coordinates as one (ndx,) of the tangent space."""
+    if isinstance(space, VectorSpace):
+        return np.array(cotangent, dtype=np.float64)
+    return np.asarray(compute_tangent_map(space, x).T @ cotangent)
+
+
+def _lift(space: Space, x: Array, cotangent: Array) -> Array:
+    """Return a cotangent (ndx,) of the tangent space in coordinates (nx,), the shortest one."""
+    if isinstance(space, VectorSpace):
+        return cotangent
+    return np.asarray(np.linalg.pinv(compute_tangent_map(space, x)).T @ cotangent)
+
+
+@contextmanager
+def _name_event(k: int, event: Event) -> Iterator[None]:
+    """Add number, time and guards of an event to the message of an error raised within.
+
+    Raises:
+        HybridctlError: The error.
+    """
+    try:
+        yield
+    except HybridctlError as error:
+        what = ", ".join(event.guards)
+        error.args = (f"event {k} at t = {event.time:.9g} s ({what}): {error}", *error.args[1:])
+        raise

@@ -1,0 +1,211 @@
+"""Values of named parameters of a contact system: read from it, and put into a copy of it.
+
+Parameters are those of `parameters`, such as "friction:slope" or "mass:ball". A kind of contact
+parameters without an owner, such as "friction", is that of all contacts in space that have it.
+Where kinetic and static friction of a contact are one and "static_friction" of it is not named,
+"friction" is both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hybridctl.base.checks import Array, check_instance, check_vector
+from hybridctl.base.errors import InputError, UnknownNameError
+from hybridctl.mechanics.contacts.contact import Contact
+from hybridctl.mechanics.contacts.joint_contacts import JointContact
+from hybridctl.mechanics.modes.dynamics import ContactDynamics
+from hybridctl.mechanics.multibody.passive import Passive
+from hybridctl.mechanics.multibody.robot import Robot
+from hybridctl.mechanics.parameters import (
+    CONTACT_KINDS,
+    INERTIAL_KINDS,
+    JOINT_KINDS,
+    ParameterColumns,
+)
+from hybridctl.mechanics.system import ContactSystem
+
+_AXES = "xyz"
+
+
+@dataclass(frozen=True, eq=False)
+class NamedParameters:
+    """Named parameters of a contact system.
+
+    Attributes:
+        system: The system, with the values that it was made with.
+        names: Names (np,) of the parameters.
+
+    Raises:
+        UnknownNameError: A name is no parameter of the system.
+        InputError: There is no derivative by a parameter, see `parameter_derivatives`; or contacts
+            of one kind have several values.
+    """
+
+    system: ContactSystem
+    names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        check_instance("system", self.system, ContactSystem)
+        if len(set(self.names)) != len(self.names) or not self.names:
+            raise InputError(f"parameters must be one or more different names, got {self.names}")
+        ParameterColumns(self.system.dynamics, self.single_names)  # refuses what has no derivative
+
+    @cached_property
+    def members(self) -> tuple[tuple[str, ...], ...]:
+        """The parameters "KIND:OWNER" that have the value of each name, (np,).
+
+        Raises:
+            UnknownNameError: A name without an owner is no kind of contact parameters.
+        """
+        return tuple(self._list_members(name) for name in self.names)
+
+    def _list_members(self, name: str) -> tuple[str, ...]:
+        """Return the parameters that have the value of one name.
+
+        Raises:
+            UnknownNameError: A name without an owner is no kind of contact parameters.
+        """
+        kind, colon, owner = name.partition(":")
+        if not colon and kind not in CONTACT_KINDS:
+            raise UnknownNameError(
+                f"parameter {name!r} is unknown, expected KIND:OWNER, or one of {CONTACT_KINDS} "
+                "for all contacts"
+            )
+        if kind not in CONTACT_KINDS:
+            return (name,)
+        contacts = {c.name: c for c in self.system.contacts if isinstance(c, Contact)}
+        owners = [owner]
+        if not colon:
+            owners = [c.name for c in contacts.values() if kind == "restitution" or c.rough]
+        found = [f"{kind}:{one}" for one in owners]
+        if kind == "friction" and "static_friction" not in self.names:
+            for one in (contacts[each] for each in owners if each in contacts):
+                static = f"static_friction:{one.name}"
+                if one.static_friction == one.friction and static not in self.names:
+                    found.append(static)
+        return tuple(found)
+
+    @property
+    def single_names(self) -> tuple[str, ...]:
+        """All parameters "KIND:OWNER", name by name."""
+        return tuple(one for single in self.members for one in single)
+
+    @cached_property
+    def fold(self) -> Array:
+        """Derivatives (m, np) of `single_names` by `names`: 1 where a parameter has a name."""
+        rows = [k for k, single in enumerate(self.members) for _ in single]
+        return np.eye(len(self.names))[rows]
+
+    @cached_property
+    def values(self) -> Array:
+        """Values (np,) in the system.
+
+        Raises:
+            InputError: A name is that of several values.
+        """
+        found = []
+        for name, single in zip(self.names, self.members, strict=True):
+            each = [_read_value(self.system, one) for one in single]
+            if not each or max(each) != min(each):
+                raise InputError(f"parameter {name!r} must have one value, got {sorted(set(each))}")
+            found.append(each[0])
+        return np.array(found)
+
+    def make_system(self, values: ArrayLike) -> ContactSystem:
+        """Return the system with other values; itself for those that it has.
+
+        Args:
+            values: Values (np,).
+
+        Raises:
+            InputError: A value is out of its range, or an inertia is not physical.
+        """
+        numbers = check_vector("parameters", values, len(self.names))
+        if np.array_equal(numbers, self.values):
+            return self.system
+        every = dict(zip(self.single_names, (self.fold @ numbers).tolist(), strict=True))
+        old = self.system.dynamics
+        robot = _change_robot(old.robot, every)
+        contacts = [_change_contact(c, every) for c in old.contacts if isinstance(c, Contact)]
+        joints = [c for c in old.contacts if isinstance(c, JointContact)]
+        dynamics = ContactDynamics(
+            robot,
+            contacts,
+            stabilization=old.stabilization,
+            terms=old.terms_choice,
+            on_several=old.on_several,
+            joints=joints,
+        )
+        return ContactSystem(dynamics)
+
+
+def _read_value(system: ContactSystem, name: str) -> float:
+    """Return the value of a parameter "KIND:OWNER"."""
+    kind, _, owner = name.partition(":")
+    robot = system.robot
+    if kind in CONTACT_KINDS:
+        (contact,) = (c for c in system.contacts if c.name == owner)
+        return float(getattr(contact, kind))
+    if kind in JOINT_KINDS:
+        return float(getattr(robot.passive, kind)[robot.joints.velocity(name, owner)])
+    body = robot.body(owner)
+    mass, center, inertia = robot.inertia(body.joint)
+    what, _, axes = kind.partition("_")
+    if what == "mass":
+        return mass
+    if what == "center":
+        # From the origin of the joint, along an axis of the link's frame.
+        return float(body.rotation[:, _AXES.index(axes)] @ center)
+    a, b = (body.rotation[:, _AXES.index(axis)] for axis in axes)
+    return float(a @ inertia @ b)
+
+
+def _change_contact(contact: Contact, values: dict[str, float]) -> Contact:
+    """Return a contact with those of the values that are its own."""
+    own: dict[str, Any] = {}
+    for kind in CONTACT_KINDS:
+        if f"{kind}:{contact.name}" in values:
+            own[kind] = values[f"{kind}:{contact.name}"]
+    return replace(contact, **own) if own else contact
+
+
+def _change_robot(robot: Robot, values: dict[str, float]) -> Robot:
+    """Return a robot with those of the values that are of joints and links."""
+    passive = {kind: getattr(robot.passive, kind).copy() for kind in JOINT_KINDS}
+    inertias: dict[int, tuple[float, Array, Array]] = {}
+    is_changed = False
+    for name, value in values.items():
+        kind, _, owner = name.partition(":")
+        if kind in JOINT_KINDS:
+            passive[kind][robot.joints.velocity(name, owner)] = value
+            is_changed = True
+        elif kind in INERTIAL_KINDS:
+            body = robot.body(owner)
+            mass, center, inertia = inertias.get(body.joint) or robot.inertia(body.joint)
+            what, _, axes = kind.partition("_")
+            units = [body.rotation[:, _AXES.index(axis)] for axis in axes]
+            if what == "mass":
+                mass = value
+            elif what == "center":
+                center = center + (value - units[0] @ center) * units[0]
+            else:
+                a, b = units
+                change = value - float(a @ inertia @ b)
+                along = np.outer(a, b)
+                inertia = inertia + change * (along if axes[0] == axes[1] else along + along.T)
+            inertias[body.joint] = mass, center, inertia
+            is_changed = True
+    if not is_changed:
+        return robot
+    return robot.replace(inertias, Passive(*robot.passive[:2], *_in_order(passive)))
+
+
+def _in_order(passive: dict[str, Array]) -> tuple[Array, Array, Array]:
+    """Return stiffness, rest and damping."""
+    return passive["stiffness"], passive["rest"], passive["damping"]

@@ -1,0 +1,104 @@
+"""Systems for tests of gradients: each returns a flow, an initial state, inputs and parameters."""
+
+import numpy as np
+from hybridctl.robots import ball, block, cube, rrr_door
+from scipy.optimize import fsolve
+from scipy.spatial.transform import Rotation
+
+import hybridctl as hc
+from hybridctl.mechanics import Contact, Plane, Robot, contact_system
+
+
+def falling_ball(rng=None, **options):
+    """A ball that bounces on a slope with friction, pushed by forces that are held."""
+    rng = np.random.default_rng(0) if rng is None else rng
+    system = ball.system(ball.BallParameters(friction=0.2, restitution=0.6))
+    given = {"times": (0.15, 0.4, 0.9), "events": 3, "holds": 12}
+    names = ("restitution:slope", "friction:slope", "mass:ball")
+    flow = hc.differentiable(system, ("open",), (0.0, 1.2), parameters=names, **(given | options))
+    x0 = np.array([0.0, 0.5, 0.5, 0.0]) + 0.2 * rng.normal(size=4) * [1.0, 0.3, 1.0, 1.0]
+    p = np.array([rng.uniform(0.3, 0.8), rng.uniform(0.05, 0.5), rng.uniform(0.5, 2.0)])
+    return flow, x0, rng.normal(size=(12, 2)), p
+
+
+def landing_block(rng=None, **options):
+    """A block that lands on a corner, slides, and lands on the other one."""
+    rng = np.random.default_rng(1) if rng is None else rng
+    system = block.system(block.BlockParameters(), actuated=True)
+    given = {"times": (0.2, 0.4), "holds": 10}
+    names = ("friction", "mass:block", "inertia_yy:block")
+    flow = hc.differentiable(
+        system, ("open", "open"), (0.0, 0.5), parameters=names, **(given | options)
+    )
+    x0 = np.array([0.0, 0.05 + 0.1 * np.sin(0.25) + 0.08, 0.25, 1.0, 0.0, 0.0])
+    x0 = x0 + rng.normal(size=6) * [0.1, 0.02, 0.1, 0.5, 0.3, 0.5]
+    p = flow.nominal_parameters * rng.uniform(0.7, 1.3, size=3)
+    return flow, x0, 0.3 * rng.normal(size=(10, 3)), p
+
+
+def falling_cube(rng=None, end=0.22, **options):
+    """A turning cube that hits a table with its corners."""
+    rng = np.random.default_rng(2) if rng is None else rng
+    parameters = cube.CubeParameters(restitution_threshold=1e-3)
+    system = contact_system(cube.robot(parameters, actuated=True), cube.contacts(parameters))
+    given = {"holds": 6, "parameters": ("friction", "mass:cube")}
+    flow = hc.differentiable(system, ("open",) * 8, (0.0, end), **(given | options))
+    x0 = np.zeros(13)
+    x0[2] = 0.15
+    x0[3:7] = Rotation.from_euler("xyz", rng.uniform(-0.6, 0.6, size=3)).as_quat()
+    x0[7:] = rng.normal(size=6) * [0.3, 0.3, 0.3, 2.0, 2.0, 2.0]
+    return flow, x0, 0.05 * rng.normal(size=(6, 6)), flow.nominal_parameters
+
+
+def struck_door(rng=None, ahead=0.002, noise=0.003, **options):
+    """An arm whose foot strikes a door with one corner, which is ahead (m), after the other."""
+    rng = np.random.default_rng(3) if rng is None else rng
+    system = rrr_door.system()
+    flow = hc.differentiable(system, ("open", "open"), (0.0, 0.25), **({"holds": 5} | options))
+    outputs = system.mode(("open", "open")).outputs
+    q = np.array([1.2, -1.2, 0.2, 0.0])
+
+    def gaps(q):
+        return outputs(0.0, np.r_[q, np.zeros(4)], np.zeros(3))["gap"]
+
+    def miss(z):
+        return gaps(np.r_[q[0], z, 0.0]) - [0.01, 0.01 + ahead]
+
+    q[1:3] = fsolve(miss, q[1:3], xtol=1e-12)
+    jacobian = np.array([gaps(q + 1e-6 * e) - gaps(q - 1e-6 * e) for e in np.eye(4)]).T / 2e-6
+    v = np.linalg.lstsq(jacobian[:, :3], np.array([-0.5, -0.5]), rcond=None)[0]
+    x0 = np.r_[q, v, 0.0] + noise * rng.normal(size=8)
+    return flow, x0, 0.5 * rng.normal(size=(5, 3)), np.zeros(0)
+
+
+def swinging_chain(rng=None, **options):
+    """A chain of three links that swings down and hits the floor with its tip."""
+    rng = np.random.default_rng(4) if rng is None else rng
+    floor = Plane(point=(0.0, 0.0, -0.75), normal=(0.0, 0.0, 1.0))
+    tip = Contact("tip", "link3", floor, offset=(0.0, 0.0, -0.3), friction=0.4, restitution=0.5)
+    system = contact_system(Robot.from_urdf(_CHAIN), [tip])
+    names = ("restitution:tip", "friction:tip", "mass:link2", "center_z:link3")
+    given = {"holds": 6, "parameters": names, "times": (0.2, 0.5), "events": 1}
+    flow = hc.differentiable(system, ("open",), (0.0, 0.5), **(given | options))
+    x0 = np.r_[rng.uniform(0.6, 1.0), rng.uniform(0.2, 0.6, size=2), 0.3 * rng.normal(size=3)]
+    return flow, x0, 0.2 * rng.normal(size=(6, 3)), flow.nominal_parameters
+
+
+def _link(k):
+    inertia = '<inertia ixx="2e-3" iyy="2e-3" izz="1e-3" ixy="0" ixz="0" iyz="0"/>'
+    body = f'<inertial><origin xyz="0 0 -0.15"/><mass value="0.5"/>{inertia}</inertial>'
+    origin = f'<origin xyz="0 0 {0.0 if k == 1 else -0.3}"/>'
+    limit = '<limit lower="-9" upper="9" effort="99" velocity="99"/>'
+    return f"""<link name="link{k}">{body}</link>
+  <joint name="joint{k}" type="revolute"><parent link="link{k - 1}"/><child link="link{k}"/>
+    {origin}<axis xyz="0 1 0"/>{limit}</joint>"""
+
+
+_CHAIN = f'<robot name="chain"><link name="link0"/>{"".join(map(_link, (1, 2, 3)))}</robot>'
+KINDS = {
+    "ball": falling_ball,
+    "block": landing_block,
+    "cube": falling_cube,
+    "door": struck_door,
+    "chain": swinging_chain,
+}

@@ -1,0 +1,216 @@
+"""Gradients of whole runs against central differences of the flow, and against closed forms."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+from gradients.systems import KINDS, falling_ball, falling_cube, struck_door
+from hybridctl.robots import ball
+from scipy.optimize import brentq
+
+import hybridctl as hc
+from hybridctl.base.errors import HybridctlError, InputError, UnknownNameError
+
+SLOW_BOUNCES = pytest.mark.filterwarnings("ignore::hybridctl.base.errors.NearGrazingWarning")
+"""A corner that hits at 1 mm/s has a time that is known to a millionth of a second."""
+
+
+def along(flow, arguments, tape, seed):
+    """The derivative of a random scalar along a random direction, and its differences.
+
+    Returns the adjoint's, and differences for two steps.
+    """
+    rng = np.random.default_rng(seed)
+    x0, u, p = arguments
+    by_states = rng.normal(size=tape.states.shape)
+    by_events = rng.normal(size=tape.event_times.shape) * tape.event_mask
+    space = tape.trajectory.arcs[0].space
+    dx, du = rng.normal(size=space.ndx), rng.normal(size=u.shape)
+    dp = 0.1 * rng.normal(size=p.shape) * np.abs(p)
+    found = tape.vjp(by_states, by_events)
+    ours = found.state @ dx + (found.inputs * du).sum() + found.parameters @ dp
+
+    def value(step):
+        start = space.normalize(space.integrate(np.asarray(x0, float), step * dx))
+        run = flow.run(start, u + step * du, p + step * dp)
+        return (by_states * run.states).sum() + (by_events * run.event_times).sum()
+
+    return ours, [(value(h) - value(-h)) / (2.0 * h) for h in (1e-5, 1e-6)]
+
+
+def compare(kind, seed):
+    """The error of a case in units of its scale, and what differences leave open; None if refused.
+
+    Differences are off by the change between two steps: it is large where perturbed runs have
+    other events, so that the case shows nothing.
+    """
+    flow, *arguments = KINDS[kind](np.random.default_rng(seed))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tape = flow.run(*arguments)
+        try:
+            ours, differences = along(flow, arguments, tape, seed)
+        except HybridctlError as error:
+            return None, str(error)
+    scale = max(1.0, abs(ours))
+    error = min(abs(ours - d) for d in differences) / scale
+    return error, abs(differences[0] - differences[1]) / scale
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_are_those_of_the_flow(kind):
+    """By state, inputs and parameters at once, through some events."""
+    count = {"cube": 4, "door": 8}.get(kind, 16)
+    found = [compare(kind, seed) for seed in range(count)]
+    _judge(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_of_many_more_runs(kind):
+    found = [compare(kind, seed) for seed in range(100, 140)]
+    _judge(found)
+
+
+def _judge(found):
+    refused = [why for error, why in found if error is None]
+    told = [(error, left) for error, left in found if error is not None and left < 1e-5]
+    assert all(error <= 1e-6 + left for error, left in told), told
+    assert len(refused) <= 0.25 * len(found), refused
+    assert len(told) >= 0.6 * len(found), found
+
+
+@SLOW_BOUNCES
+def test_a_start_in_space_is_perturbed_in_its_tangent_space():
+    """Both forms of the gradient give the same along a direction of the manifold."""
+    flow, *arguments = falling_cube(end=0.16)
+    tape = flow.run(*arguments)
+    found = tape.vjp(np.ones(tape.states.shape))
+    space = tape.trajectory.arcs[0].space
+    dx = np.random.default_rng(0).normal(size=space.ndx)
+    assert (found.state.shape, found.coordinates.shape) == ((12,), (13,))
+    rate = space.rate(arguments[0], dx)
+    assert found.coordinates @ rate == pytest.approx(found.state @ dx, rel=1e-12)
+    assert found.coordinates[3:7] @ arguments[0][3:7] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_the_adjoint_is_the_transpose_of_the_linearization():
+    flow, x0, u, _ = struck_door()
+    tape = flow.run(x0, u)
+    matrix = hc.linearize(tape.system, tape.trajectory).state_transition
+    rows = [tape.vjp(row[None]).state for row in np.eye(8)]
+    np.testing.assert_allclose(rows, matrix, rtol=1e-6, atol=1e-6 * np.abs(matrix).max())
+
+
+def slide_to_rest(height, speed, restitution, friction, end):
+    """Where a ball is that is thrown flat, bounces on a level floor and slides, in closed form."""
+    g = 9.81
+    fall = math.sqrt(2.0 * height / g)
+    t, x, v, w = fall, speed * fall, speed, g * fall
+    v, w = v - friction * (1.0 + restitution) * w, restitution * w
+    for _ in range(200):
+        flight = 2.0 * w / g
+        t, x = t + flight, x + v * flight
+        v, w = v - friction * (1.0 + restitution) * w, restitution * w
+    left = end - t
+    return x + v * left - 0.5 * friction * g * left**2
+
+
+def test_through_rest_the_gradient_is_that_of_the_closed_form():
+    """A bouncing ball comes to rest on the floor, and goes on sliding.
+
+    The bounces that rest leaves out take 1e-5 s, in which the ball is off by about as much.
+    """
+    system = ball.system(ball.BallParameters(friction=0.2, restitution=0.5, slope=0.0))
+    names = ("restitution:slope", "friction:slope")
+    flow = hc.differentiable(system, ("open",), (0.0, 1.2), parameters=names)
+    tape = flow.run([0.0, 0.3, 3.0, 0.0])
+    assert any(event.rest for event in tape.trajectory.events)
+    found = tape.vjp([[1.0, 0.0, 0.0, 0.0]])
+    given = np.array([0.3, 3.0, 0.5, 0.2])
+
+    def difference(k):
+        step = 1e-6 * np.eye(4)[k]
+        ends = (slide_to_rest(*values, 1.2) for values in (given + step, given - step))
+        return (next(ends) - next(ends)) / 2e-6
+
+    ours = [found.state[1], found.state[2], *found.parameters]
+    np.testing.assert_allclose(ours, [difference(k) for k in range(4)], atol=2e-5)
+
+
+def test_a_kink_is_refused_with_its_reason_or_taken_by_choice():
+    """A level foot strikes a door: its corners touch together, in two orders that lead apart."""
+    flow, x0, u = level_door(kink="raise")
+    with pytest.raises(InputError, match="2 derivatives, one for each order"):
+        flow.run(x0, u).vjp(np.ones((1, 8)))
+    tapes = {kink: level_door(kink=kink)[0].run(x0, u) for kink in ("mean", "first")}
+    by_state = np.random.default_rng(0).normal(size=(1, 8))
+    found = {kink: tape.vjp(by_state).state for kink, tape in tapes.items()}
+    assert "mean of 2 derivatives" in tapes["mean"].choices[0]
+    lin = hc.linearize(tapes["mean"].system, tapes["mean"].trajectory)
+    for direction in np.random.default_rng(1).normal(size=(8, 8)):
+        one = by_state[0] @ lin.derivative(direction)
+        other = -by_state[0] @ lin.derivative(-direction)
+        low, high = sorted((one, other))
+        room = 1e-6 * max(1.0, abs(one), abs(other))
+        for gradient in found.values():
+            assert low - room <= gradient @ direction <= high + room
+        assert found["mean"] @ direction == pytest.approx(0.5 * (one + other), abs=room)
+
+
+def level_door(kink):
+    """A foot that is level to rounding: the flow, its start and inputs."""
+    flow, x0, u, _ = struck_door(ahead=0.0, noise=0.0, kink=kink, event_window=1e-4)
+    outputs = flow.parametric.source.mode(("open", "open")).outputs
+
+    def gap_difference(turn):
+        start = x0.copy()
+        start[6] += turn
+        run = flow.run(start, u).trajectory
+        state = next(e for e in run.events if e.guards).state_before
+        gaps = outputs(0.0, state, np.zeros(3))["gap"]
+        return gaps[0] - gaps[1]
+
+    start = x0.copy()
+    start[6] += brentq(gap_difference, -0.3, 0.3, xtol=1e-15)
+    return flow, start, u
+
+
+def test_values_of_parameters_make_the_system_that_has_them():
+    """By names, a run is that of a system which is built with the values."""
+    flow, x0, u, p = falling_ball()
+    e, mu, m = p
+    built = ball.system(ball.BallParameters(restitution=e, friction=mu, mass=m))
+    other = hc.differentiable(built, ("open",), (0.0, 1.2), times=flow.times, holds=12)
+    np.testing.assert_allclose(flow.run(x0, u, p).states, other.run(x0, u).states, rtol=1e-12)
+    np.testing.assert_array_equal(flow.nominal_parameters, [0.6, 0.2, 1.0])
+
+
+@SLOW_BOUNCES
+def test_one_name_is_that_of_all_contacts():
+    """The gradient by "friction" is the sum of those by the friction of each corner."""
+    flow, x0, u, _ = falling_cube(end=0.16, parameters=("friction",))
+    tape = flow.run(x0, u)
+    total = tape.vjp(np.ones((1, 13))).parameters
+    system = flow.parametric.source
+    each = [f"{kind}:{c.name}" for c in system.contacts for kind in ("friction", "static_friction")]
+    apart = falling_cube(end=0.16, parameters=each)[0].run(x0, u).vjp(np.ones((1, 13))).parameters
+    assert total[0] == pytest.approx(apart.sum(), rel=1e-10)
+
+
+def test_wrong_arguments_are_named():
+    system = ball.system(ball.BallParameters())
+    with pytest.raises(UnknownNameError, match="kink"):
+        hc.differentiable(system, ("open",), (0.0, 1.0), kink="none")
+    with pytest.raises(InputError, match="times must lie"):
+        hc.differentiable(system, ("open",), (0.0, 1.0), times=[2.0])
+    with pytest.raises(InputError, match="holds must cover"):
+        hc.differentiable(system, ("open",), (0.0, 1.0), holds=[0.0, 0.5])
+    with pytest.raises(UnknownNameError, match="KIND:OWNER"):
+        hc.differentiable(system, ("open",), (0.0, 1.0), parameters=["mass"])
+    flow = hc.differentiable(system, ("open",), (0.0, 1.0))
+    with pytest.raises(InputError, match="holds"):
+        flow.run(np.zeros(4), np.zeros((3, 2)))
+    with pytest.raises(InputError, match="states"):
+        flow.run([0.0, 0.5, 0.0, 0.0]).vjp(np.ones((2, 4)))
