@@ -108,6 +108,10 @@ class CompiledStep(NamedTuple):
         inputs: Inputs (8, nu).
         guards: Guards (8, n).
         bounds: Lower bounds (n,) of the guards on the step, see `step.compute_guard_bounds`.
+        fastest_decay: Time constant of the fastest decay that the step has seen, s; see
+            `explicit.StageKernel.fastest_decay`. Infinite where it does not show one.
+
+    A mode may leave out states and guards of a step whose error is not below 1; they are NaN then.
     """
 
     error: float
@@ -115,6 +119,7 @@ class CompiledStep(NamedTuple):
     inputs: Array
     guards: Array
     bounds: Array
+    fastest_decay: float = math.inf
 
 
 class Diffusion(NamedTuple):
@@ -203,7 +208,13 @@ class CompiledSteps:
     the caller then goes on stage by stage, or with derivatives at a point. Steps are those of
     DOP853, or a closed form. They go through coordinates, which are normalised where field and
     guards are evaluated.
+
+    Attributes:
+        retakes_steps: Whether steps are taken again to end at an event. If not, the polynomial of
+            the step is cut off there, where field and guards at one point cost less than a step.
     """
+
+    retakes_steps: bool = True
 
     @property
     def batched(self) -> BatchedSteps | None:
