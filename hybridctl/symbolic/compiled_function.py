@@ -104,9 +104,7 @@ class CallableFunction:
         self._buffer, _ = function.buffer()
         self.data: Any = self._buffer._self()
         self._parameter_values = np.array(parameter_values, dtype=np.float64)
-        self.arguments = tuple(
-            np.zeros(function.numel_in(i)) for i in range(function.n_in() - 1)
-        )
+        self.arguments = tuple(np.zeros(function.numel_in(i)) for i in range(function.n_in() - 1))
         self.results = tuple(np.zeros(function.numel_out(i)) for i in range(function.n_out()))
         for i, array in enumerate((*self.arguments, self._parameter_values)):
             self._buffer.set_arg(i, array.data)

@@ -77,9 +77,7 @@ class ExpressionTerms(Terms):
             without a compiler.
     """
 
-    def __init__(
-        self, robot: Robot, contacts: ContactSet, *, native: bool | None = False
-    ) -> None:
+    def __init__(self, robot: Robot, contacts: ContactSet, *, native: bool | None = False) -> None:
         if native:
             require_compiler()
         self.native = native
