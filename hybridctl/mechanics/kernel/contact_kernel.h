@@ -149,4 +149,21 @@ int take_explicit_step(const struct field *field, const struct tableau *tableau,
                        struct explicit_step *step);
 int explicit_scratch_size(int nx);
 
+/* radau_stages.c: the implicit stages of a step */
+struct radau_stages {
+    double h, tolerance;           /* length, s; error that may be left, in units of `scale` */
+    const double *x;               /* start (nx,) */
+    const double *scale;           /* tolerance of each coordinate (nx,) */
+    const double *real_factors;    /* LAPACK's factors of mu / h - J (nx, nx) by columns */
+    const int *real_pivots;        /* (nx,), each in [0, nx) */
+    const double *complex_factors; /* those of (alpha + i beta) / h - J (nx, nx, 2) by columns */
+    const int *complex_pivots;
+    double *z;                     /* in: guess; out: stages less x (3, nx) */
+    int converged, iterations;     /* out */
+    double rate;                   /* out: of convergence; NaN after one iteration */
+};
+
+int solve_radau_stages(const struct field *field, double *scratch, struct radau_stages *stages);
+int radau_scratch_size(int nx);
+
 #endif

@@ -56,7 +56,7 @@ class KernelValues(NamedTuple):
 
 
 class KernelPoint(ContactPoint):
-    """A point of a mode with a kernel, and where that does not cover it a `ContactPoint`.""""""
+    """A point of a mode with a kernel, and where that does not cover it a `ContactPoint`."""
 
     mode: KernelContactMode
 
