@@ -23,7 +23,15 @@ import numpy as np
 
 from hybridctl.base.checks import Array
 from hybridctl.hybrid.laws import HeldInput, InputLaw
-from hybridctl.hybrid.model import CompiledStep, CompiledSteps, Pace, PointProperty, StepRequest
+from hybridctl.hybrid.model import (
+    Collocation,
+    CollocationSolution,
+    CompiledStep,
+    CompiledSteps,
+    Pace,
+    PointProperty,
+    StepRequest,
+)
 from hybridctl.hybrid.series import NODES, TO_SERIES
 from hybridctl.hybrid.tableau import DOP853_TABLEAU
 from hybridctl.mechanics.modes.contact_mode import MAX_STEP_TO_STOP, ContactMode, ContactPoint
@@ -93,6 +101,7 @@ class KernelContactMode(ContactMode, CompiledSteps):
 
     point = KernelPoint
     retakes_steps = False
+    solves_collocations = True
 
     @cached_property
     def kernel(self) -> ModeKernel | None:
@@ -116,6 +125,16 @@ class KernelContactMode(ContactMode, CompiledSteps):
         if self.kernel is None or not isinstance(law, HeldInput):
             return None
         return self.kernel.take_step(ahead, law)
+
+    def solve_collocation(self, equations: Collocation, law: HeldInput) -> CollocationSolution:
+        """Return the stages of an implicit step under a held input.
+
+        Args:
+            equations: Their equations.
+            law: The held input.
+        """
+        assert self.kernel is not None
+        return self.kernel.solve_collocation(equations, law)
 
 
 def find_kernel_obstacle(dynamics: ContactDynamics, phase: ContactPhase) -> str | None:
@@ -202,6 +221,29 @@ class ModeKernel:
             _as_doubles(ahead.x), _as_doubles(law.value), settings, states, guards, bounds
         )
         return CompiledStep(error, states, law.at_nodes, guards, bounds, decay)
+
+    def solve_collocation(self, equations: Collocation, law: HeldInput) -> CollocationSolution:
+        """Return the stages of an implicit step under a held input.
+
+        Args:
+            equations: Their equations.
+            law: The held input.
+        """
+        (real, real_pivots), (complex_, complex_pivots) = equations[-2:]
+        stages = np.array(equations.guess, dtype=np.float64, order="C")
+        # LAPACK stores by columns: the transposed factors are contiguous by rows.
+        converged, iterations, rate = self._kernel.solve_stages(
+            _as_doubles(equations.x),
+            _as_doubles(law.value),
+            np.array([equations.h, equations.tolerance]),
+            _as_doubles(equations.scale),
+            stages,
+            _as_doubles(real.T),
+            real_pivots,
+            np.ascontiguousarray(complex_.T, dtype=np.complex128).view(np.float64),
+            complex_pivots,
+        )
+        return CollocationSolution(converged, stages, iterations, rate)
 
     def sample_guards(self, states: Array, u: Array) -> Array:
         """Return the guards (k, n) at several states.
