@@ -271,6 +271,17 @@ class CompiledSteps:
         """
         return None
 
+    def sample_guards(self, states: Array, law: HeldInput) -> Array | None:
+        """Return the guards (k, n) at several states under a held input.
+
+        None where the mode does not evaluate several at once.
+
+        Args:
+            states: Coordinates (k, nx), of any norm.
+            law: The held input.
+        """
+        return None
+
     def solve_collocation(self, equations: Collocation, law: HeldInput) -> CollocationSolution:
         """Return the stages of an implicit step under a held input.
 

@@ -95,16 +95,28 @@ struct sliding_times {
 /* dense.c: small dense matrices */
 int factorise_mass(double *mass, int n);
 void solve_mass_root(const double *root, int n, double *columns, int width);
-void solve_mass_root_transposed(const double *root, int n, double *vector);
+void solve_mass_root_transposed(const double *root, int n, double *columns, int width);
 int factorise_symmetric(double *matrix, int n, double least_ratio, double *determinant);
-void solve_symmetric(const double *root, int n, double *vector);
-int factorise_and_solve(double *matrix, int n, double least_ratio, double *vector,
+void solve_symmetric(const double *root, int n, double *columns, int width);
+int factorise_and_solve(double *matrix, int n, double least_ratio, double *columns, int width,
                         double *determinant);
 
 /* equations.c: field and guards at a point */
 int evaluate_point(struct kernel *kernel, const double *x, const double *u, double *rate,
                    double *guards, struct sliding_times *times);
+int solve_multipliers(struct kernel *kernel, double *columns, int width, double *ratio);
 int has_finite(const double *values, int count);
+
+/* derivatives.c: the field's derivatives at a point, from those of the terms */
+struct point_derivatives {
+    const double *accelerations; /* of J a + dJ/dt v at fixed a, by (q, v) (R, 2 nv) */
+    const double *rates;         /* of J v by (q, v) (R, 2 nv) */
+    double *field;               /* in: -D(M a + h - J' f) and S, by (q, v, u); out: D a (nv, z) */
+};
+
+int differentiate_point(struct kernel *kernel, const double *x, const double *u, double *scratch,
+                        struct point_derivatives *derivatives);
+int derivative_scratch_size(const struct kernel *kernel);
 
 /* Calls the Python mode at a point that the kernel does not cover; DONE or FAILED. */
 typedef int (*python_mode)(void *context, const double *x, const double *u, double *rate,

@@ -43,12 +43,16 @@ void solve_mass_root(const double *root, int n, double *columns, int width) {
     }
 }
 
-/* Replace b (n,) by U^-T b. */
-void solve_mass_root_transposed(const double *root, int n, double *vector) {
+/* Replace columns B (n, width) by U^-T B. */
+void solve_mass_root_transposed(const double *root, int n, double *columns, int width) {
     for (int j = 0; j < n; j++) {
-        double value = vector[j] /= root[j * n + j];
-        const double *row = root + j * n;
-        for (int i = j + 1; i < n; i++) vector[i] -= row[i] * value;
+        double *pivot_row = columns + j * width, inverse = 1.0 / root[j * n + j];
+        for (int l = 0; l < width; l++) pivot_row[l] *= inverse;
+        for (int i = j + 1; i < n; i++) {
+            double factor = root[j * n + i], *row = columns + i * width;
+            if (factor == 0.0) continue;
+            for (int l = 0; l < width; l++) row[l] -= factor * pivot_row[l];
+        }
     }
 }
 
@@ -77,43 +81,49 @@ int factorise_symmetric(double *matrix, int n, double least_ratio, double *deter
     return n == 0 || least > least_ratio * largest;
 }
 
-/* Replace b (n,) by the solution of L L' x = b. */
-void solve_symmetric(const double *root, int n, double *vector) {
+/* Replace columns B (n, width) by the solution of L L' X = B. */
+void solve_symmetric(const double *root, int n, double *columns, int width) {
     for (int i = 0; i < n; i++) {
-        double value = vector[i];
-        for (int l = 0; l < i; l++) value -= root[i * n + l] * vector[l];
-        vector[i] = value / root[i * n + i];
+        double *row = columns + i * width, inverse = 1.0 / root[i * n + i];
+        for (int l = 0; l < i; l++)
+            for (int c = 0; c < width; c++) row[c] -= root[i * n + l] * columns[l * width + c];
+        for (int c = 0; c < width; c++) row[c] *= inverse;
     }
     for (int i = n - 1; i >= 0; i--) {
-        double value = vector[i] /= root[i * n + i];
-        for (int l = 0; l < i; l++) vector[l] -= root[i * n + l] * value;
+        double *row = columns + i * width, inverse = 1.0 / root[i * n + i];
+        for (int c = 0; c < width; c++) row[c] *= inverse;
+        for (int l = 0; l < i; l++)
+            for (int c = 0; c < width; c++) columns[l * width + c] -= root[i * n + l] * row[c];
+    }
+}
+
+static void exchange(double *first, double *second, int count) {
+    for (int l = 0; l < count; l++) {
+        double kept = first[l];
+        first[l] = second[l];
+        second[l] = kept;
     }
 }
 
 /* Solve a general system by elimination with partial pivoting, and compute its determinant.
  *
- * The matrix is overwritten, b (n,) replaced by the solution. Returns whether all pivots are above
- * `least_ratio` times the largest one in size.
+ * The matrix is overwritten, columns B (n, width) are replaced by the solution. Returns whether all
+ * pivots are above `least_ratio` times the largest one in size.
  */
-int factorise_and_solve(double *matrix, int n, double least_ratio, double *vector,
+int factorise_and_solve(double *matrix, int n, double least_ratio, double *columns, int width,
                         double *determinant) {
     double largest = 0.0, least = INFINITY, product = 1.0;
     for (int j = 0; j < n; j++) {
+        double *row = matrix + j * n, *right = columns + j * width;
         int best = j;
         for (int i = j + 1; i < n; i++)
             if (fabs(matrix[i * n + j]) > fabs(matrix[best * n + j])) best = i;
         if (best != j) {
-            for (int l = j; l < n; l++) {
-                double kept = matrix[j * n + l];
-                matrix[j * n + l] = matrix[best * n + l];
-                matrix[best * n + l] = kept;
-            }
-            double kept = vector[j];
-            vector[j] = vector[best];
-            vector[best] = kept;
+            exchange(row, matrix + best * n, n);
+            exchange(right, columns + best * width, width);
             product = -product;
         }
-        double pivot = matrix[j * n + j], size = fabs(pivot);
+        double pivot = row[j], size = fabs(pivot);
         if (!(size > 0.0)) return 0;
         if (size > largest) largest = size;
         if (size < least) least = size;
@@ -121,14 +131,16 @@ int factorise_and_solve(double *matrix, int n, double least_ratio, double *vecto
         for (int i = j + 1; i < n; i++) {
             double factor = matrix[i * n + j] / pivot;
             if (factor == 0.0) continue;
-            for (int l = j + 1; l < n; l++) matrix[i * n + l] -= factor * matrix[j * n + l];
-            vector[i] -= factor * vector[j];
+            for (int l = j + 1; l < n; l++) matrix[i * n + l] -= factor * row[l];
+            for (int c = 0; c < width; c++) columns[i * width + c] -= factor * right[c];
         }
     }
     for (int i = n - 1; i >= 0; i--) {
-        double value = vector[i];
-        for (int l = i + 1; l < n; l++) value -= matrix[i * n + l] * vector[l];
-        vector[i] = value / matrix[i * n + i];
+        double *right = columns + i * width, inverse = 1.0 / matrix[i * n + i];
+        for (int l = i + 1; l < n; l++)
+            for (int c = 0; c < width; c++)
+                right[c] -= matrix[i * n + l] * columns[l * width + c];
+        for (int c = 0; c < width; c++) right[c] *= inverse;
     }
     *determinant = product;
     return n == 0 || least > least_ratio * largest;

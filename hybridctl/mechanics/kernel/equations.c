@@ -75,43 +75,50 @@ static void compute_responses(struct kernel *p) {
     }
 }
 
-/* Solve G m = target - C M^-1 (S u - h), and write the forces f = E m.
+/* Replace right-hand sides B (m, width) by the solution of G X = B, at the point evaluated last.
  *
  * `ratio` is the response ratio p = det G / det C M^-1 C' of modes/jamming.py where contacts can
  * jam, else 1. Returns ASK_PYTHON where G is nearly singular.
  */
-static int solve_forces(struct kernel *p, double *ratio) {
+int solve_multipliers(struct kernel *p, double *columns, int width, double *ratio) {
     const int r = p->row_count, k = p->closed_count, m = p->constrained_count;
     double determinant, even_determinant;
     for (int i = 0; i < m; i++) {
         const double *row = p->delassus + p->constrained[i] * r;
         for (int j = 0; j < m; j++) p->matrix[i * m + j] = row[p->constrained[j]];
-        p->solution[i] = p->target[p->constrained[i]] - p->free[p->constrained[i]];
     }
     *ratio = 1.0;
     if (!p->is_sliding) {
         if (!factorise_symmetric(p->matrix, m, LEAST_PIVOT_RATIO, &determinant)) return ASK_PYTHON;
-        solve_symmetric(p->matrix, m, p->solution);
-    } else {
-        if (p->can_jam) memcpy(p->even, p->matrix, (size_t)m * m * sizeof(double));
-        /* The first k multipliers are the normal forces, which bring friction along. */
-        for (int i = 0; i < m; i++) {
-            const double *row = p->delassus + p->constrained[i] * r;
-            for (int j = 0; j < k; j++)
-                for (int t = p->closed[j].first; p->closed[j].slides && t < p->closed[j].last; t++)
-                    p->matrix[i * m + j] += row[t] * p->direction[2 * j + t - p->closed[j].first];
-        }
-        if (!factorise_and_solve(p->matrix, m, LEAST_PIVOT_RATIO, p->solution, &determinant))
-            return ASK_PYTHON;
-        if (p->can_jam) {
-            if (!factorise_symmetric(p->even, m, LEAST_PIVOT_RATIO, &even_determinant))
-                return ASK_PYTHON;
-            *ratio = determinant / even_determinant;
-        }
+        solve_symmetric(p->matrix, m, columns, width);
+        return DONE;
     }
-    memset(p->forces, 0, (size_t)r * sizeof(double));
-    for (int i = 0; i < m; i++) p->forces[p->constrained[i]] = p->solution[i];
-    for (int j = 0; j < k; j++)
+    if (p->can_jam) memcpy(p->even, p->matrix, (size_t)m * m * sizeof(double));
+    /* The first k multipliers are the normal forces, which bring friction along. */
+    for (int i = 0; i < m; i++) {
+        const double *row = p->delassus + p->constrained[i] * r;
+        for (int j = 0; j < k; j++)
+            for (int t = p->closed[j].first; p->closed[j].slides && t < p->closed[j].last; t++)
+                p->matrix[i * m + j] += row[t] * p->direction[2 * j + t - p->closed[j].first];
+    }
+    if (!factorise_and_solve(p->matrix, m, LEAST_PIVOT_RATIO, columns, width, &determinant))
+        return ASK_PYTHON;
+    if (p->can_jam) {
+        if (!factorise_symmetric(p->even, m, LEAST_PIVOT_RATIO, &even_determinant))
+            return ASK_PYTHON;
+        *ratio = determinant / even_determinant;
+    }
+    return DONE;
+}
+
+/* Solve G m = target - C M^-1 (S u - h), and write the forces f = E m. */
+static int solve_forces(struct kernel *p, double *ratio) {
+    for (int i = 0; i < p->constrained_count; i++)
+        p->solution[i] = p->target[p->constrained[i]] - p->free[p->constrained[i]];
+    if (solve_multipliers(p, p->solution, 1, ratio) != DONE) return ASK_PYTHON;
+    memset(p->forces, 0, (size_t)p->row_count * sizeof(double));
+    for (int i = 0; i < p->constrained_count; i++) p->forces[p->constrained[i]] = p->solution[i];
+    for (int j = 0; j < p->closed_count; j++)
         for (int t = p->closed[j].first; p->closed[j].slides && t < p->closed[j].last; t++)
             p->forces[t] = p->direction[2 * j + t - p->closed[j].first] * p->solution[j];
     return DONE;
@@ -215,7 +222,7 @@ int evaluate_point(struct kernel *p, const double *x, const double *u, double *r
             for (int a = 0; a < r; a++) total += row[a] * p->forces[a];
             acceleration[i] = total;
         }
-        solve_mass_root_transposed(terms->mass, n, acceleration);
+        solve_mass_root_transposed(terms->mass, n, acceleration, 1);
         if (!has_finite(rate, p->nx)) return ASK_PYTHON;
     }
     if (guards) {

@@ -475,10 +475,74 @@ static PyObject *kernel_solve_stages(KernelObject *self, PyObject *const *args,
     return Py_BuildValue("Nid", PyBool_FromLong(stages.converged), stages.iterations, stages.rate);
 }
 
+PyDoc_STRVAR(forces_doc,
+             "find_forces(x, u, rate, forces)\n--\n\n"
+             "Evaluate rate and forces; return whether the point is covered.\n\n"
+             "Args:\n"
+             "    x: Coordinates (nx,).\n"
+             "    u: Input (nu,).\n"
+             "    rate: Out: rate (nx,) of the coordinates.\n"
+             "    forces: Out: forces along the rows of all contacts (R,).\n");
+
+static PyObject *kernel_find_forces(KernelObject *self, PyObject *const *args, Py_ssize_t count) {
+    struct kernel *p = &self->kernel;
+    if (count != 4 || !self->memory) return refuse_count("find_forces", 4, count);
+    const struct argument arguments[] = {{args[0], p->nx, 0, "x"},
+                                         {args[1], p->nu, 0, "u"},
+                                         {args[2], p->nx, 1, "rate"},
+                                         {args[3], p->all_rows, 1, "forces"}};
+    Py_buffer b[4];
+    if (take_arguments(arguments, 4, b)) return NULL;
+    int status = evaluate_point(p, b[0].buf, b[1].buf, b[2].buf, NULL, NULL);
+    double *forces = b[3].buf;
+    memset(forces, 0, (size_t)p->all_rows * sizeof(double));
+    for (int a = 0; status == DONE && a < p->row_count; a++) forces[p->rows[a]] = p->forces[a];
+    release_all(b, 4);
+    return PyBool_FromLong(status == DONE);
+}
+
+PyDoc_STRVAR(differentiate_doc,
+             "differentiate(x, u, accelerations, rates, field)\n--\n\n"
+             "Differentiate the acceleration; return whether the point is covered.\n\n"
+             "Args:\n"
+             "    x: Coordinates (nx,).\n"
+             "    u: Input (nu,).\n"
+             "    accelerations: Derivatives of J a + dJ/dt v by (q, v), (R, 2 nv).\n"
+             "    rates: Derivatives of J v by (q, v), (R, 2 nv).\n"
+             "    field: In: -D(M a + h - J' f) by (q, v), and S, (nv, 2 nv + nu).\n"
+             "        Out: derivatives of the acceleration by (q, v, u).\n");
+
+static PyObject *kernel_differentiate(KernelObject *self, PyObject *const *args,
+                                      Py_ssize_t count) {
+    struct kernel *p = &self->kernel;
+    if (count != 5 || !self->memory) return refuse_count("differentiate", 5, count);
+    const Py_ssize_t n = p->nv, rows = p->all_rows;
+    const struct argument arguments[] = {{args[0], p->nx, 0, "x"},
+                                         {args[1], p->nu, 0, "u"},
+                                         {args[2], 2 * n * rows, 0, "accelerations"},
+                                         {args[3], 2 * n * rows, 0, "rates"},
+                                         {args[4], n * (2 * n + p->nu), 1, "field"}};
+    Py_buffer b[5];
+    if (take_arguments(arguments, 5, b)) return NULL;
+    double *scratch = PyMem_Malloc((size_t)derivative_scratch_size(p) * sizeof(double));
+    if (!scratch) {
+        release_all(b, 5);
+        return PyErr_NoMemory();
+    }
+    struct point_derivatives d = {b[2].buf, b[3].buf, b[4].buf};
+    int status = differentiate_point(p, b[0].buf, b[1].buf, scratch, &d);
+    PyMem_Free(scratch);
+    release_all(b, 5);
+    return PyBool_FromLong(status == DONE);
+}
+
 static PyMethodDef kernel_methods[] = {
     {"evaluate", (PyCFunction)(void (*)(void))kernel_evaluate, METH_FASTCALL, evaluate_doc},
     {"step", (PyCFunction)(void (*)(void))kernel_step, METH_FASTCALL, step_doc},
     {"sample_guards", (PyCFunction)(void (*)(void))kernel_sample_guards, METH_FASTCALL, sample_doc},
+    {"find_forces", (PyCFunction)(void (*)(void))kernel_find_forces, METH_FASTCALL, forces_doc},
+    {"differentiate", (PyCFunction)(void (*)(void))kernel_differentiate, METH_FASTCALL,
+     differentiate_doc},
     {"solve_stages", (PyCFunction)(void (*)(void))kernel_solve_stages, METH_FASTCALL, stages_doc},
     {NULL, NULL, 0, NULL}};
 

@@ -28,6 +28,7 @@ from hybridctl.hybrid.model import (
     CollocationSolution,
     CompiledStep,
     CompiledSteps,
+    FieldJacobian,
     Pace,
     PointProperty,
     StepRequest,
@@ -95,6 +96,19 @@ class KernelPoint(ContactPoint):
         longest = min(self.mode.decay_time, MAX_STEP_TO_STOP * self.values.stop)
         return Pace(longest, self.values.turn)
 
+    @PointProperty
+    def field_jacobian(self) -> FieldJacobian:
+        """The derivatives of the field, D_x (2 nv, 2 nv) and D_u (2 nv, nu)."""
+        kernel = self.mode.kernel
+        a_z = None if kernel is None else kernel.differentiate(self.x, self.u)
+        if a_z is None:
+            return super().field_jacobian
+        nv = len(self.v)
+        both = np.zeros((2 * nv, a_z.shape[1]))
+        np.fill_diagonal(both[:nv, nv:], 1.0)
+        both[nv:] = a_z
+        return FieldJacobian(both[:, : 2 * nv], both[:, 2 * nv :])
+
 
 class KernelContactMode(ContactMode, CompiledSteps):
     """A mode whose points and steps are those of the kernel, as far as that covers them."""
@@ -125,6 +139,15 @@ class KernelContactMode(ContactMode, CompiledSteps):
         if self.kernel is None or not isinstance(law, HeldInput):
             return None
         return self.kernel.take_step(ahead, law)
+
+    def sample_guards(self, states: Array, law: HeldInput) -> Array | None:
+        """Return the guards (k, n) at several states (k, nx) under a held input.
+
+        Args:
+            states: Coordinates (k, nx), of any norm.
+            law: The held input.
+        """
+        return None if self.kernel is None else self.kernel.sample_guards(states, law.value)
 
     def solve_collocation(self, equations: Collocation, law: HeldInput) -> CollocationSolution:
         """Return the stages of an implicit step under a held input.
@@ -170,6 +193,7 @@ class ModeKernel:
         from hybridctl.mechanics.kernel._contact_kernel import Kernel
 
         dynamics, phase = reference.dynamics, reference.phase
+        self._dynamics = dynamics
         terms = dynamics.kernel_terms
         assert terms is not None
         robot, contact_set = dynamics.robot, dynamics.contact_set
@@ -205,6 +229,30 @@ class ModeKernel:
         if not self._kernel.evaluate(_as_doubles(x), _as_doubles(u), rate, guards, times):
             return None
         return KernelValues(rate, guards, *times.tolist())
+
+    def differentiate(self, x: Array, u: Array) -> Array | None:
+        """Return the derivatives (nv, 2 nv + nu) of the acceleration by (q, v, u).
+
+        Those of the terms come from Python (`FlatTerms` takes less time than expressions do).
+
+        Args:
+            x: State (nx,).
+            u: Input (nu,).
+
+        Returns:
+            The derivatives, None where the kernel does not cover the point.
+        """
+        x, u, robot = _as_doubles(x), _as_doubles(u), self._dynamics.robot
+        rate, forces = np.empty(self._nx), np.empty(len(self._dynamics.contact_set.owner))
+        if not self._kernel.find_forces(x, u, rate, forces):
+            return None
+        nq, nv = robot.nq, robot.nv
+        d = self._dynamics.terms.derivatives(x[:nq], x[nq:], rate[nq:], forces)
+        field = np.empty((nv, 2 * nv + robot.nu))
+        np.negative(d.equations, out=field[:, : 2 * nv])
+        field[:, 2 * nv :] = robot.actuation
+        accelerations, rates = _as_doubles(d.accelerations), _as_doubles(d.rates)
+        return field if self._kernel.differentiate(x, u, accelerations, rates, field) else None
 
     def take_step(self, ahead: StepRequest, law: HeldInput) -> CompiledStep:
         """Return a step of DOP853; of one with an error of 1 or more all else is NaN.
