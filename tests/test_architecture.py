@@ -36,7 +36,7 @@ LAYERS = [
     {"__init__", "__main__", "errors", "files", "workers"},  # the last three are for users
 ]
 MECHANICS = [
-    {"contact_law", "multibody"},
+    {"contact_law", "kernel", "multibody"},
     {"contacts"},
     {"terms"},
     {"modes"},

@@ -591,12 +591,15 @@ def identify_parameters(
 
 
 def _print_versions(context: click.Context) -> None:
-    """Print the version and those of the libraries beneath, and end."""
+    """Print the version, those of the libraries beneath, and the contact kernel, and end."""
+    from hybridctl.base.function_cache import find_compiler
     from hybridctl.base.run_folder import collect_versions
+    from hybridctl.mechanics.kernel.extension import describe_kernel
 
     found = collect_versions()
     click.echo(f"hybridctl {found.pop('hybridctl')}")
     click.echo("\n".join(f"  {name} {version}" for name, version in found.items()))
+    click.echo(f"  {describe_kernel(find_compiler())}")
     context.exit()
 
 

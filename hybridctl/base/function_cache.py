@@ -115,7 +115,7 @@ class NativeFunction(ca.Function):
         self.source = source
 
     def __reduce__(self) -> tuple[Callable[[Any], Any], tuple[Any]]:
-        return _compile_if_possible, (self.source,)
+        return compile_if_possible, (self.source,)
 
 
 def compile_function(function: Any) -> Any:
@@ -167,10 +167,13 @@ def compile_function(function: Any) -> Any:
         return function
 
 
-def _compile_if_possible(function: Any) -> Any:
+def compile_if_possible(function: Any) -> Any:
     """Return a function as machine code, or the function itself if it cannot be compiled.
 
-    For unpickling, which may be on a machine without a compiler: there is a line in the log then.
+    As where it is unpickled, on a machine without a compiler: there is a line in the log then.
+
+    Args:
+        function: A `casadi.Function`.
     """
     try:
         return compile_function(function)

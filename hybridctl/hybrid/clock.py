@@ -220,6 +220,7 @@ class ClockSteps(CompiledSteps):
 
     def __init__(self, inner: CompiledSteps, origin: float) -> None:
         self.inner, self.origin = inner, origin
+        self.retakes_steps = inner.retakes_steps
 
     def step(self, ahead: StepRequest, law: InputLaw) -> CompiledStep | None:
         """Return the step from the absolute time.

@@ -248,6 +248,7 @@ class CompiledKernel:
         self._steps = motion.mode.compiled_steps
         self._motion, self._law, self._rtol, self._atol = motion, law, rtol, atol
         self._last: Step | None = None  # the last attempt; None if the stage kernel has made it
+        self._decay = math.inf  # the fastest decay that it has seen, s
         self._ended: Step | None = None  # the last step that was taken again by `end_step_at`
 
     @cached_property
@@ -275,7 +276,7 @@ class CompiledKernel:
         Args:
             end: Time at the end of the step, s.
         """
-        error, self._last = self._take_step(self.time, self.state, end)
+        error, self._last, self._decay = self._take_step(self.time, self.state, end)
         if self._last is not None:
             return error
         # There is no sound compiled step here: stage by stage the field is evaluated in full.
@@ -286,9 +287,9 @@ class CompiledKernel:
     def fastest_decay(self) -> float:
         """The time constant of the fastest decay that the last attempt has seen, s.
 
-        Infinite for a compiled step, which does not show it.
+        Infinite for compiled steps that do not show it.
         """
-        return self._stages.fastest_decay if self._last is None else math.inf
+        return self._stages.fastest_decay if self._last is None else self._decay
 
     def raise_field_error(self, end: float) -> None:
         """Raise what is wrong with the field on a step to time `end`, if anything is.
@@ -312,15 +313,15 @@ class CompiledKernel:
             step: The step.
             t: Time in s within the step.
         """
-        if step is not self._last:  # the stage kernel has taken it
+        if step is not self._last or not self._steps.retakes_steps:  # or the stage kernel took it
             return step
         # Event location asks for several guards at one time, and then for the step itself.
         if self._ended is None or self._ended.start != step.start or self._ended.end != t:
-            _, self._ended = self._take_step(step.start, step.states[0], t)
+            _, self._ended, _ = self._take_step(step.start, step.states[0], t)
         return self._ended or step
 
-    def _take_step(self, start: float, x: Array, end: float) -> tuple[float, Step | None]:
-        """Return the error of a compiled step, and the step.
+    def _take_step(self, start: float, x: Array, end: float) -> tuple[float, Step | None, float]:
+        """Return the error of a compiled step, the step, and the fastest decay that it has seen.
 
         Args:
             start: Time at its start, s.
@@ -328,13 +329,15 @@ class CompiledKernel:
             end: Time at its end, s.
 
         Returns:
-            The error in units of the tolerance. Infinity and None where there is no sound step.
+            The error in units of the tolerance, the step, and the time constant of the decay in s.
+            Infinity, None and infinity where there is no sound step.
         """
         ahead = StepRequest(start, x, end - start, self._rtol, self._atol)
         taken = self._steps.step(ahead, self._law)
         if taken is None:
-            return math.inf, None
-        return taken.error, Step(start, end, taken.states, taken.inputs, taken.guards, taken.bounds)
+            return math.inf, None, math.inf
+        step = Step(start, end, taken.states, taken.inputs, taken.guards, taken.bounds)
+        return taken.error, step, taken.fastest_decay
 
 
 Kernel: TypeAlias = StageKernel | CompiledKernel

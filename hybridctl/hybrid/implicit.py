@@ -26,6 +26,7 @@ from hybridctl.base.checks import Array
 from hybridctl.base.errors import IntegrationError, StepSizeError
 from hybridctl.base.spaces import VectorSpace, compute_tangent_map
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput
+from hybridctl.hybrid.radau import CompiledRadau
 from hybridctl.hybrid.series import FRACTIONS, TO_SLOPES
 from hybridctl.hybrid.step import DrivenMode, Step, make_failure
 
@@ -78,7 +79,7 @@ class ImplicitStepper:
         jacobian = _make_jacobian(motion)
         self._make_solver = partial(
             _make_solver,
-            method,
+            _find_compiled_method(motion) if self._is_radau else method,
             self._evaluate_rate,
             t_bound=t_end,
             rtol=rtol,
@@ -213,6 +214,18 @@ class ImplicitStepper:
             t: Time in s within the step.
         """
         return step
+
+
+def _find_compiled_method(motion: DrivenMode) -> Callable[..., OdeSolver]:
+    """Return Radau, with compiled Newton iterations where the mode has them under its law.
+
+    Without derivatives of the field scipy's differences call it anyway.
+    """
+    steps, law = motion.mode.compiled_steps, motion.law
+    is_compiled = steps is not None and steps.solves_collocations and motion.mode.differentiable
+    if not is_compiled or not isinstance(law, HeldInput):
+        return Radau
+    return partial(CompiledRadau, steps, law)
 
 
 def _make_solver(method: Callable[..., OdeSolver], *at: Any, **settings: Any) -> OdeSolver:

@@ -227,6 +227,7 @@ class MappedSteps(CompiledSteps):
 
     def __init__(self, inner: CompiledSteps, change: Change) -> None:
         self.inner, self.change = inner, change
+        self.retakes_steps = inner.retakes_steps
 
     @property
     def batched(self) -> BatchedSteps | None:

@@ -41,7 +41,7 @@ from hybridctl.base.errors import ConstraintViolatedError, SystemDefinitionError
 from hybridctl.base.spaces import Space
 from hybridctl.hybrid.guards import GuardJacobian as GuardJacobian
 from hybridctl.hybrid.guards import GuardSet
-from hybridctl.hybrid.laws import InputLaw
+from hybridctl.hybrid.laws import HeldInput, InputLaw
 
 T = TypeVar("T")
 ModeKey: TypeAlias = Hashable
@@ -114,6 +114,10 @@ class CompiledStep(NamedTuple):
         inputs: Inputs (8, nu).
         guards: Guards (8, n).
         bounds: Lower bounds (n,) of the guards on the step, see `step.compute_guard_bounds`.
+        fastest_decay: Time constant of the fastest decay that the step has seen, s; see
+            `explicit.StageKernel.fastest_decay`. Infinite where it does not show one.
+
+    A mode may leave out states and guards of a step whose error is not below 1; they are NaN then.
     """
 
     error: float
@@ -121,6 +125,46 @@ class CompiledStep(NamedTuple):
     inputs: Array
     guards: Array
     bounds: Array
+    fastest_decay: float = math.inf
+
+
+class Collocation(NamedTuple):
+    """The equations of the stages of an implicit step by Radau IIA of order 5, see `radau`.
+
+    Attributes:
+        h: Length of the step, s.
+        x: State (nx,) at its start.
+        guess: Guess (3, nx) of the stages less x.
+        scale: Tolerance of each coordinate (nx,).
+        tolerance: Error that Newton's iterations may leave, in units of `scale`.
+        real_factors: LAPACK's factors (nx, nx) and pivots (nx,) of mu / h - J, by `dgetrf`, with
+            the real eigenvalue mu and the Jacobian J.
+        complex_factors: Those for the complex eigenvalue, by `zgetrf`.
+    """
+
+    h: float
+    x: Array
+    guess: Array
+    scale: Array
+    tolerance: float
+    real_factors: tuple[Array, Array]
+    complex_factors: tuple[Array, Array]
+
+
+class CollocationSolution(NamedTuple):
+    """The stages of an implicit step.
+
+    Attributes:
+        converged: Whether the iterations have converged; else `stages` do not hold.
+        stages: Stages less the start of the step (3, nx).
+        iterations: Number of Newton iterations.
+        rate: Rate of their convergence; NaN after one iteration.
+    """
+
+    converged: bool
+    stages: Array
+    iterations: int
+    rate: float
 
 
 class Diffusion(NamedTuple):
@@ -209,7 +253,15 @@ class CompiledSteps:
     the caller then goes on stage by stage, or with derivatives at a point. Steps are those of
     DOP853, or a closed form. They go through coordinates, which are normalised where field and
     guards are evaluated.
+
+    Attributes:
+        retakes_steps: Whether steps are taken again to end at an event. If not, the polynomial of
+            the step is cut off there, where field and guards at one point cost less than a step.
+        solves_collocations: Whether there is `solve_collocation`.
     """
+
+    retakes_steps: bool = True
+    solves_collocations: bool = False
 
     @property
     def batched(self) -> BatchedSteps | None:
@@ -233,6 +285,29 @@ class CompiledSteps:
             law: The input law; of most laws there is no compiled step.
         """
         return None
+
+    def sample_guards(self, states: Array, law: HeldInput) -> Array | None:
+        """Return the guards (k, n) at several states under a held input.
+
+        None where the mode does not evaluate several at once.
+
+        Args:
+            states: Coordinates (k, nx), of any norm.
+            law: The held input.
+        """
+        return None
+
+    def solve_collocation(self, equations: Collocation, law: HeldInput) -> CollocationSolution:
+        """Return the stages of an implicit step under a held input.
+
+        Args:
+            equations: Their equations.
+            law: The held input.
+
+        Raises:
+            NotImplementedError: There is none, see `solves_collocations`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not solve collocations")
 
     def transition(
         self, ahead: StepRequest, u: Array, noise: Diffusion | None = None

@@ -318,6 +318,7 @@ class DrivenMode:
             known: Guards (n,) that are known already, by the number of their node.
         """
         mode, normalize, times = self.mode, self.mode.space.normalize, step.times.tolist()
+        self._sample_guards_at_once(step, [k for k in nodes if k not in known], known)
         for k in nodes:
             if k not in known:
                 known[k] = mode.guards(times[k], normalize(step.states[k]), step.inputs[k])
@@ -330,6 +331,20 @@ class DrivenMode:
         # Something is wrong with a guard, or it returns numbers of another kind.
         each = ((times[k], normalize(step.states[k]), step.inputs[k]) for k in nodes)
         return np.array([mode.guard_set.checked_values(mode.key, *point) for point in each])
+
+    def _sample_guards_at_once(self, step: Step, nodes: list[int], known: dict[int, Array]) -> None:
+        """Update `known` by the guards at some nodes of a step, if one compiled call gives them.
+
+        Args:
+            step: The step.
+            nodes: Numbers (k,) of the nodes.
+            known: Guards (n,) by the number of their node.
+        """
+        steps, law = self.mode.compiled_steps, self.law
+        if nodes and steps is not None and isinstance(law, HeldInput):
+            values = steps.sample_guards(step.states[nodes], law)
+            if values is not None:
+                known.update(zip(nodes, values, strict=True))
 
     def _sample_inputs(self, start: float, end: float, states: Array) -> Array:
         """Return the inputs (8, nu) at the nodes of a step."""

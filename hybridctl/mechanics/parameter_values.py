@@ -141,6 +141,7 @@ class NamedParameters:
             terms=old.terms_choice,
             on_several=old.on_several,
             joints=joints,
+            kernel=old.kernel_choice,
         )
         return ContactSystem(dynamics)
 

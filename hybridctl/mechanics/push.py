@@ -36,6 +36,7 @@ from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.multibody.joints import skew
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.terms.contact_terms import Terms, TermValues, WrappedTerms
+from hybridctl.mechanics.terms.expression_terms import ExpressionTerms
 
 _SAME_TIME = 4.0
 """Spacings of floats between two times up to which they are one. A choice: sums of few terms."""
@@ -338,6 +339,9 @@ def add_generalized_forces(dynamics: ContactDynamics) -> ContactDynamics:
     robot.actuation = np.hstack((robot.actuation, np.eye(robot.nv)))
     robot.nu += robot.nv
     every.robot, every.terms = robot, _DrivenTerms(dynamics.terms, dynamics.robot.nu)
+    if dynamics.kernel_terms is not None:
+        native = dynamics.kernel_terms.native
+        every.kernel_terms = ExpressionTerms(robot, every.contact_set, native=native)
     return every
 
 

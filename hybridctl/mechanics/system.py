@@ -78,10 +78,12 @@ from hybridctl.mechanics.contacts.joint_contacts import (
 )
 from hybridctl.mechanics.impacts.kick import Kick, apply_kick, find_consistent_modes
 from hybridctl.mechanics.impacts.resets import ContactEdges
+from hybridctl.mechanics.kernel.extension import KernelChoice
 from hybridctl.mechanics.modes.contact_mode import ContactMode
 from hybridctl.mechanics.modes.dynamics import STABILIZATION, ContactDynamics, OnSeveral
 from hybridctl.mechanics.modes.generated_mode import GeneratedContactMode
 from hybridctl.mechanics.modes.guards import ContactGuards
+from hybridctl.mechanics.modes.kernel_mode import KernelContactMode
 from hybridctl.mechanics.modes.phase import contact_modes
 from hybridctl.mechanics.multibody.limits import describe_excesses
 from hybridctl.mechanics.multibody.robot import Robot
@@ -352,9 +354,16 @@ class ContactSystem(HybridSystem):
         modes = self._check_key(key)
         known = self._contact_modes.get(modes)
         if known is None:
-            kind = GeneratedContactMode if self.dynamics.has_compiled_modes else ContactMode
+            kind = self._mode_class
             known = self._contact_modes.setdefault(modes, kind(self.dynamics, modes, self.space))
         return known
+
+    @property
+    def _mode_class(self) -> type[ContactMode]:
+        """The class of modes: generated as a whole, evaluated by the kernel, or in Python."""
+        if self.dynamics.has_compiled_modes:
+            return GeneratedContactMode
+        return ContactMode if self.dynamics.kernel_terms is None else KernelContactMode
 
     def _make_edges(self, key: ModeKey) -> Outgoing:
         """Return the edges from a mode."""
@@ -485,6 +494,7 @@ def contact_system(
     on_several: OnSeveral = "raise",
     joint_stops: JointStops = False,
     joint_friction: bool = True,
+    kernel: KernelChoice = "auto",
 ) -> ContactSystem:
     """Return the hybrid system of a robot with unilateral contacts with friction.
 
@@ -512,6 +522,8 @@ def contact_system(
         joint_friction: Whether joints with dry friction (`Robot.friction`) stick and slip.
             `simulate` then also takes initial modes without theirs, and modes have the output
             "joint_friction" (j,), the torque in N m or force in N on each such joint.
+        kernel: "off" for the equations in Python, where else the compiled kernel of contact modes
+            evaluates them if it is installed; numbers are the same to rounding.
 
     Raises:
         InputError: Contacts or stops do not fit the robot.
@@ -524,6 +536,7 @@ def contact_system(
         terms=terms,
         on_several=on_several,
         joints=joint_contacts(robot, joint_stops, check_flag("joint_friction", joint_friction)),
+        kernel=kernel,
     )
     if robot.fixed_by_default is not None and _has_feet(robot, contacts):
         warnings.warn(

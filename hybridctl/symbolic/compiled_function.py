@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import casadi as ca
@@ -76,6 +78,53 @@ class CompiledFunction(threading.local):
     def build_batched(self) -> BatchedFunction:
         """Return the same function for many points at once."""
         return BatchedFunction(*self._constructor_arguments)
+
+
+class CallableFunction:
+    """A CasADi function of columns with arrays of its own, as compiled code calls it.
+
+    Compiled code calls the function at `address` with `data`, without Python. That reads
+    `arguments`, and writes `results`. Nothing of this object is safe for several threads at once.
+
+    Args:
+        function: A `casadi.Function`. Its arguments are columns, its results dense.
+        parameter_values: Value (n,) of its last argument, which is no part of `arguments`.
+
+    Attributes:
+        address: Address of a C function `void (void *data)`.
+        data: Capsule with the address of its argument, which holds as long as this object.
+        arguments: Arrays (n,) of the arguments.
+        results: Arrays (n,) of the results, with matrices column by column.
+    """
+
+    def __init__(self, function: Any, parameter_values: Array) -> None:
+        address = find_buffer_evaluator()
+        assert address is not None
+        self.address = address
+        self._buffer, _ = function.buffer()
+        self.data: Any = self._buffer._self()
+        self._parameter_values = np.array(parameter_values, dtype=np.float64)
+        self.arguments = tuple(np.zeros(function.numel_in(i)) for i in range(function.n_in() - 1))
+        self.results = tuple(np.zeros(function.numel_out(i)) for i in range(function.n_out()))
+        for i, array in enumerate((*self.arguments, self._parameter_values)):
+            self._buffer.set_arg(i, array.data)
+        for i, array in enumerate(self.results):
+            self._buffer.set_res(i, array.data)
+
+
+@cache
+def find_buffer_evaluator() -> int | None:
+    """Return the address of CasADi's function that evaluates a buffer; None if there is none.
+
+    `casadi.FunctionBuffer` itself calls it through Python. Its name is that of C++ compilers on
+    Linux and macOS.
+    """
+    try:
+        library = ctypes.CDLL(ca._casadi.__file__)
+        found = library._ZN6casadi21_function_buffer_evalEPv
+    except (AttributeError, OSError):
+        return None
+    return ctypes.cast(found, ctypes.c_void_p).value
 
 
 class BatchedFunction(threading.local):

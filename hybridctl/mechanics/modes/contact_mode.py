@@ -36,7 +36,7 @@ from hybridctl.mechanics.modes.slip_directions import compute_sliding_times
 OFF_MODE = 1e-5
 """Gap (m) or speed (m/s) that its mode holds at zero, above which a state is not of that mode."""
 
-_MAX_STEP_TO_STOP = 0.9
+MAX_STEP_TO_STOP = 0.9
 """Longest step, relative to the time to a stop in a surface: the field ends there."""
 
 
@@ -189,7 +189,7 @@ class ContactPoint(Point):
         if self.mode.steady_pace is not None:
             return self.mode.steady_pace
         stop, turn = compute_sliding_times(self.acceleration_solution)
-        return Pace(min(self.mode.decay_time, _MAX_STEP_TO_STOP * stop), turn)
+        return Pace(min(self.mode.decay_time, MAX_STEP_TO_STOP * stop), turn)
 
 
 class ContactMode(ModeModel):

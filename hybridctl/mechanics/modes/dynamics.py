@@ -29,6 +29,7 @@ from hybridctl.mechanics.contacts.contact_kinematics import ContactSet
 from hybridctl.mechanics.contacts.joint_contacts import AnyContact, JointContact
 from hybridctl.mechanics.contacts.joint_rows import JointContactSet
 from hybridctl.mechanics.contacts.surfaces import ExpressedSurface
+from hybridctl.mechanics.kernel.extension import KernelChoice
 from hybridctl.mechanics.modes.acceleration import (
     ContactAcceleration,
     complete_forces,
@@ -51,6 +52,7 @@ from hybridctl.mechanics.terms.sources import (
     MAX_COMPILED_VELOCITIES,
     MAX_EXPRESSED_VELOCITIES,
     TermsChoice,
+    make_kernel_terms,
     make_terms,
 )
 
@@ -89,6 +91,7 @@ class ContactDynamics:
         on_several: What becomes of an impact after which several velocities obey the law: "raise"
             an error, or take the one of most "dissipation"; see `impact`.
         joints: Contacts of joints (see `joint_contacts`), which follow the others.
+        kernel: "off" for modes without the compiled kernel, see `kernel_mode`.
 
     Attributes:
         contacts: All c contacts.
@@ -98,6 +101,8 @@ class ContactDynamics:
         restitution: Coefficients of restitution (c,); `bounces` is whether any is not zero.
         pressed_contacts: Contacts that a constant load presses: dry friction of joints.
         terms: Terms of the robot with its contacts; `terms_choice` is what was asked for.
+        kernel_terms: Their expressions for the compiled kernel, None if modes do not use it;
+            `kernel_choice` is what was asked for.
         expected_modes: Modes that are preferred where the law has several solutions.
 
     Raises:
@@ -115,6 +120,7 @@ class ContactDynamics:
         terms: TermsChoice = "auto",
         on_several: OnSeveral = "raise",
         joints: Sequence[JointContact] = (),
+        kernel: KernelChoice = "auto",
     ) -> None:
         self.robot = robot
         in_space = check_contacts(robot, contacts, may_be_none=bool(joints))
@@ -145,6 +151,10 @@ class ContactDynamics:
         choice = check_member("terms", terms, get_args(TermsChoice))
         self.terms_choice: TermsChoice = choice
         self.terms = make_terms(choice, robot, self.contact_set)
+        self.kernel_choice: KernelChoice = check_member("kernel", kernel, get_args(KernelChoice))
+        self.kernel_terms = make_kernel_terms(
+            choice, self.kernel_choice, robot, self.contact_set, self.terms
+        )
         self._phases: dict[Modes, ContactPhase] = {}
         self._all_closed = self.phase((CLOSED,) * len(self.contacts))
 

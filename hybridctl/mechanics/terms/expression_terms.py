@@ -23,6 +23,8 @@ import numpy as np
 from hybridctl.base.checks import Array
 from hybridctl.base.function_cache import (
     compile_function,
+    compile_if_possible,
+    find_compiler,
     load_or_build,
     make_key,
     require_compiler,
@@ -67,14 +69,15 @@ class ExpressionTerms(Terms):
     Args:
         robot: Robot.
         contacts: Kinematics of its contacts.
-        native: Whether functions are made machine code, by a C compiler.
+        native: Whether functions are made machine code, by a C compiler. None leaves it to the
+            machine where a function is first called: whether that has a compiler.
 
     Raises:
         InputError: If no expression is known for a joint or surface, or machine code is asked for
             without a compiler.
     """
 
-    def __init__(self, robot: Robot, contacts: ContactSet, *, native: bool = False) -> None:
+    def __init__(self, robot: Robot, contacts: ContactSet, *, native: bool | None = False) -> None:
         if native:
             require_compiler()
         self.native = native
@@ -115,7 +118,23 @@ class ExpressionTerms(Terms):
 
     def finish_function(self, made: Any) -> Any:
         """Return a generated function as it is called: as machine code, if that is asked for."""
+        if self.native is None:
+            return made if find_compiler() is None else compile_if_possible(made)
         return compile_function(made) if self.native else made
+
+    @cached_property
+    def mode_terms(self) -> Any:
+        """The function (x, u, numbers) that gives a compiled mode all it needs of the robot.
+
+        x are coordinates (q, v) of any norm. Results are T(q) v (nq,), the rate of q, and those of
+        `values`, of which the Jacobian is transposed.
+        """
+        return self.finish_function(self._constants.load_function("mode_terms"))
+
+    @property
+    def constants(self) -> RobotConstants:
+        """What the functions are made of."""
+        return self._constants
 
     @cached_property
     def _values(self) -> CompiledFunction:
@@ -220,7 +239,7 @@ class RobotConstants(NamedTuple):
         """Return the function of this name, generated or read from disk.
 
         Args:
-            name: "values", "derivatives" or "impulse_derivatives".
+            name: "values", "mode_terms", "derivatives" or "impulse_derivatives".
         """
         return load_or_build(
             self.make_key(name), lambda: build_transposed_function(name, *self._express(name))
@@ -360,6 +379,14 @@ def _express_values(c: RobotConstants) -> _Expressed:
     return [q, v, u], results
 
 
+def _express_mode_terms(c: RobotConstants) -> _Expressed:
+    x, u = _make_symbols(x=c.nq + c.nv, u=c.actuation.shape[1])
+    q, v = expressions.normalized(c.tree, x[: c.nq]), x[c.nq :]
+    bodies, drive, jacobian, rows = c.make_terms(q, v, u)
+    values = [bodies.mass(), drive, jacobian, rows.accelerations, rows.gaps, rows.rates]
+    return [x, u], [bodies.rate @ v, *values]
+
+
 def _express_derivatives(c: RobotConstants) -> _Expressed:
     q, v, a, forces = _make_symbols(q=c.nq, v=c.nv, a=c.nv, forces=c.rows)
     bodies = Bodies(c.tree, q)
@@ -384,6 +411,7 @@ def _express_impulse_derivatives(c: RobotConstants) -> _Expressed:
 
 _MAKERS = {
     "values": _express_values,
+    "mode_terms": _express_mode_terms,
     "derivatives": _express_derivatives,
     "impulse_derivatives": _express_impulse_derivatives,
 }

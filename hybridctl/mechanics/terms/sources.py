@@ -26,6 +26,7 @@ from typing import Literal
 from hybridctl.base.errors import InputError
 from hybridctl.mechanics.contacts.contact_kinematics import ContactSet
 from hybridctl.mechanics.contacts.joint_rows import JointContactSet
+from hybridctl.mechanics.kernel.extension import KernelChoice, is_kernel_available
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.terms.contact_terms import Terms, TermsWithJointRows
 from hybridctl.mechanics.terms.expression_terms import ExpressionTerms
@@ -78,3 +79,30 @@ def make_terms(choice: TermsChoice, robot: Robot, rows: ContactSet) -> Terms:
     if ground is None:
         return GeneralTerms(robot, rows)
     return FlatTerms(robot, ground, rows.owner)
+
+
+def make_kernel_terms(
+    choice: TermsChoice, kernel: KernelChoice, robot: Robot, rows: ContactSet, terms: Terms
+) -> ExpressionTerms | None:
+    """Return the expressions that compiled modes evaluate, None if modes are not compiled.
+
+    They are machine code where there is a C compiler: one function of 0.7 s for a quadruped, made
+    at the first run of its structure and kept. Without a compiler CasADi interprets them.
+
+    Args:
+        choice: Where terms come from; "pinocchio" asks for no expressions.
+        kernel: Whether modes are to be compiled.
+        robot: Robot.
+        rows: Kinematics of its contacts.
+        terms: Its terms in Python, which are returned if they are expressions.
+    """
+    if kernel == "off" or choice == "pinocchio" or not is_kernel_available():
+        return None
+    if isinstance(terms, ExpressionTerms):
+        return terms
+    if robot.nv > MAX_EXPRESSED_VELOCITIES:
+        return None
+    try:
+        return ExpressionTerms(robot, rows, native=None)
+    except InputError:  # of a joint or surface that has no expression
+        return None

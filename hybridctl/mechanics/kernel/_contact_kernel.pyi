@@ -1,0 +1,51 @@
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hybridctl.base.checks import Array
+
+class Kernel:
+    def __init__(
+        self,
+        *,
+        call: int,
+        data: object,
+        owner: object,
+        arrays: tuple[Array, ...],
+        sizes: tuple[int, int, int, int, int],
+        closed: Sequence[tuple[int, int, int, bool, float, float]],
+        rows: Sequence[int],
+        constrained: Sequence[int],
+        guards: Sequence[tuple[int, int, float, float]],
+        stabilization: float,
+        tableau: Array,
+        python_mode: Callable[[bytes, bytes, bool], tuple[Any, Any]],
+    ) -> None: ...
+    def evaluate(self, x: Array, u: Array, rate: Array, guards: Array, times: Array, /) -> bool: ...
+    def step(
+        self,
+        x: Array,
+        u: Array,
+        settings: Array,
+        states: Array,
+        guards: Array,
+        bounds: Array,
+        /,
+    ) -> tuple[float, float]: ...
+    def sample_guards(self, states: Array, u: Array, guards: Array, /) -> None: ...
+    def solve_stages(
+        self,
+        x: Array,
+        u: Array,
+        settings: Array,
+        scale: Array,
+        stages: Array,
+        real_factors: Array,
+        real_pivots: Array,
+        complex_factors: Array,
+        complex_pivots: Array,
+        /,
+    ) -> tuple[bool, int, float]: ...
+    def find_forces(self, x: Array, u: Array, rate: Array, forces: Array, /) -> bool: ...
+    def differentiate(
+        self, x: Array, u: Array, accelerations: Array, rates: Array, field: Array, /
+    ) -> bool: ...

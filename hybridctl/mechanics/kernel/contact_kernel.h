@@ -1,0 +1,181 @@
+/* The compiled kernel of a contact mode: its data, and what each file of it computes.
+ *
+ * It evaluates the equations of docs/mathematics.md, "Robots with contact",
+ *
+ *     M a + h = S u + J' f,   f = E m,   C a = target,
+ *
+ * as the Python mode does (hybridctl/mechanics/modes), which is the reference: where an equation has
+ * a case that is not here, the kernel asks for the Python mode. It is independent of robot and mode:
+ * the terms M, S u - h, J, ... come from a function, and what the mode means from lists of indices.
+ *
+ * Sizes: nq coordinates and nv velocities, nx = nq + nv; nu inputs; c contacts with R rows in all; of
+ * the k closed contacts r rows, of which m are constrained; n guards. Matrices are stored by rows.
+ * Units: metres, radians, seconds, newtons, kilograms.
+ *
+ * Memory: a kernel owns its scratch memory, which holds nothing between two evaluations. The caller
+ * holds Python's lock, so that threads may share a kernel. Nothing is shared between kernels.
+ */
+#ifndef HYBRIDCTL_CONTACT_KERNEL_H
+#define HYBRIDCTL_CONTACT_KERNEL_H
+
+/* What became of an evaluation. */
+enum status {
+    DONE = 0,
+    ASK_PYTHON = 1, /* a case that only the Python mode decides */
+    FAILED = 2      /* Python has raised an error */
+};
+
+/* What happens where a guard falls through zero, as in hybridctl/mechanics/modes/guards.py. */
+enum guard_kind { CLOSES = 0, OPENS = 1, SLIPS = 2, STICKS = 3, JAMS = 4, GUARD_KINDS = 5 };
+
+/* The terms of the robot and all its contacts at one point, where a function writes them. */
+struct terms {
+    void (*call)(void *); /* reads x and u, writes all others */
+    void *data;           /* its argument */
+    double *x;            /* coordinates (q, v), (nx,), normalised by the function */
+    double *u;            /* input (nu,) */
+    double *q_rate;       /* T(q) v (nq,) */
+    double *mass;         /* M (nv, nv) */
+    double *drive;        /* S u - h (nv,) */
+    double *jacobian;     /* J (R, nv) */
+    double *drift;        /* dJ/dt v (R,) */
+    double *gaps;         /* h (c,) */
+    double *rates;        /* J v (R,) */
+};
+
+/* A closed contact. */
+struct closed_contact {
+    int contact;     /* its index among all */
+    int first, last; /* its tangents: rows first <= i < last of the r rows */
+    int slides;      /* whether it slides */
+    double sign;     /* sign of its velocity along one tangent; 0 in a surface */
+    double friction; /* kinetic coefficient */
+};
+
+struct guard {
+    int kind;               /* one of enum guard_kind */
+    int place;              /* contact among all for CLOSES, else among the closed ones */
+    double sign;            /* sign of the direction that it looks in; 0 for none */
+    double static_friction; /* of its contact */
+};
+
+struct kernel {
+    struct terms terms;
+    int nq, nv, nu, nx, contacts, all_rows;
+    int closed_count, row_count, constrained_count, guard_count;
+    struct closed_contact *closed; /* (k,) */
+    struct guard *guards;          /* (n,) */
+    int *rows;                     /* (r,) rows of closed contacts among all: normals, then tangents */
+    int *constrained;              /* (m,) constrained rows among the r: normals, sticking tangents */
+    int is_sliding;                /* whether a closed contact slides */
+    int can_jam;                   /* whether there is a guard JAMS */
+    double stabilization;          /* s, 1/s */
+
+    /* Scratch memory of one evaluation. */
+    double *moved;     /* U^-1 (J', S u - h) (nv, r + 1) */
+    double *delassus;  /* J M^-1 J' (r, r) */
+    double *free;      /* J M^-1 (S u - h) (r,) */
+    double *target;    /* accelerations J a that keep contacts closed and sticking (r,) */
+    double *slip;      /* rates J v of the rows of closed contacts (r,) */
+    double *forces;    /* f (r,) */
+    double *direction; /* friction of each closed contact per normal force, -mu s (k, 2) */
+    double *unit;      /* sliding directions s (k, 2) */
+    double *speed;     /* sliding speeds (k,) */
+    double *matrix;    /* G (m, m), then its factors */
+    double *even;      /* G without sliding friction (m, m), then its factors */
+    double *solution;  /* m (m,) */
+};
+
+/* The limits of steps that hybrid.model.Pace names, for contacts that slide in a surface, s. */
+struct sliding_times {
+    double stop; /* until the first of them stops */
+    double turn; /* in which friction turns a sliding velocity */
+};
+
+/* dense.c: small dense matrices */
+int factorise_mass(double *mass, int n);
+void solve_mass_root(const double *root, int n, double *columns, int width);
+void solve_mass_root_transposed(const double *root, int n, double *columns, int width);
+int factorise_symmetric(double *matrix, int n, double least_ratio, double *determinant);
+void solve_symmetric(const double *root, int n, double *columns, int width);
+int factorise_and_solve(double *matrix, int n, double least_ratio, double *columns, int width,
+                        double *determinant);
+
+/* equations.c: field and guards at a point */
+int evaluate_point(struct kernel *kernel, const double *x, const double *u, double *rate,
+                   double *guards, struct sliding_times *times);
+int solve_multipliers(struct kernel *kernel, double *columns, int width, double *ratio);
+int has_finite(const double *values, int count);
+
+/* derivatives.c: the field's derivatives at a point, from those of the terms */
+struct point_derivatives {
+    const double *accelerations; /* of J a + dJ/dt v at fixed a, by (q, v) (R, 2 nv) */
+    const double *rates;         /* of J v by (q, v) (R, 2 nv) */
+    double *field;               /* in: -D(M a + h - J' f) and S, by (q, v, u); out: D a (nv, z) */
+};
+
+int differentiate_point(struct kernel *kernel, const double *x, const double *u, double *scratch,
+                        struct point_derivatives *derivatives);
+int derivative_scratch_size(const struct kernel *kernel);
+
+/* Calls the Python mode at a point that the kernel does not cover; DONE or FAILED. */
+typedef int (*python_mode)(void *context, const double *x, const double *u, double *rate,
+                           double *guards);
+
+/* A kernel with the Python mode behind it, which together cover every point. */
+struct field {
+    struct kernel *kernel;
+    python_mode in_python;
+    void *context;
+    const double *u; /* input, held */
+};
+
+/* Evaluate rate (nx,) and guards (n,), either of which may be NULL: DONE or FAILED. */
+int evaluate_field(const struct field *field, const double *x, double *rate, double *guards);
+
+/* explicit_step.c: a whole step of DOP853 */
+enum { STAGES = 12, ALL_STAGES = 16, NODES = 8 };
+
+/* Coefficients of DOP853, from hybridctl/hybrid/tableau.py and series.py, one after the other. */
+struct tableau {
+    double rows[ALL_STAGES - 1][ALL_STAGES]; /* row i - 1: weights a_ij of stage i */
+    double errors[2][STAGES + 1];            /* of the error estimates of order 5 and 3 */
+    double dense[NODES][ALL_STAGES];         /* of the increments at the nodes */
+    double to_series[NODES][NODES];          /* values at the nodes to Chebyshev coefficients */
+};
+
+struct explicit_step {
+    double h, rtol, atol;   /* length, s; tolerances */
+    const double *x;        /* start (nx,) */
+    const double *rate;     /* rate there (nx,), NULL if unknown */
+    const double *guards_at_start; /* guards there (n,), NULL if unknown */
+    double *states;         /* out: states at the nodes (8, nx) */
+    double *guards;         /* out: guards at the nodes (8, n) */
+    double *bounds;         /* out: lower bounds of the guards (n,) */
+    double *end_rate;       /* out: rate at the end (nx,) */
+    double error;           /* out: in units of the tolerance */
+    double decay;           /* out: time constant of the fastest decay seen, s */
+};
+
+int take_explicit_step(const struct field *field, const struct tableau *tableau, double *scratch,
+                       struct explicit_step *step);
+int explicit_scratch_size(int nx);
+
+/* radau_stages.c: the implicit stages of a step */
+struct radau_stages {
+    double h, tolerance;           /* length, s; error that may be left, in units of `scale` */
+    const double *x;               /* start (nx,) */
+    const double *scale;           /* tolerance of each coordinate (nx,) */
+    const double *real_factors;    /* LAPACK's factors of mu / h - J (nx, nx) by columns */
+    const int *real_pivots;        /* (nx,), each in [0, nx) */
+    const double *complex_factors; /* those of (alpha + i beta) / h - J (nx, nx, 2) by columns */
+    const int *complex_pivots;
+    double *z;                     /* in: guess; out: stages less x (3, nx) */
+    int converged, iterations;     /* out */
+    double rate;                   /* out: of convergence; NaN after one iteration */
+};
+
+int solve_radau_stages(const struct field *field, double *scratch, struct radau_stages *stages);
+int radau_scratch_size(int nx);
+
+#endif

@@ -1,0 +1,246 @@
+/* Field, guards and sliding times of a contact mode at one point.
+ *
+ * With M = U U' (dense.c), Y = U^-1 J' and y = U^-1 (S u - h), the constraints C a = target become
+ *
+ *     G m = target - C M^-1 (S u - h),   G = C M^-1 J' E,   J M^-1 J' = Y' Y,
+ *     a = U^-T (y + Y E m),
+ *
+ * where E makes forces along all rows of the multipliers m: friction of a sliding contact is
+ * -mu s per normal force ([RS] (2.38)-(2.41)). See modes/constraint_equations.py.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "contact_kernel.h"
+
+/* These three are those of modes/tolerances.py. */
+static const double STOPPED = 1e-8;        /* speed at which a contact stops in a surface, m/s */
+static const double STANDSTILL = 2e-8;     /* speed up to which a direction may be a guess, m/s */
+static const double JAMMED = 1e-6;         /* response ratio at which sliding contacts jam */
+
+/* Pivots of G, relative to the largest, at and below which the Python mode is asked, which estimates
+ * the condition of G and shares forces of redundant contacts. Distinct contacts have been above. */
+static const double LEAST_PIVOT_RATIO = 1e-6;
+
+int has_finite(const double *values, int count) {
+    double total = 0.0; /* NaN and infinity times zero are NaN, which stays in the sum */
+    for (int i = 0; i < count; i++) total += 0.0 * values[i];
+    return total == 0.0;
+}
+
+/* Compute sliding speeds and directions; ASK_PYTHON where a contact in a surface is too slow. */
+static int find_directions(struct kernel *p) {
+    for (int j = 0; j < p->closed_count; j++) {
+        const struct closed_contact *contact = p->closed + j;
+        double *unit = p->unit + 2 * j, *friction = p->direction + 2 * j;
+        unit[0] = unit[1] = friction[0] = friction[1] = 0.0;
+        if (!contact->slides) continue;
+        if (contact->sign != 0.0) {
+            unit[0] = contact->sign;
+        } else {
+            const double *slip = p->slip + contact->first;
+            p->speed[j] = sqrt(slip[0] * slip[0] + slip[1] * slip[1]);
+            /* A velocity below that has no direction: it may stop, start or stick (standstill.py).
+             * "not >" also finds a speed that is NaN. */
+            if (!(p->speed[j] > STANDSTILL)) return ASK_PYTHON;
+            unit[0] = slip[0] / p->speed[j];
+            unit[1] = slip[1] / p->speed[j];
+        }
+        friction[0] = -contact->friction * unit[0];
+        friction[1] = -contact->friction * unit[1];
+    }
+    return DONE;
+}
+
+/* Compute the responses J M^-1 J' and J M^-1 (S u - h) from Y and y, and the targets. */
+static void compute_responses(struct kernel *p) {
+    const int n = p->nv, r = p->row_count, k = p->closed_count, width = r + 1;
+    const struct terms *terms = &p->terms;
+    memset(p->delassus, 0, (size_t)r * r * sizeof(double));
+    memset(p->free, 0, (size_t)r * sizeof(double));
+    for (int i = 0; i < n; i++) {
+        const double *row = p->moved + i * width;
+        for (int a = 0; a < r; a++) {
+            double factor = row[a], *into = p->delassus + a * r;
+            if (factor == 0.0) continue;
+            for (int b = 0; b < r; b++) into[b] += factor * row[b];
+            p->free[a] += factor * row[r];
+        }
+    }
+    const double s = p->stabilization;
+    for (int a = 0; a < r; a++) {
+        p->slip[a] = terms->rates[p->rows[a]];
+        p->target[a] = -terms->drift[p->rows[a]] - 2.0 * s * p->slip[a];
+        if (a < k) p->target[a] -= s * s * terms->gaps[p->closed[a].contact];
+    }
+}
+
+/* Replace right-hand sides B (m, width) by the solution of G X = B, at the point evaluated last.
+ *
+ * `ratio` is the response ratio p = det G / det C M^-1 C' of modes/jamming.py where contacts can
+ * jam, else 1. Returns ASK_PYTHON where G is nearly singular.
+ */
+int solve_multipliers(struct kernel *p, double *columns, int width, double *ratio) {
+    const int r = p->row_count, k = p->closed_count, m = p->constrained_count;
+    double determinant, even_determinant;
+    for (int i = 0; i < m; i++) {
+        const double *row = p->delassus + p->constrained[i] * r;
+        for (int j = 0; j < m; j++) p->matrix[i * m + j] = row[p->constrained[j]];
+    }
+    *ratio = 1.0;
+    if (!p->is_sliding) {
+        if (!factorise_symmetric(p->matrix, m, LEAST_PIVOT_RATIO, &determinant)) return ASK_PYTHON;
+        solve_symmetric(p->matrix, m, columns, width);
+        return DONE;
+    }
+    if (p->can_jam) memcpy(p->even, p->matrix, (size_t)m * m * sizeof(double));
+    /* The first k multipliers are the normal forces, which bring friction along. */
+    for (int i = 0; i < m; i++) {
+        const double *row = p->delassus + p->constrained[i] * r;
+        for (int j = 0; j < k; j++)
+            for (int t = p->closed[j].first; p->closed[j].slides && t < p->closed[j].last; t++)
+                p->matrix[i * m + j] += row[t] * p->direction[2 * j + t - p->closed[j].first];
+    }
+    if (!factorise_and_solve(p->matrix, m, LEAST_PIVOT_RATIO, columns, width, &determinant))
+        return ASK_PYTHON;
+    if (p->can_jam) {
+        if (!factorise_symmetric(p->even, m, LEAST_PIVOT_RATIO, &even_determinant))
+            return ASK_PYTHON;
+        *ratio = determinant / even_determinant;
+    }
+    return DONE;
+}
+
+/* Solve G m = target - C M^-1 (S u - h), and write the forces f = E m. */
+static int solve_forces(struct kernel *p, double *ratio) {
+    for (int i = 0; i < p->constrained_count; i++)
+        p->solution[i] = p->target[p->constrained[i]] - p->free[p->constrained[i]];
+    if (solve_multipliers(p, p->solution, 1, ratio) != DONE) return ASK_PYTHON;
+    memset(p->forces, 0, (size_t)p->row_count * sizeof(double));
+    for (int i = 0; i < p->constrained_count; i++) p->forces[p->constrained[i]] = p->solution[i];
+    for (int j = 0; j < p->closed_count; j++)
+        for (int t = p->closed[j].first; p->closed[j].slides && t < p->closed[j].last; t++)
+            p->forces[t] = p->direction[2 * j + t - p->closed[j].first] * p->solution[j];
+    return DONE;
+}
+
+/* Return the length of a closed contact's values along its tangents; 0 where it has none. */
+static double tangential_length(const struct closed_contact *contact, const double *rows) {
+    const int count = contact->last - contact->first;
+    if (count == 0) return 0.0;
+    return count == 1 ? fabs(rows[contact->first])
+                      : hypot(rows[contact->first], rows[contact->first + 1]);
+}
+
+/* Write the guards (n,), as ContactGuards.values does. */
+static void compute_guards(const struct kernel *p, double ratio, double *guards) {
+    for (int i = 0; i < p->guard_count; i++) {
+        const struct guard *guard = p->guards + i;
+        const struct closed_contact *contact = p->closed + guard->place; /* not for CLOSES, JAMS */
+        switch (guard->kind) {
+        case CLOSES:
+            guards[i] = p->terms.gaps[guard->place];
+            break;
+        case OPENS:
+            guards[i] = p->forces[guard->place];
+            break;
+        case SLIPS:
+            guards[i] = guard->static_friction * p->forces[guard->place];
+            guards[i] += guard->sign != 0.0 ? guard->sign * p->forces[contact->first]
+                                            : -tangential_length(contact, p->forces);
+            break;
+        case STICKS:
+            guards[i] = guard->sign != 0.0 ? guard->sign * p->slip[contact->first]
+                                           : tangential_length(contact, p->slip) - STOPPED;
+            break;
+        default:
+            guards[i] = ratio - JAMMED;
+        }
+    }
+}
+
+/* Compute the times of contacts that slide in a surface, as compute_sliding_times does:
+ * |v_t| / (-d|v_t|/dt) until one stops, and 1 / max |K J M^-1 J'|, K = mu f_n / |v_t| (I - s s'). */
+static void compute_times(const struct kernel *p, struct sliding_times *times) {
+    const int r = p->row_count;
+    double fastest = 0.0;
+    times->stop = INFINITY;
+    for (int j = 0; j < p->closed_count; j++) {
+        const struct closed_contact *contact = p->closed + j;
+        if (!contact->slides || contact->sign != 0.0) continue;
+        const double *s = p->unit + 2 * j, speed = p->speed[j];
+        const double *first = p->delassus + contact->first * r, *second = first + r;
+        double change[2];
+        for (int t = 0; t < 2; t++) {
+            int row = contact->first + t;
+            change[t] = p->free[row] - p->target[row];
+            for (int i = 0; i < r; i++) change[t] += p->delassus[row * r + i] * p->forces[i];
+        }
+        double slowing = -(s[0] * change[0] + s[1] * change[1]);
+        if (slowing > 0.0) times->stop = fmin(times->stop, fmax(speed, STOPPED) / slowing);
+        double turning = contact->friction * p->forces[j] / speed;
+        for (int i = 0; i < r; i++) {
+            /* I - s s' = s_p s_p' with s_p = (-s_2, s_1): its largest row is that of max |s_p| */
+            double across = turning * (s[0] * second[i] - s[1] * first[i]);
+            fastest = fmax(fastest, fabs(across) * fmax(fabs(s[0]), fabs(s[1])));
+        }
+    }
+    times->turn = fastest > 0.0 ? 1.0 / fastest : INFINITY;
+}
+
+/* Evaluate the mode at coordinates x (nx,), of any norm, and input u (nu,).
+ *
+ * Writes the rate (nx,) of the coordinates, the guards (n,) and the sliding times, each unless it is
+ * NULL. Returns DONE or ASK_PYTHON; then results are not complete.
+ */
+int evaluate_point(struct kernel *p, const double *x, const double *u, double *rate,
+                   double *guards, struct sliding_times *times) {
+    const int n = p->nv, r = p->row_count, width = r + 1;
+    struct terms *terms = &p->terms;
+    memcpy(terms->x, x, (size_t)p->nx * sizeof(double));
+    memcpy(terms->u, u, (size_t)p->nu * sizeof(double));
+    terms->mass[0] = NAN; /* of a function that writes nothing */
+    terms->call(terms->data);
+    if (!factorise_mass(terms->mass, n)) return ASK_PYTHON;
+    for (int i = 0; i < n; i++) {
+        double *row = p->moved + i * width;
+        for (int a = 0; a < r; a++) row[a] = terms->jacobian[p->rows[a] * n + i];
+        row[r] = terms->drive[i];
+    }
+    solve_mass_root(terms->mass, n, p->moved, width);
+    double ratio = 1.0;
+    if (p->closed_count) {
+        compute_responses(p);
+        if (find_directions(p) != DONE || solve_forces(p, &ratio) != DONE) return ASK_PYTHON;
+    }
+    if (rate) {
+        double *acceleration = rate + p->nq;
+        memcpy(rate, terms->q_rate, (size_t)p->nq * sizeof(double));
+        for (int i = 0; i < n; i++) {
+            const double *row = p->moved + i * width;
+            double total = row[r];
+            for (int a = 0; a < r; a++) total += row[a] * p->forces[a];
+            acceleration[i] = total;
+        }
+        solve_mass_root_transposed(terms->mass, n, acceleration, 1);
+        if (!has_finite(rate, p->nx)) return ASK_PYTHON;
+    }
+    if (guards) {
+        compute_guards(p, ratio, guards);
+        if (!has_finite(guards, p->guard_count)) return ASK_PYTHON;
+    }
+    if (times) compute_times(p, times);
+    return DONE;
+}
+
+int evaluate_field(const struct field *field, const double *x, double *rate, double *guards) {
+    struct kernel *p = field->kernel;
+    if (!has_finite(x, p->nx)) {
+        /* A stage that has run away: the step is rejected by an error of NaN. */
+        for (int i = 0; rate && i < p->nx; i++) rate[i] = NAN;
+        for (int i = 0; guards && i < p->guard_count; i++) guards[i] = NAN;
+        return DONE;
+    }
+    if (evaluate_point(p, x, field->u, rate, guards, NULL) == DONE) return DONE;
+    return field->in_python(field->context, x, field->u, rate, guards);
+}

@@ -1,0 +1,46 @@
+"""Whether there is a compiled kernel of contact modes, and whether it is used.
+
+The extension is built where hybridctl is installed, if there is a C compiler; wheels have it. The
+environment variable `HYBRIDCTL_KERNEL=off` turns it off, for all systems that are made after it is
+set, and so does `kernel="off"` for one system.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from typing import Literal
+
+KernelChoice = Literal["auto", "off"]
+"""Whether contact modes use the compiled kernel where it covers them, or never."""
+
+_SWITCH = "HYBRIDCTL_KERNEL"
+"""Name of the environment variable; "off" turns the kernel off."""
+_EXTENSION = "hybridctl.mechanics.kernel._contact_kernel"
+
+
+def is_kernel_available() -> bool:
+    """Return whether the extension is installed and not turned off."""
+    return not _is_turned_off() and _is_installed()
+
+
+def describe_kernel(compiler: str | None) -> str:
+    """Return one line on whether contact modes run compiled, and how their terms are evaluated.
+
+    Args:
+        compiler: Path of the C compiler, None if there is none.
+    """
+    if not _is_installed():
+        return "contact kernel: none, this installation has no compiled extension"
+    if _is_turned_off():
+        return f"contact kernel: off by {_SWITCH}"
+    terms = f"machine code by {compiler}" if compiler else "interpreted, as there is no C compiler"
+    return f"contact kernel: compiled, terms {terms}"
+
+
+def _is_turned_off() -> bool:
+    return os.environ.get(_SWITCH) == "off"
+
+
+def _is_installed() -> bool:
+    return find_spec(_EXTENSION) is not None

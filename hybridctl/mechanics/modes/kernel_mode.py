@@ -1,0 +1,382 @@
+r"""Contact modes by the compiled kernel: field, guards, step-size limits, and whole steps.
+
+The kernel (`mechanics/kernel`) evaluates what a `ContactMode` computes, from a function of the
+robot's terms, in a tenth of the time; results are equal to rounding. It does not cover, and Python
+evaluates instead:
+
+- modes that `find_kernel_obstacle` names, at all points;
+- points where a contact in a surface is slower than `STANDSTILL`: whether it stops, starts or
+  sticks is Coulomb's law for accelerations (`standstill`), solved by enumeration;
+- points where the equations of the contacts are nearly singular, so that contacts may share forces
+  or jam: the condition number decides (`linear_equations`);
+- points that are not finite, of which the errors are Python's;
+- input laws other than held inputs within whole steps: the generic step calls the law.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from hybridctl.base.checks import Array
+from hybridctl.hybrid.laws import HeldInput, InputLaw
+from hybridctl.hybrid.model import (
+    Collocation,
+    CollocationSolution,
+    CompiledStep,
+    CompiledSteps,
+    FieldJacobian,
+    Pace,
+    PointProperty,
+    StepRequest,
+)
+from hybridctl.hybrid.series import NODES, TO_SERIES
+from hybridctl.hybrid.tableau import DOP853_TABLEAU
+from hybridctl.mechanics.modes.contact_mode import MAX_STEP_TO_STOP, ContactMode, ContactPoint
+from hybridctl.mechanics.modes.dynamics import ContactDynamics
+from hybridctl.mechanics.modes.guards import ContactGuard, Kind
+from hybridctl.mechanics.modes.phase import ContactPhase
+from hybridctl.symbolic.compiled_function import CallableFunction, find_buffer_evaluator
+
+if TYPE_CHECKING:
+    from hybridctl.mechanics.kernel._contact_kernel import Kernel
+
+_KINDS: tuple[Kind, ...] = ("closes", "opens", "slips", "sticks", "jams")
+"""Kinds of guards in the order of `enum guard_kind` of the kernel."""
+
+
+class KernelValues(NamedTuple):
+    """What the kernel finds at a point.
+
+    Attributes:
+        rate: Rate (nx,) of the coordinates.
+        guards: Guards (n,).
+        stop: Time until the first contact that slides in a surface stops, s.
+        turn: Time in which friction turns a sliding velocity, s.
+    """
+
+    rate: Array
+    guards: Array
+    stop: float
+    turn: float
+
+
+class KernelPoint(ContactPoint):
+    """A point of a mode with a kernel, and where that does not cover it a `ContactPoint`."""
+
+    mode: KernelContactMode
+
+    @PointProperty
+    def values(self) -> KernelValues | None:
+        """What the kernel finds here, None where it does not cover the point."""
+        kernel = self.mode.kernel
+        return None if kernel is None else kernel.evaluate(self.x, self.u)
+
+    @PointProperty
+    def field(self) -> Array:
+        """The field (v, a), (2 nv,)."""
+        values = self.values
+        if values is None:
+            return super().field
+        return np.concatenate((self.v, values.rate[len(self.q) :]))
+
+    @PointProperty
+    def guards(self) -> Array:
+        """The guards (n,)."""
+        return super().guards if self.values is None else self.values.guards
+
+    @PointProperty
+    def pace(self) -> Pace:
+        """The step-size limits, see `ContactPoint.pace`."""
+        if self.mode.steady_pace is not None or self.values is None:
+            return super().pace
+        longest = min(self.mode.decay_time, MAX_STEP_TO_STOP * self.values.stop)
+        return Pace(longest, self.values.turn)
+
+    @PointProperty
+    def field_jacobian(self) -> FieldJacobian:
+        """The derivatives of the field, D_x (2 nv, 2 nv) and D_u (2 nv, nu)."""
+        kernel = self.mode.kernel
+        a_z = None if kernel is None else kernel.differentiate(self.x, self.u)
+        if a_z is None:
+            return super().field_jacobian
+        nv = len(self.v)
+        both = np.zeros((2 * nv, a_z.shape[1]))
+        np.fill_diagonal(both[:nv, nv:], 1.0)
+        both[nv:] = a_z
+        return FieldJacobian(both[:, : 2 * nv], both[:, 2 * nv :])
+
+
+class KernelContactMode(ContactMode, CompiledSteps):
+    """A mode whose points and steps are those of the kernel, as far as that covers them."""
+
+    point = KernelPoint
+    retakes_steps = False
+    solves_collocations = True
+
+    @cached_property
+    def kernel(self) -> ModeKernel | None:
+        """The kernel, None where it does not cover this mode."""
+        if find_kernel_obstacle(self.dynamics, self.phase) is not None:
+            return None
+        return ModeKernel(ContactMode(self.dynamics, self.modes, self.space))
+
+    @property
+    def compiled_steps(self) -> CompiledSteps | None:
+        """The mode itself, None where it has no kernel."""
+        return None if self.kernel is None else self
+
+    def step(self, ahead: StepRequest, law: InputLaw) -> CompiledStep | None:
+        """Return a step under a held input, None under any other law.
+
+        Args:
+            ahead: Start, length and tolerances of the step.
+            law: The input law.
+        """
+        if self.kernel is None or not isinstance(law, HeldInput):
+            return None
+        return self.kernel.take_step(ahead, law)
+
+    def sample_guards(self, states: Array, law: HeldInput) -> Array | None:
+        """Return the guards (k, n) at several states (k, nx) under a held input.
+
+        Args:
+            states: Coordinates (k, nx), of any norm.
+            law: The held input.
+        """
+        return None if self.kernel is None else self.kernel.sample_guards(states, law.value)
+
+    def solve_collocation(self, equations: Collocation, law: HeldInput) -> CollocationSolution:
+        """Return the stages of an implicit step under a held input.
+
+        Args:
+            equations: Their equations.
+            law: The held input.
+        """
+        assert self.kernel is not None
+        return self.kernel.solve_collocation(equations, law)
+
+
+def find_kernel_obstacle(dynamics: ContactDynamics, phase: ContactPhase) -> str | None:
+    """Return why the kernel covers no point of a mode, in words; None if it covers the mode.
+
+    Args:
+        dynamics: Dynamics of the robot with its contacts.
+        phase: Phase of the mode.
+    """
+    if dynamics.kernel_terms is None:
+        return "modes of this system are not compiled"
+    if find_buffer_evaluator() is None:
+        return "this CasADi does not let compiled code call its functions"
+    if phase.redundant:
+        return "contacts are redundant: how they share forces is solved in Python"
+    if len(phase.pressed_places):
+        return "a joint rubs: its compliance is computed in Python"
+    if dynamics.contact_set.piecewise:
+        return "a surface has several pieces, of which margins are computed in Python"
+    return None
+
+
+class ModeKernel:
+    """The kernel of one mode, with its arguments as arrays.
+
+    It may be used by several threads, and is not pickled.
+
+    Args:
+        reference: The mode in Python, for points that the kernel does not cover.
+    """
+
+    def __init__(self, reference: ContactMode) -> None:
+        from hybridctl.mechanics.kernel._contact_kernel import Kernel
+
+        dynamics, phase = reference.dynamics, reference.phase
+        self._dynamics = dynamics
+        terms = dynamics.kernel_terms
+        assert terms is not None
+        robot, contact_set = dynamics.robot, dynamics.contact_set
+        function = CallableFunction(terms.mode_terms, terms.constants.numbers)
+        count = len(dynamics.contacts)
+        self._nx, self._guard_count = robot.nq + robot.nv, len(reference.guard_names)
+        self._kernel: Kernel = Kernel(
+            call=function.address,
+            data=function.data,
+            owner=function,
+            arrays=(*function.arguments, *function.results),
+            sizes=(robot.nq, robot.nv, robot.nu, count, len(contact_set.owner)),
+            closed=_describe_closed_contacts(phase),
+            rows=phase.all_rows.tolist(),
+            constrained=phase.constrained.tolist(),
+            guards=_describe_guards(
+                reference.contact_guards.guards, phase, dynamics.static_friction
+            ),
+            stabilization=dynamics.stabilization,
+            tableau=_TABLEAU,
+            # Without a cycle: the reference does not have this kernel.
+            python_mode=_PythonMode(reference),
+        )
+
+    def evaluate(self, x: Array, u: Array) -> KernelValues | None:
+        """Return what the kernel finds at a point, None where it does not cover it.
+
+        Args:
+            x: State (nx,).
+            u: Input (nu,).
+        """
+        rate, guards, times = np.empty(self._nx), np.empty(self._guard_count), np.empty(2)
+        if not self._kernel.evaluate(_as_doubles(x), _as_doubles(u), rate, guards, times):
+            return None
+        return KernelValues(rate, guards, *times.tolist())
+
+    def differentiate(self, x: Array, u: Array) -> Array | None:
+        """Return the derivatives (nv, 2 nv + nu) of the acceleration by (q, v, u).
+
+        Those of the terms come from Python (`FlatTerms` takes less time than expressions do).
+
+        Args:
+            x: State (nx,).
+            u: Input (nu,).
+
+        Returns:
+            The derivatives, None where the kernel does not cover the point.
+        """
+        x, u, robot = _as_doubles(x), _as_doubles(u), self._dynamics.robot
+        rate, forces = np.empty(self._nx), np.empty(len(self._dynamics.contact_set.owner))
+        if not self._kernel.find_forces(x, u, rate, forces):
+            return None
+        nq, nv = robot.nq, robot.nv
+        d = self._dynamics.terms.derivatives(x[:nq], x[nq:], rate[nq:], forces)
+        field = np.empty((nv, 2 * nv + robot.nu))
+        np.negative(d.equations, out=field[:, : 2 * nv])
+        field[:, 2 * nv :] = robot.actuation
+        accelerations, rates = _as_doubles(d.accelerations), _as_doubles(d.rates)
+        return field if self._kernel.differentiate(x, u, accelerations, rates, field) else None
+
+    def take_step(self, ahead: StepRequest, law: HeldInput) -> CompiledStep:
+        """Return a step of DOP853; of one with an error of 1 or more all else is NaN.
+
+        Args:
+            ahead: Start, length and tolerances of the step.
+            law: The held input.
+        """
+        n = self._guard_count
+        states = np.full((len(NODES), self._nx), np.nan)
+        guards, bounds = np.full((len(NODES), n), np.nan), np.full(n, np.nan)
+        settings = np.array(ahead[2:])
+        error, decay = self._kernel.step(
+            _as_doubles(ahead.x), _as_doubles(law.value), settings, states, guards, bounds
+        )
+        return CompiledStep(error, states, law.at_nodes, guards, bounds, decay)
+
+    def solve_collocation(self, equations: Collocation, law: HeldInput) -> CollocationSolution:
+        """Return the stages of an implicit step under a held input.
+
+        Args:
+            equations: Their equations.
+            law: The held input.
+        """
+        (real, real_pivots), (complex_, complex_pivots) = equations[-2:]
+        stages = np.array(equations.guess, dtype=np.float64, order="C")
+        # LAPACK stores by columns: the transposed factors are contiguous by rows.
+        converged, iterations, rate = self._kernel.solve_stages(
+            _as_doubles(equations.x),
+            _as_doubles(law.value),
+            np.array([equations.h, equations.tolerance]),
+            _as_doubles(equations.scale),
+            stages,
+            _as_doubles(real.T),
+            real_pivots,
+            np.ascontiguousarray(complex_.T, dtype=np.complex128).view(np.float64),
+            complex_pivots,
+        )
+        return CollocationSolution(converged, stages, iterations, rate)
+
+    def sample_guards(self, states: Array, u: Array) -> Array:
+        """Return the guards (k, n) at several states.
+
+        Args:
+            states: Coordinates (k, nx), of any norm.
+            u: Input (nu,), held.
+        """
+        guards = np.empty((len(states), self._guard_count))
+        self._kernel.sample_guards(_as_doubles(states), _as_doubles(u), guards)
+        return guards
+
+
+class _PythonMode:
+    """The function of points that the kernel does not cover.
+
+    Args:
+        reference: The mode in Python.
+    """
+
+    def __init__(self, reference: ContactMode) -> None:
+        self._reference = reference
+
+    def __call__(self, x: bytes, u: bytes, with_guards: bool) -> tuple[Array, Array | None]:
+        """Return the rate (nx,) of the coordinates, and the guards (n,) if they are asked for.
+
+        Args:
+            x: Coordinates (nx,), of any norm, as bytes.
+            u: Input (nu,) as bytes.
+            with_guards: Whether guards are asked for.
+        """
+        mode = self._reference
+        state = mode.space.normalize(np.frombuffer(x))
+        point = mode.calc(0.0, state, np.frombuffer(u))  # no mode of contacts depends on time
+        guards = np.ascontiguousarray(point.guards) if with_guards else None
+        return np.ascontiguousarray(mode.space.rate(state, point.field)), guards
+
+
+def _as_doubles(values: Array) -> Array:
+    return np.ascontiguousarray(values, dtype=np.float64)
+
+
+def _describe_closed_contacts(
+    phase: ContactPhase,
+) -> list[tuple[int, int, int, bool, float, float]]:
+    """Return contact, first tangent, end of tangents, whether it slides, sign, and friction."""
+    sliding = {slide.contact: slide for slide in phase.sliding}
+    found, end = [], len(phase.closed)
+    for j, (contact, tangents) in enumerate(zip(phase.closed, phase.tangents, strict=True)):
+        first, end = end, end + len(tangents)
+        slide = sliding.get(j)
+        sign, friction = (slide.sign, slide.friction) if slide else (0.0, 0.0)
+        found.append((contact, first, end, slide is not None, sign, friction))
+    return found
+
+
+def _describe_guards(
+    guards: Sequence[ContactGuard], phase: ContactPhase, static_friction: Array
+) -> list[tuple[int, int, float, float]]:
+    """Return kind, contact, sign and static friction (c,) of each guard.
+
+    The contact of a guard that does not close is counted among the closed ones.
+    """
+    found = []
+    for guard in guards:
+        kind, contact = _KINDS.index(guard.kind), guard.contact
+        if guard.kind == "jams":
+            found.append((kind, 0, 0.0, 0.0))
+        elif guard.kind == "closes":
+            found.append((kind, contact, 0.0, 0.0))
+        else:
+            place = phase.closed.index(contact)
+            found.append((kind, place, guard.sign, float(static_friction[contact])))
+    return found
+
+
+def _make_tableau() -> Array:
+    """Return the coefficients of `struct tableau` one after the other."""
+    table = DOP853_TABLEAU
+    rows = np.zeros((len(table.rows), len(table.rows) + 1))
+    for i, row in enumerate(table.rows):
+        rows[i, : len(row)] = row
+    parts = rows, table.errors, table.dense, TO_SERIES
+    return np.concatenate([part.ravel() for part in parts])
+
+
+_TABLEAU = _make_tableau()
+_TABLEAU.setflags(write=False)

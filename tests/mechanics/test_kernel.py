@@ -1,0 +1,449 @@
+"""The compiled kernel of contact modes against the Python mode, and without it."""
+
+import os
+import pickle
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+
+import numpy as np
+import pytest
+from hybridctl.robots import public
+from scipy.integrate import Radau
+
+import hybridctl as hc
+from hybridctl.app.cli import main
+from hybridctl.hybrid.explicit import StageKernel
+from hybridctl.hybrid.implicit import ImplicitStepper
+from hybridctl.hybrid.laws import HeldInput
+from hybridctl.hybrid.model import StepRequest
+from hybridctl.hybrid.radau import COMPLEX_EIGENVALUE, REAL_EIGENVALUE, CompiledRadau
+from hybridctl.hybrid.step import DrivenMode
+from hybridctl.hybrid.tableau import DOP853_TABLEAU
+from hybridctl.mechanics import Contact, ContactDynamics, Plane, Robot
+from hybridctl.mechanics.kernel.extension import describe_kernel, is_kernel_available
+from hybridctl.mechanics.modes import kernel_mode
+from hybridctl.mechanics.modes.contact_mode import ContactMode
+from hybridctl.mechanics.modes.kernel_mode import (
+    KernelContactMode,
+    ModeKernel,
+    find_kernel_obstacle,
+)
+from hybridctl.mechanics.multibody.state import RobotStateSpace
+from hybridctl.mechanics.system import contact_system
+from mechanics.models import BOWL, HILL, PLANAR_PAIR, SLOPE, TWINS, WHEEL, pair, random_state
+from mechanics.random_robots import random_robot
+
+pytestmark = pytest.mark.skipif(not is_kernel_available(), reason="there is no compiled kernel")
+
+# The kernel and the Python mode solve the same equations in another order of operations. Forces of
+# both are off by the rounding of the terms, 1e-16 of the largest, times the condition of mass and
+# Delassus matrix. The kernel takes no pivots below 1e-6 of the largest; the worst of 500 random
+# points differs by 3e-12 of the largest entry.
+AGREE = 1e-9
+SINGLE = Plane((0.0, 0.0, 0.0), (0.0, 0.0, 1.0))
+GROUNDS = {
+    "slope": lambda: pair("floating", SLOPE, mu=0.4),
+    "smooth": lambda: pair("floating", SLOPE),
+    "hill": lambda: pair("floating", HILL, mu=0.4),
+    "bowl": lambda: pair("floating", BOWL, mu=0.3),
+    "plane": lambda: pair("sagittal", SLOPE, PLANAR_PAIR, mu=0.4),
+    "wheel": lambda: pair("floating", SLOPE, WHEEL, mu=0.4),
+    "mimic": lambda: pair("floating", SLOPE, TWINS, mu=0.4),
+}
+
+
+def make_mode(dynamics, modes) -> ContactMode:
+    return ContactMode(dynamics, modes, RobotStateSpace(dynamics.robot))
+
+
+def list_modes(dynamics):
+    """All modes of all contacts that the kernel covers."""
+    names = [
+        ("open", "closed"),
+        ("open", "stick", "slip+", "slip-"),
+        ("open", "stick", "slip"),
+    ]
+    for modes in product(*(names[len(rows)] for rows in dynamics.contact_set.tangents)):
+        if find_kernel_obstacle(dynamics, dynamics.phase(modes)) is None:
+            yield modes
+
+
+def compare(mode: ContactMode, x, u) -> bool:
+    """Compare all values at a point, and return whether the kernel covers it."""
+    found, point = ModeKernel(mode).evaluate(x, u), mode.calc(0.0, x, u)
+    if found is None:  # forces of redundant contacts are shared in Python
+        kkt = point.solution.kkt
+        assert kkt.redundant or kkt.without_sliding_friction().redundant
+        return False
+    nq = mode.dynamics.robot.nq
+    expected = mode.space.rate(x, point.field)
+    scale = max(1.0, float(np.abs(point.field).max()))
+    np.testing.assert_allclose(found.rate, expected, rtol=0, atol=AGREE * scale)
+    np.testing.assert_allclose(found.rate[:nq], expected[:nq], rtol=0, atol=1e-14 * scale)
+    scale = max(1.0, float(np.abs(point.guards).max(initial=0.0)))
+    np.testing.assert_allclose(found.guards, point.guards, rtol=0, atol=AGREE * scale)
+    a_z, both = ModeKernel(mode).differentiate(x, u), np.hstack(point.field_jacobian)
+    scale = max(1.0, float(np.abs(both).max()))
+    np.testing.assert_allclose(a_z, both[len(point.v) :], rtol=0, atol=AGREE * scale)
+    if mode.steady_pace is None:
+        longest = min(mode.decay_time, 0.9 * found.stop)
+        np.testing.assert_allclose(longest, point.pace.longest_step, rtol=1e-7)
+        # As rates, 1/s: where nothing turns they are rounding of zero.
+        turns = 1.0 / found.turn, 1.0 / point.pace.relaxation
+        np.testing.assert_allclose(*turns, rtol=1e-7, atol=1e-9)
+    return True
+
+
+@pytest.mark.parametrize("ground", GROUNDS)
+def test_field_guards_and_step_limits_are_those_of_the_python_mode(ground):
+    dynamics, covered = GROUNDS[ground](), []
+    for seed, modes in enumerate(list_modes(dynamics)):
+        q, v, u = random_state(dynamics, seed)
+        covered.append(compare(make_mode(dynamics, modes), np.concatenate((q, v)), u))
+    # The others have more constraints than the robot has velocities.
+    assert sum(covered) >= 10
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_robots_agree(seed):
+    """Chains and trees of all joint kinds, with contacts between bodies, some without friction."""
+    rng = np.random.default_rng(seed)
+    robot, contacts = random_robot(rng)
+    dynamics = ContactDynamics(robot, contacts, stabilization=float(seed % 3))
+    for k, modes in enumerate(list_modes(dynamics)):
+        if k % 5 == 0:
+            q, v, u = random_state(dynamics, k)
+            compare(make_mode(dynamics, modes), np.concatenate((q, v)), u)
+
+
+# Steps
+
+
+def hopping(ground="slope"):
+    """A mode in which contacts slide and stick, its state on the constraints, and an input."""
+    dynamics = GROUNDS[ground]()
+    mode = make_mode(dynamics, ("slip", "open", "stick", "open"))
+    q, v, u = random_state(dynamics, 3)
+    return mode, mode.project(np.concatenate((q, v))), u
+
+
+def take_stages(mode, ahead, u):
+    """The error, the decay and the step of the generic kernel."""
+    kernel = StageKernel(DOP853_TABLEAU, DrivenMode(mode, HeldInput(u), True), *ahead[3:])
+    kernel.start(ahead.t, ahead.x)
+    error = kernel.attempt(ahead.t + ahead.h)
+    return error, kernel.fastest_decay, kernel.accept() if error < 1.0 else None
+
+
+def assert_same_step(mode, ahead, u):
+    error, decay, step = take_stages(mode, ahead, u)
+    taken = ModeKernel(mode).take_step(ahead, HeldInput(u))
+    if step is None:
+        assert not taken.error < 1.0
+        assert np.isnan(taken.states).all()
+        return
+    # An error estimate is what is left of terms that cancel.
+    np.testing.assert_allclose(taken.error, error, rtol=1e-3, atol=1e-6)
+    for name in ("states", "guards", "bounds"):
+        expected = getattr(step, name)
+        scale = max(1.0, float(np.abs(expected).max()))
+        np.testing.assert_allclose(getattr(taken, name), expected, rtol=0, atol=1e-10 * scale)
+    if np.isfinite(decay):
+        np.testing.assert_allclose(taken.fastest_decay, decay, rtol=1e-3)
+
+
+@pytest.mark.parametrize("h", [1e-4, -1e-4, 1e-3, 0.05])
+def test_a_whole_step_is_that_of_the_stages(h):
+    mode, x, u = hopping()
+    assert_same_step(mode, StepRequest(0.2, x, h, 1e-9, 1e-9), u)
+
+
+def test_a_second_step_goes_on_from_the_end_of_the_first():
+    mode, x, u = hopping()
+    kernel, law = ModeKernel(mode), HeldInput(u)
+    first = kernel.take_step(StepRequest(0.0, x, 1e-4, 1e-9, 1e-9), law)
+    ahead = StepRequest(1e-4, first.states[-1], 1e-4, 1e-9, 1e-9)
+    again, alone = kernel.take_step(ahead, law), ModeKernel(mode).take_step(ahead, law)
+    for one, other in zip(again, alone, strict=True):
+        np.testing.assert_array_equal(one, other)
+    # Another input at the same state is another step.
+    other = HeldInput(u + 1.0)
+    assert (kernel.take_step(ahead, other).states[-1] != again.states[-1]).any()
+
+
+def test_slow_contacts_are_left_to_python_within_steps():
+    mode, x, u = hopping()
+    # The sliding contact is put to rest: on the first stages it is slower than a direction needs.
+    rest = make_mode(mode.dynamics, ("stick", "open", "stick", "open")).project(x)
+    assert ModeKernel(mode).evaluate(rest, u) is None
+    assert_same_step(mode, StepRequest(0.0, rest, 1e-7, 1e-6, 1e-6), u)
+
+
+def test_an_error_of_the_python_mode_comes_through(monkeypatch):
+    mode, x, u = hopping()
+    rest = make_mode(mode.dynamics, ("stick", "open", "stick", "open")).project(x)
+    kernel = ModeKernel(mode)
+
+    def fail(*arguments):
+        raise FloatingPointError("no field here")
+
+    monkeypatch.setattr(type(mode.dynamics), "solve_phase", fail)
+    with pytest.raises(FloatingPointError, match="no field here"):
+        kernel.take_step(StepRequest(0.0, rest, 1e-7, 1e-6, 1e-6), HeldInput(u))
+
+
+def test_guards_at_several_states():
+    mode, x, u = hopping()
+    states = np.array([x, x + 1e-3, x])
+    guards = ModeKernel(mode).sample_guards(states, u)
+    for state, row in zip(states, guards, strict=True):
+        expected = mode.guards(0.0, mode.space.normalize(state), u)
+        np.testing.assert_allclose(row, expected, rtol=0, atol=1e-10 * np.abs(expected).max())
+
+
+def follow(mode, x, u, *, compiled: bool):
+    """Implicit steps of 5 ms of a mode, with its Newton iterations compiled or scipy's."""
+    law = HeldInput(u)
+    motion = DrivenMode(mode, law)
+    stepper = ImplicitStepper(Radau, motion, 0.0, x, 5e-3, 1e-9, 1e-9)
+    assert isinstance(stepper._solver, CompiledRadau) == compiled
+    ends = []
+    while not ends or ends[-1].end < 5e-3:
+        ends.append(stepper.advance(np.inf))
+    return ends
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_implicit_steps_are_those_of_scipy(slow):
+    """From a slide, and from rest, where friction turns the velocity at first."""
+    mode, x, u = hopping()
+    if slow:
+        x = make_mode(mode.dynamics, ("stick", "open", "stick", "open")).project(x)
+    with_kernel = KernelContactMode(mode.dynamics, mode.modes, mode.space)
+    found = follow(with_kernel, x, u, compiled=True)
+    expected = follow(mode, x, u, compiled=False)
+    # Lengths of steps are roots of errors, which are rounding at first: not the same to the bit.
+    assert len(found) == pytest.approx(len(expected), rel=0.1)
+    np.testing.assert_allclose(found[-1].states[-1], expected[-1].states[-1], rtol=0, atol=1e-9)
+
+
+def test_eigenvalues_are_those_of_the_method():
+    """det(A^-1 - mu) = 0 for Radau IIA of order 5; the kernel's own are seen by its convergence."""
+    r = np.sqrt(6.0)
+    a = [
+        [(88 - 7 * r) / 360, (296 - 169 * r) / 1800, (-2 + 3 * r) / 225],
+        [(296 + 169 * r) / 1800, (88 + 7 * r) / 360, (-2 - 3 * r) / 225],
+        [(16 - r) / 36, (16 + r) / 36, 1 / 9],
+    ]
+    found = np.linalg.eigvals(np.linalg.inv(a))
+    for value in (REAL_EIGENVALUE, COMPLEX_EIGENVALUE, np.conj(COMPLEX_EIGENVALUE)):
+        assert np.abs(found - value).min() < 1e-13
+
+
+# What it refuses
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf, 1e300])
+def test_numbers_that_are_no_state_end_in_no_crash(wrong):
+    mode, x, u = hopping()
+    bad = x.copy()
+    bad[-1] = wrong
+    kernel = ModeKernel(mode)
+    assert kernel.evaluate(bad, u) is None or abs(wrong) == 1e300
+    assert kernel.evaluate(x, np.full_like(u, wrong)) is None or abs(wrong) == 1e300
+    if not np.isfinite(wrong):
+        taken = kernel.take_step(StepRequest(0.0, bad, 1e-3, 1e-9, 1e-9), HeldInput(u))
+        assert np.isnan(taken.error)
+        taken = kernel.take_step(StepRequest(0.0, x, wrong, 1e-9, 1e-9), HeldInput(u))
+        assert not taken.error < 1.0
+    zero = np.zeros_like(x)  # a quaternion of norm zero
+    assert kernel.evaluate(zero, u) is None
+
+
+def test_arrays_of_another_size_type_or_layout_are_refused():
+    mode, x, u = hopping()
+    kernel = ModeKernel(mode)._kernel
+    n, rate, guards, times = len(x), np.empty(len(x)), np.empty(len(mode.guard_names)), np.empty(2)
+    good = [x, u, rate, guards, times]
+    assert kernel.evaluate(*good) in (True, False)
+    frozen = np.empty(n)
+    frozen.setflags(write=False)
+    for place, bad in [
+        (0, np.zeros(n + 1)),
+        (0, np.zeros(n - 1)),
+        (0, np.zeros(n, dtype=np.float32)),
+        (0, np.zeros(n, dtype=np.int64)),
+        (0, np.zeros(2 * n)[::2]),
+        (0, None),
+        (2, frozen),
+        (3, np.zeros(len(guards) + 1)),
+        (4, np.zeros(3)),
+    ]:
+        with pytest.raises((ValueError, TypeError, BufferError)):
+            kernel.evaluate(*good[:place], bad, *good[place + 1 :])
+    with pytest.raises(TypeError):
+        kernel.evaluate(x, u)
+    square, pivots = np.eye(n), np.arange(n, dtype=np.int32)
+    stages = [x, u, np.ones(2), x, np.zeros((3, n)), square, pivots, np.zeros((n, 2 * n)), pivots]
+    assert not kernel.solve_stages(*stages)[0]
+    for bad in (pivots + 1, pivots - 1, pivots[:-1], pivots.astype(np.int64), square):
+        with pytest.raises(ValueError, match="pivots"):
+            kernel.solve_stages(*stages[:-1], bad)
+    with pytest.raises((ValueError, TypeError)):
+        type(kernel)()
+    with pytest.raises(TypeError):
+        type(kernel).__new__(type(kernel)).evaluate(*good)
+
+
+def test_modes_that_are_left_to_python_say_why():
+    robot = Robot.from_urdf(PLANAR_PAIR, root="floating")
+    points = [(0.05, 0.05), (-0.05, 0.05), (0.05, -0.05)]
+    contacts = [
+        Contact(f"c{i}", "cube", SINGLE, offset=(*p, 0.0), friction=0.5)
+        for i, p in enumerate(points)
+    ]
+    dynamics = ContactDynamics(robot, contacts)
+    assert "redundant" in find_kernel_obstacle(dynamics, dynamics.phase(("stick",) * 3))
+    assert find_kernel_obstacle(dynamics, dynamics.phase(("stick", "open", "open"))) is None
+    off = ContactDynamics(robot, contacts, kernel="off")
+    assert "not compiled" in find_kernel_obstacle(off, off.phase(("open",) * 3))
+    by_pinocchio = ContactDynamics(robot, contacts, terms="pinocchio")
+    assert by_pinocchio.kernel_terms is None
+
+
+def test_casadi_without_its_function_means_no_kernel(monkeypatch):
+    dynamics = GROUNDS["slope"]()
+    monkeypatch.setattr(kernel_mode, "find_buffer_evaluator", lambda: None)
+    assert "CasADi" in find_kernel_obstacle(dynamics, dynamics.phase(("open",) * 4))
+
+
+# Systems
+
+
+BIPED = """<robot name="biped">
+<link name="torso"><inertial><mass value="3"/><inertia ixx="0.03" iyy="0.02" izz="0.03" ixy="0"
+  ixz="0" iyz="0"/></inertial></link>
+{legs}</robot>"""
+LEG = """<link name="thigh{k}"><inertial><origin xyz="0 0 -0.1"/><mass value="0.4"/>
+  <inertia ixx="0.002" iyy="0.002" izz="0.0005" ixy="0" ixz="0" iyz="0"/></inertial></link>
+<link name="shin{k}"><inertial><origin xyz="0 0 -0.1"/><mass value="0.2"/>
+  <inertia ixx="0.001" iyy="0.001" izz="0.0003" ixy="0" ixz="0" iyz="0"/></inertial></link>
+<joint name="hip{k}" type="revolute"><parent link="torso"/><child link="thigh{k}"/>
+  <origin xyz="0 {y} -0.05"/><axis xyz="0 1 0"/>
+  <limit lower="-2" upper="2" effort="50" velocity="50"/></joint>
+<joint name="knee{k}" type="revolute"><parent link="thigh{k}"/><child link="shin{k}"/>
+  <origin xyz="0 0 -0.2"/><axis xyz="0 1 0"/>
+  <limit lower="-2" upper="2" effort="50" velocity="50"/></joint>"""
+
+
+def biped(**options):
+    """A robot of ten velocities on two point feet."""
+    legs = "".join(LEG.format(k=k, y=y) for k, y in ((0, 0.1), (1, -0.1)))
+    joints = [f"{name}{k}" for name in ("hip", "knee") for k in (0, 1)]
+    robot = Robot.from_urdf(
+        BIPED.format(legs=legs),
+        root="floating",
+        stiffness=dict.fromkeys(joints, 15.0),
+        damping=dict.fromkeys(joints, 0.4),
+    )
+    feet = [
+        Contact(f"foot{k}", f"shin{k}", SINGLE, offset=(0.0, 0.0, -0.2), friction=0.4)
+        for k in (0, 1)
+    ]
+    return contact_system(robot, feet, **options)
+
+
+def biped_start(robot):
+    q = robot.posture({"hip0": 0.3, "hip1": 0.2, "knee0": -0.6, "knee1": -0.5})
+    q[2], v = 0.47, np.zeros(robot.nv)
+    v[0], v[1] = 0.5, 0.1
+    return np.concatenate((q, v))
+
+
+def drop(system, end=0.15):
+    return hc.simulate(
+        system, None, biped_start(system.robot), (0.0, end), on_zeno="rest", max_events=200
+    )
+
+
+def test_a_run_is_the_same_with_and_without_the_kernel():
+    fast, slow = biped(), biped(kernel="off")
+    assert isinstance(fast.mode(("open", "open")), KernelContactMode)
+    assert type(slow.mode(("open", "open"))) is ContactMode
+    with_kernel, without = drop(fast), drop(slow)
+    assert len(without.events) >= 2
+    assert [e.guards for e in with_kernel.events][:2] == [e.guards for e in without.events][:2]
+    # Tolerances of 1e-9, of which both make the same errors.
+    np.testing.assert_allclose(with_kernel.final_state, without.final_state, atol=1e-8)
+
+
+def test_the_switch_of_the_environment(monkeypatch):
+    monkeypatch.setenv("HYBRIDCTL_KERNEL", "off")
+    assert not is_kernel_available()
+    assert type(biped().mode(("open", "open"))) is ContactMode
+
+
+def test_an_unknown_choice_is_refused():
+    with pytest.raises(hc.errors.InputError, match="kernel"):
+        biped(kernel="on")
+
+
+def test_without_a_compiler_casadi_evaluates_the_terms(monkeypatch):
+    machine_code = drop(biped())
+    monkeypatch.setenv("CC", "no-such-compiler")
+    interpreted = drop(biped())
+    np.testing.assert_allclose(interpreted.final_state, machine_code.final_state, rtol=0, atol=1e-8)
+
+
+def test_systems_are_pickled_and_shared(processes):
+    system = biped()
+    expected = drop(system).final_state
+    np.testing.assert_array_equal(drop(pickle.loads(pickle.dumps(system))).final_state, expected)
+    with ThreadPoolExecutor(4) as pool:
+        for run in pool.map(drop, [system] * 8):
+            np.testing.assert_array_equal(run.final_state, expected)
+    in_another = processes.submit(drop, system).result()
+    np.testing.assert_array_equal(in_another.final_state, expected)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_process_goes_on_with_the_kernel():
+    code = (
+        "import os, numpy as np\n"
+        "from mechanics.test_kernel import biped, drop\n"
+        "system = biped(); expected = drop(system).final_state\n"
+        "child = os.fork()\n"
+        "same = np.array_equal(drop(system).final_state, expected)\n"
+        "if not child: os._exit(0 if same else 3)\n"
+        "assert same and os.waitpid(child, 0)[1] == 0\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=os.path.dirname(__file__) + "/..")
+
+
+def test_the_version_names_the_kernel(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["hybridctl", "--version"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "contact kernel: compiled, terms" in capsys.readouterr().out
+    assert "no C compiler" in describe_kernel(None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["solo12", "go2"])
+def test_quadrupeds_land_the_same_with_and_without_the_kernel(name):
+    pytest.importorskip("example_robot_data")
+    contacts, x0 = public.contacts(name), public.start(name, 0.01, 0.1, 0.1)
+    ends = [
+        hc.simulate(
+            contact_system(public.robot(name), contacts, kernel=kernel),
+            ("open",) * 4,
+            x0,
+            (0.0, 0.5),
+            on_zeno="rest",
+            max_events=1000,
+        ).final_state
+        for kernel in ("auto", "off")
+    ]
+    np.testing.assert_allclose(*ends, rtol=0, atol=1e-8)
