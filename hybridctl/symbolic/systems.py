@@ -292,8 +292,10 @@ def _build_edges(
     for edge in transitions:
         source, own, known = modes[edge.source], symbols[edge.source], guards[edge.source]
         what = f"guard of mode {edge.source!r}"
-        is_single = isinstance(edge, SymbolicTransition)
-        names = [edge.name] if is_single else check_sequence("names of a joint", edge.names)
+        if isinstance(edge, SymbolicTransition):
+            names = [edge.name]
+        else:
+            names = check_sequence("names of a joint", edge.names)
         fired = [known[check_member(what, name, known)] for name in names]
         what, size = f"reset of {', '.join(map(repr, names))}", symbols[edge.target].x.numel()
         column = own.convert_to_column(what, own.x if edge.reset is None else edge.reset, size)
