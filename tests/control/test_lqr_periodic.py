@@ -215,7 +215,11 @@ def test_repeated_gains_are_those_of_one_period_at_all_times(held):
 def test_an_orbit_that_nearly_closes_is_taken_on_demand(orbit):
     """Beside the orbit a period ends some 1e-4 apart, and the gains are nearly those on it."""
     run = hc.simulate(
-        paddle.system(), paddle.AIR, orbit.trajectory(0.0) + 5e-5, (0.0, P.period), paddle.drive
+        paddle.system(),
+        paddle.AIR,
+        orbit.trajectory(0.0) + 5e-5,
+        (0.0, P.period),
+        lambda t, x: paddle.drive(t),
     )
     lin = hc.linearize(paddle.system(), run)
     with pytest.raises(InputError, match=r"must be periodic, .* give a larger tolerance"):
