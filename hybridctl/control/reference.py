@@ -36,6 +36,7 @@ from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.run_check import check_system
 from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.tolerances import SAME_STATE_TOLERANCE
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 
 Feedforward = Callable[[float], Array]
@@ -105,6 +106,7 @@ def extend(
     after: float | Sequence[float],
     feedforward: Sequence[Feedforward] | None = None,
     phantom: PhantomFeedforward = "pushing",
+    symmetry_tolerance: float = SAME_STATE_TOLERANCE,
     rtol: float = 1e-10,
     atol: float = 1e-10,
     progress: Progress = None,
@@ -123,6 +125,10 @@ def extend(
             holds the nominal input at both ends of each arc.
         phantom: Feedforward of phantom arcs. "pushing" is that of the arc before the event until
             the event is complete ([RS] (4.16)), "withdrawing" that of the arc after it (4.15).
+        symmetry_tolerance: Largest distance of events of the trajectory from guards and resets of
+            the system, of each coordinate or of 1. Where the trajectory goes on with images under a
+            symmetry (`PeriodicLqr.repeated`) that the robot has only nearly, they are as far off as
+            the robot is; the message of an error says how far.
         rtol: Relative tolerance of the integration.
         atol: Absolute tolerance of the integration.
         progress: True prints the share of the work that is done on standard error. A function is
@@ -134,7 +140,8 @@ def extend(
     """
     check_instance("system", system, HybridSystem)
     events = check_instance("trajectory", trajectory, HybridTrajectory).guard_events
-    check_system(system, trajectory)
+    check_number("symmetry_tolerance", symmetry_tolerance, above=0.0)
+    check_system(system, trajectory, symmetry_tolerance)
     early = check_durations("before", before, len(events))
     late = check_durations("after", after, len(events))
     check_member("phantom", phantom, PHANTOM_FEEDFORWARDS)

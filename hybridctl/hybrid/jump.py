@@ -436,8 +436,14 @@ def _lead_to_one_state(system: HybridSystem, one: FiringOrder, other: FiringOrde
     return same_mode and is_same_state(system, one.mode, one.jump.state, other.jump.state)
 
 
-def is_same_state(system: HybridSystem, key: ModeKey, x: Array, y: Array) -> bool:
-    """Return whether two arrays of coordinates are one state, to `SAME_STATE_TOLERANCE`.
+def is_same_state(
+    system: HybridSystem,
+    key: ModeKey,
+    x: Array,
+    y: Array,
+    tolerance: float = SAME_STATE_TOLERANCE,
+) -> bool:
+    """Return whether two arrays of coordinates are one state, to a tolerance.
 
     A quaternion and its negative are one rotation.
 
@@ -447,6 +453,7 @@ def is_same_state(system: HybridSystem, key: ModeKey, x: Array, y: Array) -> boo
             are compared coordinate by coordinate.
         x: Coordinates of one state (nx,).
         y: Coordinates of the other state.
+        tolerance: Difference of each coordinate that is none, relative to it or absolute.
     """
     if x.shape != y.shape:
         return False
@@ -454,7 +461,7 @@ def is_same_state(system: HybridSystem, key: ModeKey, x: Array, y: Array) -> boo
     if len(x) == space.nx:
         # The same state as y, in coordinates close to those of x.
         y = space.integrate(x, space.difference(x, y))
-    return np.allclose(y, x, rtol=SAME_STATE_TOLERANCE, atol=SAME_STATE_TOLERANCE)
+    return np.allclose(y, x, rtol=tolerance, atol=tolerance)
 
 
 def make_ambiguity_error(

@@ -24,7 +24,11 @@ _MAX_SLOPE = 49.0
 _MISMATCH = "system must be the one of the trajectory, run.system"
 
 
-def check_system(system: HybridSystem, trajectory: HybridTrajectory) -> None:
+def check_system(
+    system: HybridSystem,
+    trajectory: HybridTrajectory,
+    tolerance: float = SAME_STATE_TOLERANCE,
+) -> None:
     """Raise an error if a trajectory is a run of another system.
 
     The system that is known to have made it (`trajectory.source`) is not compared. Of another one
@@ -35,6 +39,8 @@ def check_system(system: HybridSystem, trajectory: HybridTrajectory) -> None:
     Args:
         system: The system.
         trajectory: The trajectory.
+        tolerance: Largest distance of an event from its guards, relative to their scales, and of
+            the state after it from that of the reset, of each coordinate or of 1.
 
     Raises:
         InputError: If something differs, which it names.
@@ -46,7 +52,7 @@ def check_system(system: HybridSystem, trajectory: HybridTrajectory) -> None:
             _check_flow(system, arc)
         for event in trajectory.guard_events:
             if event.accumulation is None and event.bridged is None:
-                _check_jump(system, event)
+                _check_jump(system, event, tolerance)
     except UnknownNameError as error:
         raise InputError(f"{_MISMATCH}: {error}") from error
 
@@ -90,12 +96,13 @@ def _check_flow(system: HybridSystem, arc: Arc) -> None:
         )
 
 
-def _check_jump(system: HybridSystem, event: Event) -> None:
+def _check_jump(system: HybridSystem, event: Event, tolerance: float) -> None:
     """Raise an error if an event of guards is none of a system.
 
     Args:
         system: The system.
         event: The event.
+        tolerance: See `check_system`.
 
     Raises:
         InputError: If none of its guards is zero there, or their resets lead to another state.
@@ -108,7 +115,7 @@ def _check_jump(system: HybridSystem, event: Event) -> None:
     if mode.guards_differentiable:
         # A guard that depends on the input may leap over zero where the input does.
         depths[point.guard_jacobian.input[own].any(axis=1)] = 0.0
-    if not own or depths.min() > SAME_STATE_TOLERANCE:
+    if not own or depths.min() > tolerance:
         raise InputError(
             f"{_MISMATCH}: guards {event.guards} of event {event.index} were zero, those of the "
             f"system are {dict(zip(names, point.guards.tolist(), strict=True))}"
@@ -116,8 +123,13 @@ def _check_jump(system: HybridSystem, event: Event) -> None:
     key, after, took_part = compute_outcome(system, event.mode_before, event.guards, t, x, u)
     # Where others took part than those that the event names, its state is that of another event.
     is_comparable = took_part == event.guards
-    if is_comparable and not is_same_state(system, key, after.state, event.state_after):
+    known = event.state_after
+    if is_comparable and not is_same_state(system, key, after.state, known, tolerance):
+        apart = "another size of state"
+        if after.state.shape == known.shape:
+            off = np.abs(after.state - known) / (1.0 + np.abs(known))
+            apart = f"a state off by {off.max():.3g} of 1 + |x| (tolerated: {tolerance:g})"
         raise InputError(
-            f"{_MISMATCH}: the reset of event {event.index} leads to {after.state}, but the run "
-            f"goes on from {event.state_after}"
+            f"{_MISMATCH}: the reset of event {event.index} leads to {apart}, from that with which "
+            "the run goes on"
         )

@@ -34,17 +34,21 @@ from hybridctl.base.checks import (
 )
 from hybridctl.base.errors import InputError, SimulationError
 from hybridctl.hybrid.plant import Sample
-from hybridctl.interop.engine import Pushes, Scenery, check_scenery
+from hybridctl.interop.engine import (
+    POINT_RADIUS,
+    SLAB_HALF_SIDES,
+    Pushes,
+    Scenery,
+    check_scenery,
+    make_pose,
+    rotate_to_normal,
+)
 from hybridctl.mechanics.contacts.contact import WORLD, Contact, check_contacts
 from hybridctl.mechanics.contacts.surfaces import Plane, Sphere
 from hybridctl.mechanics.multibody.bodies import MovingBody
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.push import Wrench
 
-POINT_RADIUS = 1e-3
-"""Radius of the sphere that stands for a contact point, m. A choice."""
-SLAB_HALF_SIDES = (2.0, 2.0, 0.1)
-"""Half sides of the box that stands for the plane of a moving body, m."""
 LONGEST_STEP = 2e-4
 """Longest step of the engine, s, as of MuJoCo's plants. A choice."""
 ADDED_THICKNESS = 1e-12
@@ -234,8 +238,7 @@ class DrakePlant:
             raise InputError(
                 f"period must be a multiple of the step of {model.timestep} s, got {period}"
             )
-        analysis = load_drake("systems.analysis")
-        self._simulator = analysis.Simulator(model.built.diagram)
+        self._simulator = load_drake().analysis.Simulator(model.built.diagram)
         self.context = self._simulator.get_mutable_context()
         self._own = model.built.plant.GetMyMutableContextFromRoot(self.context)
         self._begun, self._count = 0.0, 0
@@ -334,17 +337,16 @@ class DrakePlant:
 
     def _set_pushes(self, active: Sequence[tuple[Wrench, float]]) -> None:
         """Hold the forces of pushes, each times its share of the step."""
-        built, values = self.model.built, load_drake("common.value")
-        tree, space = load_drake("multibody.plant"), load_drake("multibody.math")
+        built, drake = self.model.built, load_drake()
         found = []
         for wrench, share in active:
             frame = self.model.robot.frame(wrench.body)
-            force = tree.ExternallyAppliedSpatialForce()
+            force = drake.plant.ExternallyAppliedSpatialForce()
             force.body_index = built.carriers[frame.joint].index()
             force.p_BoBq_B = frame.rotation @ wrench.at + frame.position
-            force.F_Bq_W = space.SpatialForce(share * wrench.moment, share * wrench.force)
+            force.F_Bq_W = drake.spatial.SpatialForce(share * wrench.moment, share * wrench.force)
             found.append(force)
-        kind = values.Value[list[tree.ExternallyAppliedSpatialForce]]
+        kind = drake.value.Value[_list_of(drake.plant.ExternallyAppliedSpatialForce)]
         built.plant.get_applied_spatial_force_input_port().FixValue(self._own, kind(found))
 
     def _read_sample(self) -> Sample:
@@ -364,24 +366,43 @@ class DrakePlant:
         return Sample(time, state, {"normal_force": forces, "contact": forces > 0.0})
 
 
-def load_drake(part: str) -> Any:
-    """Return a module of Drake, which is an optional dependency.
+class DrakeModules(NamedTuple):
+    """The parts of Drake that are used, by their last names."""
 
-    Args:
-        part: Its name after "pydrake.".
+    analysis: Any
+    framework: Any
+    geometry: Any
+    math: Any
+    plant: Any
+    spatial: Any
+    tree: Any
+    value: Any
+
+
+def load_drake() -> DrakeModules:
+    """Return the parts of Drake, which is an optional dependency.
 
     Raises:
         InputError: Drake is not installed.
     """
     try:
-        return import_module(f"pydrake.{part}")
+        return DrakeModules(
+            import_module("pydrake.systems.analysis"),
+            import_module("pydrake.systems.framework"),
+            import_module("pydrake.geometry"),
+            import_module("pydrake.math"),
+            import_module("pydrake.multibody.plant"),
+            import_module("pydrake.multibody.math"),
+            import_module("pydrake.multibody.tree"),
+            import_module("pydrake.common.value"),
+        )
     except ImportError as error:
         raise InputError('Drake needs `pip install "hybridctl[drake]"`') from error
 
 
 def _build_diagram(made: DrakeModel) -> BuiltDiagram:
     """Return the diagram of a model."""
-    framework, tree = load_drake("systems.framework"), load_drake("multibody.plant")
+    framework, tree = load_drake().framework, load_drake().plant
     builder = framework.DiagramBuilder()
     plant, scene = tree.AddMultibodyPlantSceneGraph(builder, made.timestep)
     kinds = tree.DiscreteContactApproximation
@@ -462,7 +483,7 @@ def _add_body(
     Raises:
         InputError: The engine has no such joint.
     """
-    tree, transforms = load_drake("multibody.tree"), load_drake("math")
+    tree, transforms = load_drake().tree, load_drake().math
     placed = transforms.RigidTransform(
         transforms.RotationMatrix(body.rotation), np.array(body.position)
     )
@@ -535,10 +556,10 @@ def _add_contact(
     Raises:
         InputError: The engine has no such surface.
     """
-    shapes, transforms = load_drake("geometry"), load_drake("math")
+    shapes, transforms = load_drake().geometry, load_drake().math
     radius, shift = contact.radius or POINT_RADIUS, 0.0 if contact.radius else POINT_RADIUS
     give, properties = made.compliance, shapes.ProximityProperties()
-    friction = load_drake("multibody.plant").CoulombFriction(contact.friction, contact.friction)
+    friction = load_drake().plant.CoulombFriction(contact.friction, contact.friction)
     # Two springs of twice the stiffness in a row have the stiffness.
     shapes.AddContactMaterial(
         dissipation=give.dissipation,
@@ -550,24 +571,24 @@ def _add_contact(
     def add(name: str, frame: str, place: Array, shape: Any) -> Any:
         """Return the geometry of a shape at a pose (4, 4) in a frame of the robot."""
         known = made.robot.frame(frame)
-        pose = _make_pose(known.rotation, known.position) @ place
+        pose = make_pose(known.rotation, known.position) @ place
         at = transforms.RigidTransform(transforms.RotationMatrix(pose[:3, :3]), pose[:3, 3])
         return plant.RegisterCollisionGeometry(carriers[known.joint], at, shape, name, properties)
 
     point = add(
-        f"point {i}", contact.frame, _make_pose(np.eye(3), contact.offset), shapes.Sphere(radius)
+        f"point {i}", contact.frame, make_pose(np.eye(3), contact.offset), shapes.Sphere(radius)
     )
     surface = contact.surface
     if isinstance(surface, Plane):
         normal = surface.unit_normal
-        face, turn = surface.point - shift * normal, _rotate_to_normal(normal)
+        face, turn = surface.point - shift * normal, rotate_to_normal(normal)
         if contact.body == WORLD:
-            place, shape = _make_pose(turn, face), shapes.HalfSpace()
+            place, shape = make_pose(turn, face), shapes.HalfSpace()
         else:
-            place = _make_pose(turn, face - SLAB_HALF_SIDES[2] * normal)
+            place = make_pose(turn, face - SLAB_HALF_SIDES[2] * normal)
             shape = shapes.Box(*(2.0 * side for side in SLAB_HALF_SIDES))
     elif isinstance(surface, Sphere) and not surface.inside:
-        place = _make_pose(np.eye(3), surface.center)
+        place = make_pose(np.eye(3), surface.center)
         shape = shapes.Sphere(surface.radius - shift)
     else:
         raise InputError(
@@ -589,7 +610,7 @@ def _filter_collisions(scene: Any, plant: Any, pairs: Sequence[tuple[Any, list[A
         plant: The engine's plant.
         pairs: Geometry of each contact, with those that it may meet.
     """
-    shapes = load_drake("geometry")
+    shapes = load_drake().geometry
     everything = [geometry for point, others in pairs for geometry in (point, *others)]
     manager, rule = scene.collision_filter_manager(), shapes.CollisionFilterDeclaration
     manager.Apply(rule().ExcludeWithin(shapes.GeometrySet(everything)))
@@ -598,11 +619,9 @@ def _filter_collisions(scene: Any, plant: Any, pairs: Sequence[tuple[Any, list[A
         manager.Apply(rule().AllowBetween(*allowed))
 
 
-def _make_pose(rotation: Array, position: ArrayLike) -> Array:
-    """Return the pose (4, 4) of a rotation and a position."""
-    pose = np.eye(4)
-    pose[:3, :3], pose[:3, 3] = rotation, position
-    return pose
+def _list_of(kind: type) -> Any:
+    """Return the type of lists of a type, by which the engine knows its values."""
+    return list[kind]  # type: ignore[valid-type]
 
 
 def _make_rotation(quaternion: Array) -> Array:
@@ -615,11 +634,3 @@ def _make_rotation(quaternion: Array) -> Array:
             [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
         ]
     )
-
-
-def _rotate_to_normal(normal: Array) -> Array:
-    """Return a rotation (3, 3) whose third axis is the normal."""
-    least = np.eye(3)[int(np.abs(normal).argmin())]
-    first = np.cross(least, normal)
-    first /= np.linalg.norm(first)
-    return np.column_stack([first, np.cross(normal, first), normal])

@@ -18,6 +18,10 @@ from hybridctl.base.errors import InputError
 from hybridctl.hybrid.plant import Plant
 from hybridctl.mechanics.push import Wrench
 
+POINT_RADIUS = 1e-3
+"""Radius of the sphere that stands for a contact point, m. A choice."""
+SLAB_HALF_SIDES = (2.0, 2.0, 0.1)
+"""Half sides of the box that stands for the plane of a moving body, m. A choice."""
 THICKNESS = 0.2
 """Thickness of ramps, m. A choice: contacts sink into them by far less."""
 
@@ -39,7 +43,16 @@ class EnginePlant(Plant, Protocol):
         at: ArrayLike = (0.0, 0.0, 0.0),
         moment: ArrayLike = (0.0, 0.0, 0.0),
     ) -> Wrench:
-        """Push a body for a while, in this run and all later ones, and return the push."""
+        """Push a body for a while, in this run and all later ones, and return the push.
+
+        Args:
+            body: Name of a frame of the robot.
+            force: Force (3,), N, in world axes, whatever the body does.
+            start: Time at which it begins, s.
+            end: Time at which it ends, s.
+            at: Point (3,) where it acts, m, in the frame, moving with it.
+            moment: Moment (3,), N m, in world axes, besides the force.
+        """
         ...
 
     def clear_pushes(self) -> None:
@@ -105,7 +118,7 @@ class Pushes:
 
 
 @dataclass(frozen=True, eq=False)
-class Box:
+class Obstacle:
     """A box that is fixed to the world.
 
     Attributes:
@@ -145,12 +158,10 @@ class Box:
     @property
     def pose(self) -> Array:
         """Pose (4, 4) in the world."""
-        pose = np.eye(4)
-        pose[:3, :3], pose[:3, 3] = self.rotation, self.center
-        return pose
+        return make_pose(self.rotation, self.center)
 
 
-Scenery = tuple[Box, ...]
+Scenery = tuple[Obstacle, ...]
 
 
 def check_scenery(scenery: object) -> Scenery:
@@ -163,8 +174,8 @@ def check_scenery(scenery: object) -> Scenery:
         InputError: It is none.
     """
     if not isinstance(scenery, list | tuple):
-        raise InputError(f"scenery must be a sequence of Box, got {scenery!r}")
-    return tuple(check_instance(f"scenery[{k}]", box, Box) for k, box in enumerate(scenery))
+        raise InputError(f"scenery must be a sequence of Obstacle, got {scenery!r}")
+    return tuple(check_instance(f"scenery[{k}]", box, Obstacle) for k, box in enumerate(scenery))
 
 
 def make_steps(
@@ -187,7 +198,7 @@ def make_steps(
         length = (count + 1 - k) * depth
         height = (k + 1) * rise
         center = (start + k * depth + 0.5 * length, 0.0, base + 0.5 * height)
-        found.append(Box(center, (length, width, height)))
+        found.append(Obstacle(center, (length, width, height)))
     return tuple(found)
 
 
@@ -208,4 +219,19 @@ def make_ramp(
     face = np.array([np.cos(slope), 0.0, np.sin(slope)])
     normal = np.array([-np.sin(slope), 0.0, np.cos(slope)])
     center = np.array([start, 0.0, base]) + 0.5 * length * face - 0.5 * THICKNESS * normal
-    return (Box(center, (length, width, THICKNESS), pitch=-slope),)
+    return (Obstacle(center, (length, width, THICKNESS), pitch=-slope),)
+
+
+def make_pose(rotation: Array, position: ArrayLike) -> Array:
+    """Return the pose (4, 4) of a rotation and a position."""
+    pose = np.eye(4)
+    pose[:3, :3], pose[:3, 3] = rotation, position
+    return pose
+
+
+def rotate_to_normal(normal: Array) -> Array:
+    """Return a rotation (3, 3) whose third axis is the normal."""
+    least = np.eye(3)[int(np.abs(normal).argmin())]
+    first = np.cross(least, normal)
+    first /= np.linalg.norm(first)
+    return np.column_stack([first, np.cross(normal, first), normal])

@@ -11,7 +11,6 @@ Install with `pip install "hybridctl[mujoco]"`.
 
 from __future__ import annotations
 
-import importlib
 import math
 import os
 from collections.abc import Sequence
@@ -33,16 +32,22 @@ from hybridctl.base.checks import (
 )
 from hybridctl.base.errors import FileFormatError, InputError, SimulationError
 from hybridctl.hybrid.plant import Sample
-from hybridctl.interop.engine import Pushes, Scenery, check_scenery
+from hybridctl.interop.engine import (
+    POINT_RADIUS,
+    SLAB_HALF_SIDES,
+    Pushes,
+    Scenery,
+    check_scenery,
+    make_pose,
+    rotate_to_normal,
+)
 from hybridctl.mechanics.contacts.contact import WORLD, Contact, check_contacts
 from hybridctl.mechanics.contacts.surfaces import Plane, Sphere
 from hybridctl.mechanics.multibody.bodies import MovingBody
-from hybridctl.mechanics.multibody.mjcf import load_mujoco, mujoco_warnings_logged
+from hybridctl.mechanics.multibody.mjcf import load_mujoco, load_viewer, mujoco_warnings_logged
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.push import Wrench
 
-POINT_RADIUS = 1e-3  # m, of the sphere that stands for a contact point
-SLAB_HALF_SIDES = (2.0, 2.0, 0.1)  # m, of the box that stands for the plane of a moving body
 STEPS_PER_TIME_CONSTANT = 4  # steps of the engine that resolve a contact, at least
 LONGEST_STEP = 2e-4  # s, of the engine where contacts would allow longer ones
 IMPEDANCE = (0.95, 0.99, 1e-4, 0.5, 2.0)  # the engine's `solimp`: as stiff as `solref` says
@@ -226,7 +231,7 @@ class MujocoModel:
         if place.joint == 0:
             raise InputError(f"body must move, but {frame!r} is fixed to the world")
         name, at = self._carriers[place.joint]
-        return int(self.model.body(name).id), at @ _make_pose(place.rotation, place.position)
+        return int(self.model.body(name).id), at @ make_pose(place.rotation, place.position)
 
     @cached_property
     def _carriers(self) -> dict[int, tuple[str, Array]]:
@@ -388,8 +393,7 @@ class MujocoPlant:
 
         It needs a display. On macOS it runs under `mjpython`.
         """
-        viewer = importlib.import_module("mujoco.viewer")
-        return viewer.launch_passive(self.model.model, self.data)
+        return load_viewer().launch_passive(self.model.model, self.data)
 
     def _step_pushed(self) -> None:
         """Take the engine's steps of one period one by one, under the pushes of each."""
@@ -471,8 +475,7 @@ def _read_scene(scene: str | os.PathLike[str] | None) -> Any:
                 return kind.from_string(scene)
             return kind.from_file(os.fspath(scene))
     except ValueError as error:
-        reason = " ".join(str(error).split())
-        raise FileFormatError(f"scene is not read by MuJoCo: {reason}") from error
+        raise FileFormatError(f"scene is not read by MuJoCo: {error}") from error
 
 
 def _add_boxes(spec: Any, made: MujocoModel, i: int, contact: Contact) -> list[str]:
@@ -521,7 +524,7 @@ def _add_bodies(
     waiting: list[tuple[int, Array]] = []
     frames: dict[int, tuple[int, Array]] = {}
     for i, body in enumerate(bodies):
-        placed = _make_pose(body.rotation, body.position)
+        placed = make_pose(body.rotation, body.position)
         if waiting and waiting[-1][0] == body.parent:
             waiting = [(j, at @ placed) for j, at in waiting]
             placed = frames[waiting[0][0]][1] @ waiting[0][1]
@@ -629,7 +632,7 @@ def _add_contact_pair(
     radius = contact.radius or POINT_RADIUS
     shift = 0.0 if contact.radius else POINT_RADIUS
     body, at = _find_carrier(made.robot, bodies, contact.frame)
-    place = at @ _make_pose(np.eye(3), contact.offset)
+    place = at @ make_pose(np.eye(3), contact.offset)
     kinds, apart = load_mujoco().mjtGeom, {"contype": 0, "conaffinity": 0, "mass": 0.0}
     body.add_geom(
         name=f"point {i}", type=kinds.mjGEOM_SPHERE, size=[radius, 0, 0], pos=place[:3, 3], **apart
@@ -641,13 +644,13 @@ def _add_contact_pair(
         face = surface.point - shift * normal
         flat = contact.body == WORLD or body is spec.worldbody
         depth = 0.0 if flat else SLAB_HALF_SIDES[2]
-        pose = at @ _make_pose(_rotate_to_normal(normal), face - depth * normal)
+        pose = at @ make_pose(rotate_to_normal(normal), face - depth * normal)
         kind, size = (
             (kinds.mjGEOM_PLANE, (0.0, 0.0, 1.0)) if flat else (kinds.mjGEOM_BOX, SLAB_HALF_SIDES)
         )
         body.add_geom(name=f"surface {i}", type=kind, size=size, **_write_pose(pose), **apart)
     elif isinstance(surface, Sphere) and not surface.inside:
-        pose = at @ _make_pose(np.eye(3), surface.center)
+        pose = at @ make_pose(np.eye(3), surface.center)
         size = (surface.radius - shift, 0.0, 0.0)
         kind = kinds.mjGEOM_SPHERE
         body.add_geom(name=f"surface {i}", type=kind, size=size, pos=pose[:3, 3], **apart)
@@ -688,14 +691,7 @@ def _find_carrier(robot: Robot, bodies: list[tuple[Any, Array]], name: str) -> t
     """Return the engine's body of a frame, and the frame's pose (4, 4) in it."""
     frame = robot.frame(name)
     body, at = bodies[frame.joint]
-    return body, at @ _make_pose(frame.rotation, frame.position)
-
-
-def _make_pose(rotation: Array, position: ArrayLike) -> Array:
-    """Return the pose (4, 4) of a rotation and a position."""
-    pose = np.eye(4)
-    pose[:3, :3], pose[:3, 3] = rotation, position
-    return pose
+    return body, at @ make_pose(frame.rotation, frame.position)
 
 
 def _write_pose(pose: Array) -> dict[str, Array]:
@@ -710,11 +706,3 @@ def _make_rotation(quaternion: Array) -> Array:
     matrix = np.zeros(9)
     load_mujoco().mju_quat2Mat(matrix, quaternion)
     return matrix.reshape(3, 3)
-
-
-def _rotate_to_normal(normal: Array) -> Array:
-    """Return a rotation (3, 3) whose third axis is the normal."""
-    least = np.eye(3)[int(np.abs(normal).argmin())]
-    first = np.cross(least, normal)
-    first /= np.linalg.norm(first)
-    return np.column_stack([first, np.cross(normal, first), normal])

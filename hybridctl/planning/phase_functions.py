@@ -445,7 +445,11 @@ def _build_event_limits(
         value = mode.guards[get_guard_names(task, k).index(name)]
         if (k, name) not in implied:
             rows.append((value, Limit(f"guard {name!r}", _get_guard_unit(name), 0.0, 0.0)))
-        rows.append(build_guard_fall_limit(task, phase.mode, mode, name, input_rate))
+        fall, limit = build_guard_fall_limit(task, phase.mode, mode, name, input_rate)
+        most = task.margins.landing_speed
+        if name.endswith(" closes") and most is not None:
+            limit = replace(limit, upper=most)
+        rows.append((fall, limit))
     for i in find_opening_contacts(task, k):
         for tangent in task.system.dynamics.contact_set.tangents[i].tolist():
             if contact_modes(phase.mode)[i] == STICK:
@@ -499,7 +503,12 @@ def _build_impact_limits(
     assert modes is not None
     rows: list[LimitedValue] = []
     for i in closed_contacts(modes):
-        rows += build_cone_limits(task, impulses, i, "N s", task.margins.impulse, modes[i])
+        (normal, limit), *cone = build_cone_limits(
+            task, impulses, i, "N s", task.margins.impulse, modes[i]
+        )
+        if task.margins.landing_impulse is not None:
+            limit = replace(limit, upper=task.margins.landing_impulse)
+        rows += [(normal, limit), *cone]
     for i in set(closed_contacts(task.phases[k].mode)) - set(closed_contacts(modes)):
         name = f"normal rate of {task.system.contacts[i].name!r} after the impact"
         rows.append((rates[i], Limit(name, "m/s", task.margins.release)))

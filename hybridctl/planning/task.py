@@ -28,7 +28,7 @@ from hybridctl.base.checks import (
     quote,
 )
 from hybridctl.base.errors import InputError
-from hybridctl.base.settings import Meta, NotNegative, Settings, UnitInterval
+from hybridctl.base.settings import Meta, NotNegative, Positive, Settings, UnitInterval
 from hybridctl.control.reference import check_durations
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.contact_law.law import CLOSED, STICK
@@ -105,6 +105,10 @@ class Margins(Settings):
         approach: Least rate at which the other guards fall that end a phase, gaps in m/s, sliding
             speeds in m/s^2.
         sliding: Least speed of sliding contacts, m/s.
+        landing_speed: Greatest rate at which gaps fall that close at the planned end of a phase,
+            m/s; None for no limit. It counts for all contacts together, not for the orders in
+            which they may close one by one.
+        landing_impulse: Greatest normal impulse of a contact of a planned impact, N s, likewise.
         early: Last part of a phase, as a fraction of it, in which the impact at the end of the
             phase would be inside these margins too if the ground were met there.
     """
@@ -118,6 +122,8 @@ class Margins(Settings):
     clearance: NotNegative = 0.0
     approach: NotNegative = 0.05
     sliding: NotNegative = 0.01
+    landing_speed: Positive | None = None
+    landing_impulse: Positive | None = None
     early: UnitInterval = 0.0
 
 

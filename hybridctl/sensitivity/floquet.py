@@ -27,6 +27,7 @@ from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.sensitivity.symmetry import (
+    CLOSING_TOLERANCE,
     Symmetry,
     compute_closing_error,
     map_mode,
@@ -91,7 +92,7 @@ class FloquetMultipliers:
 
 
 def monodromy(
-    lin: PeriodicMap, *, symmetry: Symmetry | None = None, tolerance: float = 1e-6
+    lin: PeriodicMap, *, symmetry: Symmetry | None = None, tolerance: float = CLOSING_TOLERANCE
 ) -> Array:
     """Return the monodromy matrix of one period of an orbit.
 
@@ -134,12 +135,12 @@ def check_closed(lin: PeriodicMap, symmetry: Symmetry | None, tolerance: float) 
     if size > allowed:
         raise InputError(
             f"trajectory must be periodic, but its final state differs from its initial one by "
-            f"{size:.3g}, more than {allowed:.3g}"
+            f"{size:.3g}, more than {allowed:.3g}: close it better, or give a larger tolerance"
         )
 
 
 def floquet_multipliers(
-    lin: PeriodicMap, *, symmetry: Symmetry | None = None, tolerance: float = 1e-6
+    lin: PeriodicMap, *, symmetry: Symmetry | None = None, tolerance: float = CLOSING_TOLERANCE
 ) -> FloquetMultipliers:
     """Return the eigenvalues of the monodromy matrix, [Salt] III-C.
 

@@ -161,6 +161,12 @@ def _check_regular(name: str, matrix: Array) -> None:
         raise InputError(f"{name} must be regular, got singular values {sizes.tolist()}")
 
 
+CLOSING_TOLERANCE = 1e-6
+"""Default of the largest gap between the ends of an orbit that closes, relative to 1 + |x|.
+
+A choice: orbits that `periodic_orbit` finds close to 1e-9, plans on coarse meshes worse."""
+
+
 def compute_closing_error(
     symmetry: Symmetry | None, space: Space, start: Array, end: Array
 ) -> Array:

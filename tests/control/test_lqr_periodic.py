@@ -1,5 +1,7 @@
 """Periodic LQR: a ball on a paddle is held on an orbit that it would leave."""
 
+from dataclasses import replace
+
 import casadi as ca
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from hybridctl.base.errors import InputError, SimulationError
 from hybridctl.control.lqr.periodic import periodic_lqr
 from hybridctl.control.reference import extend
 from hybridctl.control.spreading import ReferenceSpreading
+from hybridctl.hybrid.trajectory import HybridTrajectory
 
 Q, R = np.diag([100.0, 10.0, 1.0, 0.1]), np.array([[1e-2]])
 P = paddle.PaddleParameters()
@@ -207,3 +210,33 @@ def test_repeated_gains_are_those_of_one_period_at_all_times(held):
             s = t % P.period
             own = next(c for a, c in zip(once.arcs, gains, strict=True) if a.start <= s <= a.end)
             np.testing.assert_allclose(curve(t), own(s), rtol=1e-9, atol=1e-9)
+
+
+def test_an_orbit_that_nearly_closes_is_taken_on_demand(orbit):
+    """Beside the orbit a period ends some 1e-4 apart, and the gains are nearly those on it."""
+    run = hc.simulate(
+        paddle.system(),
+        paddle.AIR,
+        orbit.trajectory(0.0) + 5e-5,
+        (0.0, P.period),
+        lambda t, x: paddle.drive(t),
+    )
+    lin = hc.linearize(paddle.system(), run)
+    with pytest.raises(InputError, match=r"must be periodic, .* give a larger tolerance"):
+        periodic_lqr(lin, Q, R)
+    found = periodic_lqr(lin, Q, R, closing_tolerance=1e-3)
+    values = found.multipliers.values
+    exact = periodic_lqr(orbit.linearization, Q, R).multipliers.values
+    np.testing.assert_allclose(np.sort(np.abs(values)), np.sort(np.abs(exact)), atol=1e-2)
+
+
+def test_images_of_a_nearly_symmetric_robot_are_extended_on_demand(held):
+    """Their events are off by what the robot is off, which the message says."""
+    nominal, _ = held.repeated(2)
+    first, *rest = nominal.events
+    moved = replace(first, state_after=first.state_after + np.array([0.0, 0.0, 4e-5, 0.0]))
+    off = HybridTrajectory(nominal.arcs, (moved, *rest))
+    with pytest.raises(InputError, match=r"a state off by .*e-05 of 1 .* \(tolerated: 1e-06\)"):
+        extend(paddle.system(), off, before=0.1, after=0.1)
+    found = extend(paddle.system(), off, before=0.1, after=0.1, symmetry_tolerance=1e-4)
+    assert len(found.arcs) == len(nominal.arcs)

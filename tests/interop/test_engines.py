@@ -11,7 +11,7 @@ from interop.test_mujoco import CART, GROUND, ROBOTS, random_state
 from hybridctl.base.errors import FileFormatError, InputError, UnknownNameError
 from hybridctl.hybrid.plant import Plant
 from hybridctl.interop.drake import DrakeModel, DrakePlant, HuntCrossley
-from hybridctl.interop.engine import Box, EnginePlant, make_ramp, make_steps
+from hybridctl.interop.engine import EnginePlant, Obstacle, make_ramp, make_steps
 from hybridctl.interop.mujoco import Compliance, MujocoModel, MujocoPlant
 from hybridctl.mechanics import Contact, Robot, Sphere
 
@@ -133,7 +133,7 @@ def test_an_input_of_a_floating_base_is_in_its_own_axes(engine):
 def test_a_ball_rests_on_the_ground_and_on_boxes(engine):
     """Its weight is in "normal_force", on the box through its top."""
     robot, contacts = ball()
-    scenery = (Box((1.0, 0.0, 0.1), (0.5, 0.5, 0.2)),)
+    scenery = (Obstacle((1.0, 0.0, 0.1), (0.5, 0.5, 0.2)),)
     plant = make_plant(engine, robot, contacts, scenery)
     for x, height in ((0.0, 0.1), (1.0, 0.3)):
         found = follow(plant, rest(x, height + 1e-3), 0.4)
@@ -205,15 +205,15 @@ def test_what_drake_does_not_have_is_named(monkeypatch):
     foot = [Contact("foot", "cart", GROUND)]
     with pytest.raises(InputError, match="no dry friction of joints"):
         DrakeModel(rubbing, foot)
-    with pytest.raises(InputError, match="scenery must be a sequence of Box"):
+    with pytest.raises(InputError, match="scenery must be a sequence of Obstacle"):
         DrakeModel(robot, foot, scenery=3)
     with pytest.raises(InputError, match="sides must be longer than 0"):
-        Box((0, 0, 0), (1, 0, 1))
+        Obstacle((0, 0, 0), (1, 0, 1))
     with pytest.raises(InputError, match="stiffness must be greater than 0"):
         HuntCrossley(0.0)
     with monkeypatch.context() as patched:
         patched.setitem(sys.modules, "pydrake", None)
-        patched.setitem(sys.modules, "pydrake.systems.framework", None)
+        patched.setitem(sys.modules, "pydrake.systems.analysis", None)
         with pytest.raises(InputError, match=r"pip install .hybridctl\[drake\]"):
             _ = DrakeModel(robot, foot).built
     pytest.importorskip("pydrake")

@@ -270,3 +270,20 @@ def test_derivatives_point_by_point_are_those_of_the_whole():
     for found, expected in zip(made, [np.triu(bend), *rest], strict=True):
         atol = 1e-12 * np.abs(expected).max()
         np.testing.assert_allclose(found.full(), expected, atol=atol)
+
+
+@pytest.mark.parametrize(
+    ("limits", "speed"),
+    [({}, None), ({"landing_speed": 0.3}, 0.3), ({"landing_impulse": 0.2}, 0.2)],
+)
+def test_a_landing_is_as_soft_as_it_is_to_be(limits, speed):
+    """Without limits the plate of 2 kg hits at 0.6 m/s; each corner takes half of its momentum."""
+    margins = Margins(force=1.0, impulse=0.01, approach=0.01, **limits)
+    found = optimise(landing(margins=margins), guess)
+    event = found.plan.events[0]
+    assert event.guards == BOTH
+    if speed is None:
+        assert event.state_before[2] < -0.4
+    else:
+        assert event.state_before[2] == pytest.approx(-speed, abs=1e-6)
+        np.testing.assert_allclose(event.impulses, 0.5 * MASS * speed, atol=1e-6)

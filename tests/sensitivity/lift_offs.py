@@ -1,7 +1,7 @@
 """Inputs of time under which the forces of closed contacts fall to zero at one instant.
 
-Forces are prescribed, f(t) = c (1 - t / T), and the input that causes them is found along the motion
-that they cause: of all (a, u) with M a - S u = J' f - h and J a = target that with the least norm.
+Forces are prescribed, f(t) = c (1 - t / T), and the input that causes them is found along their
+motion: of all (a, u) with M a - S u = J' f - h and J a = target that with the least norm.
 """
 
 from __future__ import annotations

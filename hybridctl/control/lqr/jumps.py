@@ -113,7 +113,7 @@ def _solve_for_gain(hessian: Array, mixed: Array) -> Array:
         InputError: The second derivatives are singular.
     """
     try:
-        return np.linalg.solve(hessian, mixed)
+        return np.asarray(np.linalg.solve(hessian, mixed), dtype=np.float64)
     except np.linalg.LinAlgError as error:
         raise InputError(
             "input_weight must tell inputs apart that do the same, but is lost in rounding beside "

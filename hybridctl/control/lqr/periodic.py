@@ -39,10 +39,10 @@ from hybridctl.control.lqr.weights import Weights
 from hybridctl.hybrid.arc import Arc, join_arcs
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.sensitivity.collocation import Propagation
-from hybridctl.sensitivity.floquet import FloquetMultipliers, floquet_multipliers, monodromy
+from hybridctl.sensitivity.floquet import FloquetMultipliers, check_closed, floquet_multipliers
 from hybridctl.sensitivity.linearization import Linearization
 from hybridctl.sensitivity.saltation import JumpGains
-from hybridctl.sensitivity.symmetry import Symmetry, map_perturbations
+from hybridctl.sensitivity.symmetry import CLOSING_TOLERANCE, Symmetry, map_perturbations
 
 _MOST_SWEEPS = 500
 """Periods over which the Riccati equation is solved before the search is given up."""
@@ -165,16 +165,20 @@ class PeriodicLqr:
         residual: Difference of V at the start from V of the sweep before, relative to its largest
             entry.
         symmetry: Symmetry S up to which the orbit closes; None for none.
+        closing_tolerance: Largest gap between the ends of the orbit, relative to 1 + |x|.
     """
 
     period: LqrResult
     residual: float
     symmetry: Symmetry | None = None
+    closing_tolerance: float = CLOSING_TOLERANCE
 
     @cached_property
     def multipliers(self) -> FloquetMultipliers:
         """Multipliers of the closed loop."""
-        return floquet_multipliers(self.period.closed_loop, symmetry=self.symmetry)
+        return floquet_multipliers(
+            self.period.closed_loop, symmetry=self.symmetry, tolerance=self.closing_tolerance
+        )
 
     def repeated(self, periods: int) -> tuple[HybridTrajectory, GainSchedule]:
         """Return the orbit and its gains over several periods, as a reference to track.
@@ -213,6 +217,7 @@ def periodic_lqr(
     covariance: Covariance | None = None,
     lead: float | None = None,
     symmetry: Symmetry | None = None,
+    closing_tolerance: float = CLOSING_TOLERANCE,
     tolerance: float = 1e-8,
     rtol: float = 1e-10,
     atol: float = 1e-12,
@@ -232,6 +237,8 @@ def periodic_lqr(
         covariance: See `hybrid_lqr`.
         lead: See `hybrid_lqr`.
         symmetry: Symmetry S up to which the orbit closes; None for none.
+        closing_tolerance: Largest gap between the ends of the orbit, relative to 1 + |x|, as of
+            `monodromy`.
         tolerance: Greatest change of V over one period, relative to its largest entry.
         rtol: See `hybrid_lqr`.
         atol: See `hybrid_lqr`.
@@ -240,13 +247,12 @@ def periodic_lqr(
             of what is left.
 
     Raises:
-        InputError: An argument does not fit, see `hybrid_lqr` and `monodromy`.
+        InputError: An argument does not fit, see `hybrid_lqr` and `check_closed`.
         SimulationError: No V is found: the input cannot hold an unstable direction, or the weights
             do not see one.
     """
     check_number("tolerance", tolerance, above=0.0)
-    if lin.is_linear:
-        monodromy(lin, symmetry=symmetry)  # refuses an orbit that does not close
+    check_closed(lin, symmetry, closing_tolerance)
     n = lin.trajectory.arcs[0].space.ndx
 
     rule = EventRule(simultaneous, covariance, lead)
@@ -283,7 +289,8 @@ def periodic_lqr(
         if not np.isfinite(size):
             break
         if change <= tolerance * size:
-            return PeriodicLqr(result, change / size if size else 0.0, symmetry)
+            residual = change / size if size else 0.0
+            return PeriodicLqr(result, residual, symmetry, closing_tolerance)
     raise SimulationError(
         f"the Riccati equation has found no periodic solution in {_MOST_SWEEPS} sweeps: it still "
         f"changes by {change:.3g} of {size:.3g} in one period"

@@ -25,7 +25,7 @@ from hybridctl.hybrid.model import (
     ResetJacobian,
     ResetModel,
 )
-from hybridctl.mechanics.contact_law.law import CLOSED, OPEN, STICK, Modes
+from hybridctl.mechanics.contact_law.law import CLOSED, OPEN, Modes
 from hybridctl.mechanics.impacts.impact import (
     SEPARATION_SPEED,
     ImpactResult,

@@ -84,6 +84,12 @@ def load_mujoco() -> Any:
         raise InputError('MuJoCo needs `pip install "hybridctl[mujoco]"`') from error
 
 
+def load_viewer() -> Any:
+    """Return the module of MuJoCo's viewer, which needs a display when it is used."""
+    load_mujoco()
+    return import_module("mujoco.viewer")
+
+
 @contextmanager
 def mujoco_warnings_logged() -> Iterator[None]:
     """Send MuJoCo's warnings in the block to the log "hybridctl".
