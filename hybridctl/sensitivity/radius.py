@@ -215,12 +215,9 @@ def measure_range(lin: RunMap) -> AccurateRange | None:
     found: AccurateRange | None = None
     for direction, growth in _list_amplified(lin):
         size = _PerturbedMotions(lin, direction, None, 0.0).find_range()
-        if size is None:
-            return None
-        if found is None or size < np.inf:
-            found = AccurateRange(direction, growth, size)
-        if size < np.inf:
-            break
+        if size is None or size < np.inf:
+            return None if size is None else AccurateRange(direction, growth, size)
+        found = found or AccurateRange(direction, growth, size)
     return found
 
 
@@ -343,6 +340,12 @@ class _PerturbedMotions:
         run = self.lin.trajectory
         size = 1.0 + float(np.abs(run.arcs[0](run.start)).max())
         return size / float(np.linalg.norm(self.direction))
+
+    @property
+    def _noise(self) -> float:
+        """Difference of the final states of two motions that tolerances may make."""
+        lin, last = self.lin, self.lin.trajectory.arcs[-1]
+        return _VISIBLE_ERROR * (lin.atol + lin.rtol * (1.0 + float(np.abs(last(last.end)).max())))
 
     def find_curvature(self, order_size: float, error: float) -> tuple[Array, float]:
         """Return the second derivative of the final state, and the size at which it is the error.
@@ -528,8 +531,7 @@ class _PerturbedMotions:
         if moved.arcs[-1].space.ndx != last.space.ndx:
             return np.inf
         off = np.linalg.norm(last.space.difference(end, moved.final_state) - predicted)
-        noise = _VISIBLE_ERROR * (lin.atol + lin.rtol * (1.0 + float(np.abs(end).max())))
-        return float(off / np.linalg.norm(predicted)) if off > noise else 0.0
+        return float(off / np.linalg.norm(predicted)) if off > self._noise else 0.0
 
     def _is_off(self, size: float, error: float) -> bool:
         """Return whether a motion differs from its prediction by the error.
@@ -540,7 +542,7 @@ class _PerturbedMotions:
         lin, last = self.lin, self.lin.trajectory.arcs[-1]
         end, predicted = last(last.end), lin.follow(size * self.direction).state
         allowed = error * float(np.linalg.norm(predicted))
-        if allowed <= _VISIBLE_ERROR * (lin.atol + lin.rtol * (1.0 + float(np.abs(end).max()))):
+        if allowed <= self._noise:
             return False
         try:
             moved = self._simulate(size)
