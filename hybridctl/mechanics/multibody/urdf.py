@@ -373,7 +373,8 @@ def read_meshes(
     Raises:
         FileFormatError: The file is no URDF, or a mesh is damaged.
     """
-    read = shapes_of(model, urdf, purpose="collision", kinds=("mesh",), links=links)
+    kinds: tuple[Kind, ...] = ("mesh",)
+    read = shapes_of(model, urdf, purpose="collision", kinds=kinds, links=links)
     loader = coal.MeshLoader(coal.NODE_TYPE.BV_OBBRSS)  # the class whose vertices Python can read
     found = list[CollisionMesh]()
     for shape in read.geometryObjects:
