@@ -42,8 +42,8 @@ SUMMARY = "an arm hits a door with both corners of its foot, tracked with refere
 
 PERTURBATION = (-0.05, -0.03, -0.02, 0.0, -0.02, -0.05, 0.03, 0.0)  # (5.31)
 _INPUTS = (
-    "Inputs are not what this run compares: both laws have the gains of the thesis, which grow from "
-    "8 to 100 N m/rad at the impact. By the clock they grow before the corners touch, with "
+    "Inputs are not what this run compares: both laws have the gains of the thesis, which grow "
+    "from 8 to 100 N m/rad at the impact. By the clock they grow before the corners touch, with "
     "spreading at the last touch; that step is its peak. door-optimal and door-plants compare laws "
     "whose gains are tuned alike."
 )

@@ -43,6 +43,7 @@ from hybridctl.hybrid.policy import History, Policy
 from hybridctl.hybrid.run_check import check_system
 from hybridctl.hybrid.system import HybridSystem, as_policy
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
+from hybridctl.sensitivity.accurate_range import AccurateRange, measure_range
 from hybridctl.sensitivity.event_order import (
     EventShifts,
     RunPassage,
@@ -66,13 +67,7 @@ from hybridctl.sensitivity.propagation import (
     linearize_field,
     propagate_perturbations,
 )
-from hybridctl.sensitivity.radius import (
-    AccurateRange,
-    Radius,
-    compute_radius,
-    find_least_order_change,
-    measure_range,
-)
+from hybridctl.sensitivity.radius import Radius, compute_radius, find_least_order_change
 from hybridctl.sensitivity.saltation import JumpGains
 from hybridctl.sensitivity.simultaneous import (
     PhantomInput,

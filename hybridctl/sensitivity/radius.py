@@ -17,8 +17,7 @@ takes three steps.
 3. Check. Motions from a part of the size that was found are simulated. They show what neither of
    these contains, such as an impact that no longer lets a contact slide, or lifts it.
 
-`measure_range` is the cheaper measure for one direction that it chooses itself: the one that the
-map amplifies most. It compares a few simulated motions with their predictions.
+`accurate_range` has a cheaper measure, for the direction that a map amplifies most.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -80,10 +79,6 @@ _LEAST_SPREAD = 1e-300
 """Spread of event times in s per unit that stands for none."""
 _RANGE_ERROR = 0.1
 """Relative error of a map at the end of its `AccurateRange`, as of `Linearization.radius`."""
-_AMPLIFIED_DIRECTIONS = 4
-"""Directions that are tried for an `AccurateRange`: a linear flow ends along none. A choice."""
-_NO_EFFECT = 1e-6
-"""Growth of a direction that has no effect on the end, relative to the largest growth."""
 _MAX_RANGE_SIZES = 12
 """Sizes that are tried for an `AccurateRange`. A hopper needs four."""
 
@@ -177,71 +172,7 @@ class Radius:
         return self.size
 
 
-class AccurateRange(NamedTuple):
-    """How far a map holds along the direction of the initial state that it amplifies most.
-
-    A direction along which the map never ends is passed over for the one that is amplified next, at
-    most three times.
-
-    Attributes:
-        direction: Unit direction (ndx,) of the initial state, in the tangent space.
-        growth: Euclidean norm of the perturbation at the end, for each unit of `direction`.
-        size: |dx0| along it at which the map is off by a tenth of what it predicts, or at which the
-            order of events changes. Infinite if no size that was tried has such an error.
-    """
-
-    direction: Array
-    growth: float
-    size: float
-
-
-def measure_range(lin: RunMap) -> AccurateRange | None:
-    """Return how far a map holds along the direction that it amplifies most.
-
-    The error of a map grows as the square of a perturbation. So one motion whose error is near a
-    tenth tells where it is a tenth; sizes are tried until there is one. The recorded input is
-    replayed.
-
-    Args:
-        lin: The linearization.
-
-    Returns:
-        The range. None if it is not measured: the map is under feedback, whose policy it does not
-        have; contacts of one impact touch "at once", within a window that it does not have; no
-        direction has an effect; or no motion nearby shows an error near a tenth.
-    """
-    if lin.gains is not None or lin.simultaneous != "in turn":
-        return None
-    found: AccurateRange | None = None
-    for direction, growth in _list_amplified(lin):
-        size = _PerturbedMotions(lin, direction, None, 0.0).find_range()
-        if size is None:
-            return None
-        if found is None or size < np.inf:
-            found = AccurateRange(direction, growth, size)
-        if size < np.inf:
-            break
-    return found
-
-
-def _list_amplified(lin: RunMap) -> list[tuple[Array, float]]:
-    """Return unit directions (ndx,) and the norms of the derivatives of the end, largest first.
-
-    They are the singular vectors of linear maps, and the best of some directions for piecewise
-    linear ones. At most four, and none without an effect.
-    """
-    ndx = lin.trajectory.arcs[0].space.ndx
-    if lin.is_linear:
-        _, norms, rows = np.linalg.svd(lin.derivative(np.eye(ndx)).T)
-    else:
-        rows = _draw_directions(ndx)
-        norms = np.linalg.norm(lin.derivative(rows), axis=1)
-    least = _NO_EFFECT * float(norms.max(initial=0.0))
-    order = np.argsort(-norms, kind="stable")[:_AMPLIFIED_DIRECTIONS]
-    return [(rows[i], float(norms[i])) for i in order.tolist() if norms[i] > least]
-
-
-def _draw_directions(ndx: int) -> Array:
+def draw_directions(ndx: int) -> Array:
     """Return unit directions (m, ndx): random ones, the same each time, and all axes."""
     rows = np.random.default_rng(0).normal(size=(_DIRECTIONS, ndx))
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
@@ -285,7 +216,7 @@ def compute_radius(
     base, ends = lin, order
     # The order of events changes before the error is reached: merge those that meet, and go on.
     while True:
-        motions = _PerturbedMotions(base, d, policy, window)
+        motions = PerturbedMotions(base, d, policy, window)
         second, curvature = motions.find_curvature(ends.size, error)
         is_final = bool(lin.merged_events) or ends.size >= curvature
         wider = None if is_final else motions.merge_meeting_events(ends)
@@ -322,7 +253,7 @@ def _check_window(lin: RunMap, window: float | None) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class _PerturbedMotions:
+class PerturbedMotions:
     """Motions from perturbations along a direction, and their linearizations.
 
     Attributes:
@@ -343,6 +274,12 @@ class _PerturbedMotions:
         run = self.lin.trajectory
         size = 1.0 + float(np.abs(run.arcs[0](run.start)).max())
         return size / float(np.linalg.norm(self.direction))
+
+    @property
+    def _noise(self) -> float:
+        """Difference of the final states of two motions that tolerances may make."""
+        lin, last = self.lin, self.lin.trajectory.arcs[-1]
+        return _VISIBLE_ERROR * (lin.atol + lin.rtol * (1.0 + float(np.abs(last(last.end)).max())))
 
     def find_curvature(self, order_size: float, error: float) -> tuple[Array, float]:
         """Return the second derivative of the final state, and the size at which it is the error.
@@ -528,8 +465,7 @@ class _PerturbedMotions:
         if moved.arcs[-1].space.ndx != last.space.ndx:
             return np.inf
         off = np.linalg.norm(last.space.difference(end, moved.final_state) - predicted)
-        noise = _VISIBLE_ERROR * (lin.atol + lin.rtol * (1.0 + float(np.abs(end).max())))
-        return float(off / np.linalg.norm(predicted)) if off > noise else 0.0
+        return float(off / np.linalg.norm(predicted)) if off > self._noise else 0.0
 
     def _is_off(self, size: float, error: float) -> bool:
         """Return whether a motion differs from its prediction by the error.
@@ -540,7 +476,7 @@ class _PerturbedMotions:
         lin, last = self.lin, self.lin.trajectory.arcs[-1]
         end, predicted = last(last.end), lin.follow(size * self.direction).state
         allowed = error * float(np.linalg.norm(predicted))
-        if allowed <= _VISIBLE_ERROR * (lin.atol + lin.rtol * (1.0 + float(np.abs(end).max()))):
+        if allowed <= self._noise:
             return False
         try:
             moved = self._simulate(size)
@@ -687,6 +623,6 @@ def find_least_order_change(lin: RunMap) -> float | None:
             slopes = np.linalg.norm(changes, axis=1)
             with np.errstate(divide="ignore"):
                 return float((gaps / slopes).min(initial=np.inf))
-        return lin.follow(_draw_directions(ndx)).change(run).size
+        return lin.follow(draw_directions(ndx)).change(run).size
     except HybridctlError:
         return None

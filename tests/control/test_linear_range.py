@@ -1,16 +1,18 @@
 """How far an optimal feedback can be believed: its first order, and its motors."""
 
+import re
 import warnings
 
 import numpy as np
 import pytest
 from sensitivity.test_radius import bowl
+from test_first_hour import HOPPER
 
 import hybridctl as hc
-from hybridctl.base.errors import LinearRangeWarning
+from hybridctl.base.errors import EffortLimitWarning, LinearRangeWarning
 from hybridctl.control import ClockTracking
 from hybridctl.hybrid.simulate import computed_starts
-from hybridctl.mechanics import Contact, Plane, Robot, contact_system
+from hybridctl.mechanics import Contact, Plane, Robot, contact_system, equilibrium
 
 START, SPAN = np.array([1.0, 0.0]), (0.0, 2.0)
 WARNED = pytest.mark.filterwarnings("always::hybridctl.base.errors.LinearRangeWarning")
@@ -90,3 +92,46 @@ def test_the_range_of_the_motors_is_what_the_feedforward_leaves(push, left):
 
 def test_a_system_without_motors_has_no_range_of_them(tracked):
     assert tracked[2].motor_range is None
+
+
+@pytest.mark.slow
+@WARNED
+def test_a_leg_that_lands_under_a_stiff_damper_is_linear_for_less_than_a_tenth_of_a_millimetre():
+    """Optimal gains by 1 / limit^2 ask for twenty times the motors, and end farther off than a PD.
+
+    After the touch torques of 4 N m s/rad decay within a millisecond on links of 0.003 kg m^2.
+    """
+    robot = Robot.from_urdf(HOPPER, root="sagittal")
+    toe = Contact("toe", "shank", Plane((0, 0, 0), (0, 0, 1)), offset=(0, 0, -0.25), friction=0.8)
+    system = contact_system(robot, [toe])
+    q = robot.posture({"hip": -0.3, "knee": 0.6})
+    q[1] = 0.478
+    stand = equilibrium(system, ("stick",), q)
+    start = stand.state.copy()
+    start[1] += 0.08
+
+    class Land:
+        def law(self, history):
+            weight = stand.input if any(event.guards for event in history.events) else np.zeros(2)
+            return lambda t, x: weight + 120 * (stand.state[3:5] - x[3:5]) - 4 * x[8:10]
+
+    landing = hc.simulate(system, ("open",), start, (0.0, 0.3), Land())
+    lin = hc.linearize(system, landing)
+    assert lin.accurate_range.size < 1e-4
+    Q = np.diag([10.0, 100, 100, 50, 50, 1, 5, 5, 1, 1])
+    lqr = hc.hybrid_lqr(lin, Q, np.eye(2) / 60.0**2, Q)
+    assert "the run alone needs more than the motors have" in repr(lqr)
+    reference = hc.extend(system, landing, before=0.04, after=0.04)
+    policy = hc.ReferenceSpreading(reference, lqr.gains)
+    higher = start.copy()
+    higher[1] += 0.02
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run = hc.simulate(system, ("open",), higher, (0.0, 0.3), policy, on_zeno="rest")
+    said = {one.category: str(one.message) for one in caught}
+    assert "times as far" in said[LinearRangeWarning]
+    asked = re.findall(r"torque \[N m\]: ([\d.]+) of 60", said[EffortLimitWarning])
+    assert max(map(float, asked)) > 1000.0
+    alone = hc.simulate(system, ("open",), higher, (0.0, 0.3), Land(), on_zeno="rest")
+    ends = [np.linalg.norm(each.final_state - landing.final_state) for each in (run, alone)]
+    assert ends[0] > 5.0 * ends[1]

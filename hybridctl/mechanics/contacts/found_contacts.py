@@ -14,15 +14,11 @@ from hybridctl.base.checks import Array, check_instance
 from hybridctl.base.errors import InputError
 from hybridctl.base.files import read_file_or_text
 from hybridctl.mechanics.contacts.contact import Contact
-from hybridctl.mechanics.contacts.mesh_soles import (
-    find_sole_face,
-    read_link_name,
-    read_urdf_meshes,
-)
+from hybridctl.mechanics.contacts.mesh_soles import find_sole_face
 from hybridctl.mechanics.contacts.surfaces import Plane, Surface
 from hybridctl.mechanics.multibody.links import CollisionMesh, CollisionModel, CollisionShape
 from hybridctl.mechanics.multibody.robot import Robot
-from hybridctl.mechanics.multibody.urdf import shapes_of
+from hybridctl.mechanics.multibody.urdf import read_meshes, shapes_of
 from hybridctl.mechanics.multibody.urdf_document import parse_urdf
 
 GROUND = Plane(point=(0, 0, 0), normal=(0, 0, 1))
@@ -110,7 +106,7 @@ def contacts_from(
     return FoundContacts(contacts, reasons)
 
 
-class _Place(NamedTuple):
+class _FootPlace(NamedTuple):
     """Where a foot touches: its name, a link with the offset in it and a radius in m, and why."""
 
     foot: str
@@ -120,7 +116,7 @@ class _Place(NamedTuple):
     reason: str = ""
 
 
-def _contact_places(robot: Robot, model: CollisionModel) -> list[_Place]:
+def _contact_places(robot: Robot, model: CollisionModel) -> list[_FootPlace]:
     """Return where the feet of a robot touch.
 
     Args:
@@ -135,14 +131,14 @@ def _contact_places(robot: Robot, model: CollisionModel) -> list[_Place]:
     """
     bodies, ends = _ends(robot, model)
     feet = [foot for foot in map(_foot_links, bodies) if foot]
-    places = list[_Place]()
+    places = list[_FootPlace]()
     for links in feet or [ends]:
         shapes = [shape for shape in model.shapes if shape.link in links]
         if feet and not shapes:
             shapes = [shape for shape in model.shapes if _reaches(robot, shape, links[0])]
         foot = links[0] if feet else ""
         points = [
-            _Place(foot or shape.link, shape.link, *point)
+            _FootPlace(foot or shape.link, shape.link, *point)
             for shape in shapes
             for point in _points_of(robot, shape)
         ]
@@ -158,7 +154,7 @@ def _contact_places(robot: Robot, model: CollisionModel) -> list[_Place]:
     return places
 
 
-def _corners_of_mesh(robot: Robot, model: CollisionModel, links: list[str]) -> list[_Place]:
+def _corners_of_mesh(robot: Robot, model: CollisionModel, links: list[str]) -> list[_FootPlace]:
     """Return the corners of the mesh of a foot, or the origin of its link where it has no sole.
 
     Args:
@@ -170,22 +166,24 @@ def _corners_of_mesh(robot: Robot, model: CollisionModel, links: list[str]) -> l
     meshes = [mesh for mesh in model.meshes if mesh.joint == joint]
     if robot.collision is None and robot.source is not None:
         body = [n for n in model.parents if n in robot.link_names and robot.frame(n).joint == joint]
-        meshes = read_urdf_meshes(robot.model, robot.source, body)
+        meshes = read_meshes(robot.model, robot.source, body)
     named = [mesh for mesh in meshes if mesh.link in links]
     meshes = named or [mesh for mesh in meshes if _contains(mesh, robot.frame(foot).position)]
     if not meshes:
-        return [_Place(foot, foot, (0.0, 0.0, 0.0), reason="its origin: no shape collides")]
+        return [_FootPlace(foot, foot, (0.0, 0.0, 0.0), reason="its origin: no shape collides")]
     up = robot.poses(robot.neutral(), [joint])[0][2, :3]
     mesh = min(meshes, key=lambda mesh: float((mesh.vertices @ up).min()))
     face = find_sole_face(mesh.vertices, up)
     if face is None:
-        return [_Place(foot, foot, (0.0, 0.0, 0.0), reason="its origin: its mesh has no flat sole")]
+        return [
+            _FootPlace(foot, foot, (0.0, 0.0, 0.0), reason="its origin: its mesh has no flat sole")
+        ]
     reason = "a corner of its mesh"
     if len(face.corners) < face.all_corners:
         reason += f", whose {face.all_corners} corners are {len(face.corners)} here with "
         reason += f"{100.0 * face.share:.0f} % of their area"
     return [
-        _Place(foot, mesh.link, _offset(robot, corner, mesh.link), reason=reason)
+        _FootPlace(foot, mesh.link, _offset(robot, corner, mesh.link), reason=reason)
         for corner in face.corners
     ]
 
@@ -225,7 +223,7 @@ def _collision_model(robot: Robot) -> CollisionModel:
         parent, child = joint.find("parent"), joint.find("child")
         if parent is not None and child is not None:
             parents[child.attrib["link"]] = parent.attrib["link"]
-    shapes = [_urdf_shape(read_link_name(model, s), s) for s in read.geometryObjects]
+    shapes = [_urdf_shape(model.frames[s.parentFrame].name, s) for s in read.geometryObjects]
     order = {name: k for k, name in enumerate(parents)}
     shapes.sort(key=lambda shape: order[shape.link])
     return CollisionModel(parents, tuple(shapes))

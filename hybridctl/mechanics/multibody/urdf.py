@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import tempfile
 import threading
 from collections.abc import Collection, Sequence
@@ -19,9 +20,11 @@ import coal
 import numpy as np
 import pinocchio as pin
 
+from hybridctl.base.checks import Array
 from hybridctl.base.errors import FileFormatError
 from hybridctl.base.files import read_file_or_text
 from hybridctl.mechanics.multibody.joints import SAGITTAL_JOINTS
+from hybridctl.mechanics.multibody.links import CollisionMesh
 from hybridctl.mechanics.multibody.mimic import read_mimics
 from hybridctl.mechanics.multibody.urdf_arrival import check_arrival
 from hybridctl.mechanics.multibody.urdf_document import (
@@ -47,6 +50,9 @@ _BASE_JOINTS: dict[Root, tuple[str, ...]] = {
 }
 """Names that Pinocchio gives to the joints of each base, and to the world."""
 _LOG = logging.getLogger(__name__)
+_UP_AXIS = re.compile(rb"<up_axis>\s*(\w+)\s*</up_axis>")
+_HEADER = 65536
+"""Bytes at the start of a COLLADA file among which its up axis is sought."""
 
 
 def model_of(document: UrdfDocument, root: Root) -> Any:
@@ -350,6 +356,49 @@ def _find_file(name: str, places: Sequence[Path]) -> Path | None:
         inside = Path(*Path(plain).parts[1:])
         candidates += [place / inside for place in places]
     return next((path for path in candidates if path.is_file()), None)
+
+
+def read_meshes(
+    model: Any, urdf: str | os.PathLike[str], links: Collection[str]
+) -> list[CollisionMesh]:
+    """Return the collision meshes of some links of a URDF, in the order of the file.
+
+    A mesh that is not found is left out, with a warning in the log.
+
+    Args:
+        model: The `pinocchio.Model`.
+        urdf: Path of the URDF, or its text.
+        links: Names of the links.
+
+    Raises:
+        FileFormatError: The file is no URDF, or a mesh is damaged.
+    """
+    kinds: tuple[Kind, ...] = ("mesh",)
+    read = shapes_of(model, urdf, purpose="collision", kinds=kinds, links=links)
+    loader = coal.MeshLoader(coal.NODE_TYPE.BV_OBBRSS)  # the class whose vertices Python can read
+    found = list[CollisionMesh]()
+    for shape in read.geometryObjects:
+        mesh = loader.load(shape.meshPath, np.array(shape.meshScale)).vertices()
+        vertices = np.array(mesh) @ _read_axes(Path(shape.meshPath)).T
+        rotation, position = np.array(shape.placement.rotation), shape.placement.translation
+        link = model.frames[shape.parentFrame].name
+        placed = vertices @ rotation.T + np.array(position)
+        found.append(CollisionMesh(link, int(shape.parentJoint), placed))
+    return found
+
+
+def _read_axes(path: Path) -> Array:
+    """Return the rotation (3, 3) from the axes of a mesh file to those of a URDF, with z up.
+
+    COLLADA files may have y up, which Pinocchio's loader does not turn. The feet of icub would
+    point sideways (test_a_sole_that_is_a_mesh_has_corners).
+    """
+    if path.suffix.lower() == ".dae":
+        with path.open("rb") as file:
+            axis = _UP_AXIS.search(file.read(_HEADER))
+        if axis is not None and axis.group(1) == b"Y_UP":
+            return np.array([[1.0, 0.0, 0.0], [0.0, 0.0, -1.0], [0.0, 1.0, 0.0]])
+    return np.eye(3)
 
 
 def rank_frame(frame: Any) -> int:
