@@ -40,6 +40,10 @@ _TICKS = 6  # at most; as many as there is room for would change the room that t
 _DPI = 130
 _IN_COLUMN = 4  # names of curves
 _WIDE = 0.12  # of the axis: a band as wide has its name above it
+_TICK_ROOM, _LINE_ROOM, _EDGE = 0.68, 0.19, 0.12  # in: numbers of an axis, a line of its name, none
+_TITLE_ROOM, _BAND_ROOM = 0.42, 0.16  # in, above the panels: of the title, and of names of modes
+_LETTER_WIDTH = 0.092  # in, of a title of 12 points
+_ROW_GAP = 0.2  # between rows, relative to the height of a panel
 _MARK_ROOM = 0.16  # of the abscissa, which the text of a mark takes
 _LONGEST = 120  # characters of a label
 _CREATOR = "hybridctl"  # in each .svg, by which it is known when it is overwritten
@@ -147,9 +151,15 @@ class Pose:
     width: float = 2.2
 
 
-def canvas(width: float, height: float) -> Figure:
-    """Return an empty figure; lengths in inches."""
-    figure = Figure(figsize=(width, height), layout="constrained")
+def canvas(width: float, height: float, *, is_laid_out: bool = True) -> Figure:
+    """Return an empty figure.
+
+    Args:
+        width: Width, inches.
+        height: Height, inches.
+        is_laid_out: Whether drawing finds the places of its parts.
+    """
+    figure = Figure(figsize=(width, height), layout="constrained" if is_laid_out else "none")
     FigureCanvasAgg(figure)
     return figure
 
@@ -227,8 +237,20 @@ def series(
             with a figure.
     """
     rows, columns = len(panels), max(len(row) for row in panels)
-    figure = canvas(1.0 + 4.6 * columns, 1.0 + max(1.75 * rows, 2.6))
+    width, height = 1.0 + 4.6 * columns, 1.0 + max(1.75 * rows, 2.6)
+    # A layout that is found takes as long as the drawing itself: labels have places of fixed sizes.
+    figure = canvas(width, height, is_laid_out=False)
     cells = figure.subplots(rows, columns, squeeze=False, sharex=True)
+    names = max(panel.ylabel.count("\n") + 1 for row in panels for panel in row)
+    left, bottom = _TICK_ROOM + _LINE_ROOM * names, _TICK_ROOM
+    figure.subplots_adjust(
+        left=left / width,
+        right=1.0 - _EDGE / width,
+        bottom=bottom / height,
+        top=1.0 - (_TITLE_ROOM + _BAND_ROOM * bool(bands)) / height,
+        wspace=(left + _EDGE) / ((width - columns * (left + _EDGE)) / columns),
+        hspace=_ROW_GAP,
+    )
     for r, row in enumerate(panels):
         for c in range(columns):
             axes = cells[r][c]
@@ -248,7 +270,9 @@ def series(
         number_log_axis(cells[0][0].xaxis)
     if span is not None:
         cells[0][0].set_xlim(span)
-    figure.suptitle(readable(title))
+    # As large as fits.
+    size = min(12.0, 12.0 * width / (_LETTER_WIDTH * max(len(title), 1)))
+    figure.suptitle(readable(title), fontsize=size)
     if path is None:
         return figure
     chart = Path(path).with_suffix(".json")
