@@ -17,8 +17,9 @@ from hybridctl.robots import ball, block, cube
 import hybridctl as hc
 from hybridctl.app import mode_colors, plots
 from hybridctl.app.page.motion import Mover, Scene, encode_motion
-from hybridctl.app.plots import panels
-from hybridctl.app.plots.panels import Line, Mark, Panel, draw_in_parallel, series
+from hybridctl.app.plots import picture_files
+from hybridctl.app.plots.panels import Line, Mark, Panel, series
+from hybridctl.app.plots.picture_files import draw_in_parallel
 from hybridctl.base import plugins
 from hybridctl.base.errors import FileWriteError, InputError, UnknownNameError
 from hybridctl.estimation.estimate import Estimate
@@ -288,14 +289,14 @@ def test_figures_that_are_drawn_in_parallel_are_the_same(landing, tmp_path):
 
 def test_a_figure_whose_process_dies_is_drawn_all_the_same(landing, tmp_path, monkeypatch):
     begin = os.getpid()
-    draw = panels._draw_files
+    draw = picture_files._draw_files
 
     def die(*arguments):
         if os.getpid() != begin:
             os._exit(9)
         draw(*arguments)
 
-    monkeypatch.setattr(panels, "_draw_files", die)
+    monkeypatch.setattr(picture_files, "_draw_files", die)
     with draw_in_parallel():
         landing.plot(tmp_path / "states.png")
     assert (tmp_path / "states.png").stat().st_size > 1000
