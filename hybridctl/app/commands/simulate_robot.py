@@ -269,11 +269,8 @@ def make_tables(run: HybridTrajectory, summary: dict[str, Any]) -> list[Table | 
         for entry in summary["contacts"]
     ]
     columns = ["contact", "first [s]", "closed [%]", "force [N]", "hit [N s]", "slid [mm]"]
-    found.append(
-        table(
-            "Contacts: first closed, largest force and impulse, last mode", [*columns, "last"], rows
-        )
-    )
+    title = "Contacts: first closed, largest force and impulse, last mode"
+    found.append(table(title, [*columns, "last"], touched))
     driven = [
         (label, f"{peak:.4g}", f"{summary['effort'][label]:.4g}")
         for label, peak in sorted(summary["peak_inputs"].items(), key=lambda item: -item[1])[:4]
