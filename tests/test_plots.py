@@ -1,8 +1,11 @@
 """Public figures of runs and of filters: what they draw is what the run says."""
 
 import dataclasses
+import json
+import os
 import re
 import sys
+from contextlib import nullcontext
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,8 +15,11 @@ import pytest
 from hybridctl.robots import ball, block, cube
 
 import hybridctl as hc
-from hybridctl.app import plots
-from hybridctl.app.plots.panels import Line, Panel, series
+from hybridctl.app import mode_colors, plots
+from hybridctl.app.page.motion import Mover, Scene, encode_motion
+from hybridctl.app.plots import picture_files
+from hybridctl.app.plots.panels import Line, Mark, Panel, series
+from hybridctl.app.plots.picture_files import draw_in_parallel
 from hybridctl.base import plugins
 from hybridctl.base.errors import FileWriteError, InputError, UnknownNameError
 from hybridctl.estimation.estimate import Estimate
@@ -237,6 +243,63 @@ def test_a_mode_has_its_colour_in_every_run():
     assert len({band.color for band in one}) == len(modes)
     (single,) = plots.mode_bands([(0.0, 1.0, ("open", "closed"))])
     assert single.color == one[1].color
+
+
+def test_each_contact_mode_has_one_colour_in_figures_and_pages(landing):
+    """The table has none twice; curves and the player take theirs from it."""
+    table = mode_colors.CONTACT_MODE_COLORS
+    assert len(set(table.values())) == len(table)
+    both = plots.modes(landing)
+    for axes in both.axes:
+        for line in axes.lines:
+            label = line.get_label()
+            assert label.startswith("_") or line.get_color() == table[label]
+    assert encode_motion([Scene("", [Mover("block", landing, lambda x: [x[None, :2]])])])[
+        "mode_colors"
+    ] == dict(table)
+
+
+def test_feet_share_the_axis_of_their_forces(landing):
+    normal = [axes for axes in plots.forces(landing).axes if "normal" in axes.get_ylabel()]
+    assert len({axes.get_ylim() for axes in normal}) == 1
+    sliding = [axes for axes in plots.modes(landing).axes if "sliding" in axes.get_ylabel()]
+    assert len({axes.get_ylim() for axes in sliding}) == 1
+
+
+def test_peaks_are_cut_and_noted_and_impulses_are_marked(tmp_path):
+    times = np.linspace(0.0, 1.0, 101)
+    values = np.where(times < 0.02, 500.0, 10.0)
+    panel = Panel("force", [Line(times, values)], most=20.0, marks=[Mark(0.5, "3 N s")])
+    figure = series(tmp_path / "forces.png", [[panel]], title="forces")
+    (axes,) = figure.axes
+    assert axes.get_ylim()[1] == pytest.approx(21.0)
+    assert {text.get_text() for text in axes.texts} == {"to 500", "3 N s"}
+    (stored,) = json.loads((tmp_path / "forces.json").read_text())["rows"][0]
+    assert (stored["most"], stored["marks"]) == (20.0, [{"time": 0.5, "text": "3 N s"}])
+
+
+def test_figures_that_are_drawn_in_parallel_are_the_same(landing, tmp_path):
+    for name in ("one", "many"):
+        with draw_in_parallel() if name == "many" else nullcontext():
+            landing.plot(tmp_path / name / "states.png")
+            plots.energy(landing, tmp_path / name / "energy.png")
+    for file in ("states.png", "states.svg", "states.json", "energy.png", "energy.svg"):
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "many" / file).read_bytes()
+
+
+def test_a_figure_whose_process_dies_is_drawn_all_the_same(landing, tmp_path, monkeypatch):
+    begin = os.getpid()
+    draw = picture_files._draw_files
+
+    def die(*arguments):
+        if os.getpid() != begin:
+            os._exit(9)
+        draw(*arguments)
+
+    monkeypatch.setattr(picture_files, "_draw_files", die)
+    with draw_in_parallel():
+        landing.plot(tmp_path / "states.png")
+    assert (tmp_path / "states.png").stat().st_size > 1000
 
 
 def test_figures_have_colours_that_all_can_tell_apart():

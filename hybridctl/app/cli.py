@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import gc
-import json
 import logging
 import os
 import sys
-from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, fields
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +15,22 @@ import click
 from hybridctl.app.commands.options import (
     check_full,
     format_settings,
-    is_robot,
     live_options,
     read_switches,
     reference_options,
     reject_options,
 )
+from hybridctl.app.commands.run_options import (
+    CONFIG,
+    OVERWRITE,
+    PATH,
+    SET,
+    SHOW,
+    RunOptions,
+    add_run_options,
+    echo_settings,
+)
+from hybridctl.app.robot_list import is_robot, list_robot_files
 from hybridctl.base import plugins
 from hybridctl.base.errors import HybridctlError
 
@@ -33,23 +39,8 @@ if TYPE_CHECKING:
 
     from hybridctl.base.run_folder import RunFolder
 
-_PATH = click.Path(path_type=Path)
-_OUT = click.option(
-    "--out",
-    type=_PATH,
-    help="Folder for the results; an interrupted run of many parts goes on in its folder.",
-)
-_OVERWRITE = click.option(
-    "--overwrite", is_flag=True, help="Replace an earlier run of this command."
-)
-_CONFIG = click.option("--config", type=_PATH, help="JSON file with settings.")
-_SET = click.option(
-    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting; may be repeated."
-)
 _SEED = click.option("--seed", type=int, help="Random seed; the same as `--set seed=SEED`.")
-_OPEN = click.option("--open", "look", is_flag=True, help="Show the page of the run in a browser.")
-_SHOW = click.option("--settings", "show", is_flag=True, help="Print the settings and stop.")
-_MAPPING = click.option("--mapping", type=_PATH, help="YAML file that maps fields to channels.")
+_MAPPING = click.option("--mapping", type=PATH, help="YAML file that maps fields to channels.")
 _SEGMENT = click.option(
     "--segment", type=int, help="Number of the recording, in a file of several (see --mapping)."
 )
@@ -94,8 +85,6 @@ def cli(log_level: str) -> None:
 @cli.command("list")
 def list_experiments() -> None:
     """List the experiments, the models for filters, and legged robots with the folder of files."""
-    from hybridctl.app.commands.options import list_robot_files
-
     experiments = plugins.list_plugins("experiments")
     width = max(map(len, experiments), default=0)
     for name in experiments:
@@ -107,118 +96,9 @@ def list_experiments() -> None:
         click.echo(f"  (files in {next(iter(robots.values())).parent})")
 
 
-@dataclass(frozen=True)
-class RunOptions:
-    """The options that all runs have.
-
-    Attributes:
-        out: Folder for the results; None for a new one.
-        overwrite: Whether an earlier run of the command in it is replaced.
-        config: JSON file with settings.
-        settings: Texts `key=value`, which win over the file.
-        look: Whether to show the page of the run in a browser.
-        show: Whether to print the settings and stop.
-    """
-
-    out: Path | None
-    overwrite: bool
-    config: Path | None
-    settings: tuple[str, ...]
-    look: bool
-    show: bool
-
-    def configure(self, module: Any, quick: bool, *more: str, full: bool = False) -> Any:
-        """Return the configuration of a module, or None where it was to be printed only.
-
-        Args:
-            module: Module of an experiment, with `Config`, `quick` and, for `full`, `full`.
-            quick: Whether to take its quick settings.
-            *more: Texts `key=value`, which win over the settings.
-            full: Whether to take the settings of the whole study.
-        """
-        from hybridctl.base.settings import load_configuration
-
-        found = load_configuration(module.Config, self.config, (*self.settings, *more))
-        if full:
-            found = module.full(found)
-        if quick:
-            found = module.quick(found)
-        if self.show:
-            _echo_settings(found)
-            return None
-        return found
-
-    def print_settings_if_asked(self, model: str) -> bool:
-        """Print the settings of a model if they were asked for.
-
-        Args:
-            model: Text that names the model, see `find_source`.
-
-        Returns:
-            Whether they were asked for.
-        """
-        from hybridctl.app.models import find_source
-
-        if self.show:
-            _echo_settings(find_source(model).configure(self.config, self.settings))
-        return self.show
-
-    def run(
-        self,
-        name: str,
-        find: Callable[[RunFolder, Console], object],
-        summary: str,
-        claim: str | None = None,
-        resumes: str | None = None,
-    ) -> None:
-        """Run a function in a folder, and leave its page.
-
-        Args:
-            name: Name of the run, and of its folder where none was named.
-            find: Function of the folder and the console that does the work.
-            summary: What the run shows, in a line.
-            claim: Docstring of the experiment, for the page.
-            resumes: Name of the journal from which an interrupted run goes on.
-
-        Raises:
-            ClaimError: The run has ended, and what was found contradicts a claim.
-        """
-        from hybridctl.app.commands.signals import advise_resuming
-        from hybridctl.app.experiment import check_claims
-        from hybridctl.app.page.build import publish_page
-        from hybridctl.app.page.transcript import Transcript
-        from hybridctl.base.run_folder import RunFolder
-
-        context = click.get_current_context()
-        kind, inputs = str(context.command.name), context.params
-        options: Any = {"overwrite": self.overwrite, "resumes": resumes, "inputs": inputs}
-        with RunFolder(name, self.out, kind=kind, **options) as folder:
-            console = Transcript()
-            gc.freeze()  # what imports have left would be gone through by every full collection
-            with advise_resuming(folder.path, resumes):
-                find(folder, console)
-                publish_page(folder, console, summary, claim, look=self.look)
-        check_claims(folder)
-
-
-def _add_run_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command whose first argument is `RunOptions`, from options that all runs have."""
-
-    @wraps(command)
-    def packed(**given: Any) -> None:
-        run_options = RunOptions(
-            **{field.name: given.pop(field.name) for field in fields(RunOptions)}
-        )
-        command(run_options, **given)
-
-    for option in (_SHOW, _OPEN, _SET, _CONFIG, _OVERWRITE, _OUT):
-        packed = option(packed)
-    return packed
-
-
 @cli.command(context_settings=_SWITCHED)
 @click.argument("experiment", metavar="EXPERIMENT")
-@_add_run_options
+@add_run_options
 @click.option(
     "--gains", type=click.Path(), help="File of gains by `tune`, in place of those in the settings."
 )
@@ -291,15 +171,15 @@ def _simulate_robot(run_options: RunOptions, robot: str, quick: bool) -> None:
 
     request = RobotRequest(robot, run_options.config, run_options.settings, quick)
     if run_options.show:
-        _echo_settings(request.load()[1])
+        echo_settings(request.load()[1])
         return
     run_options.run(*prepare_run(request))
 
 
 @cli.command("view")
-@click.argument("run", type=_PATH, metavar="RUN")
+@click.argument("run", type=PATH, metavar="RUN")
 @_ROBOT
-@click.option("--out", type=_PATH, help="HTML file to write.")
+@click.option("--out", type=PATH, help="HTML file to write.")
 @click.option("--no-open", is_flag=True, help="Write the page and print its path only.")
 def view_run(run: Path, robot: str | None, out: Path | None, no_open: bool) -> None:
     """Show the motion of a run in the browser.
@@ -313,9 +193,9 @@ def view_run(run: Path, robot: str | None, out: Path | None, no_open: bool) -> N
 
 
 @cli.command("plot")
-@click.argument("run", type=_PATH, metavar="RUN")
+@click.argument("run", type=PATH, metavar="RUN")
 @_ROBOT
-@click.option("--out", type=_PATH, help="Folder for the figures; plots beside or in RUN if none.")
+@click.option("--out", type=PATH, help="Folder for the figures; plots beside or in RUN if none.")
 def plot_run(run: Path, robot: str | None, out: Path | None) -> None:
     """Draw the standard figures of a run as PNG and SVG: states, forces, contacts, energy.
 
@@ -330,7 +210,7 @@ def plot_run(run: Path, robot: str | None, out: Path | None) -> None:
 @click.argument(
     "experiment", type=click.Choice(plugins.list_plugins("validations")), metavar="EXPERIMENT"
 )
-@_add_run_options
+@add_run_options
 @_SEED
 @click.option("--quick", is_flag=True, help="One direction, fewer sizes, looser tolerances.")
 def validate(run_options: RunOptions, experiment: str, seed: int | None, quick: bool) -> None:
@@ -352,7 +232,7 @@ def validate(run_options: RunOptions, experiment: str, seed: int | None, quick: 
 
 @cli.command(context_settings=_SWITCHED)
 @click.argument("experiment", metavar="EXPERIMENT")
-@_add_run_options
+@add_run_options
 @_SEED
 @_WORKERS
 @_DASK
@@ -384,7 +264,7 @@ def tune(
 
 @cli.command()
 @click.argument("experiment", metavar="EXPERIMENT")
-@_add_run_options
+@add_run_options
 @click.option(
     "--vary",
     multiple=True,
@@ -432,11 +312,11 @@ def sweep(
 
 
 @cli.command()
-@click.argument("log", type=_PATH, metavar="LOG")
+@click.argument("log", type=PATH, metavar="LOG")
 @_MAPPING
 @_SEGMENT
 @click.option(
-    "--write-mapping", "draft", type=_PATH, help="Write a mapping of the log, for --mapping."
+    "--write-mapping", "draft", type=PATH, help="Write a mapping of the log, for --mapping."
 )
 def info(log: Path, mapping: Path | None, segment: int | None, draft: Path | None) -> None:
     """Show what is in a log: fields, channels, rates, units, gaps, and what is odd about it.
@@ -455,13 +335,13 @@ def info(log: Path, mapping: Path | None, segment: int | None, draft: Path | Non
 @cli.command("record")
 @click.argument("model", metavar="MODEL")
 @click.option(
-    "--out", type=_PATH, help="Log to write (.npz, .csv, .h5 or .mcap), or a folder for log.npz."
+    "--out", type=PATH, help="Log to write (.npz, .csv, .h5 or .mcap), or a folder for log.npz."
 )
-@_OVERWRITE
-@_CONFIG
-@_SET
+@OVERWRITE
+@CONFIG
+@SET
 @click.option("--seed", type=int, help="Seed of start and noise, as `--set seed=SEED`.")
-@_SHOW
+@SHOW
 def record_log(
     model: str,
     out: Path | None,
@@ -482,7 +362,7 @@ def record_log(
 
     seeds = () if seed is None else (f"seed={seed}",)
     if show:
-        _echo_settings(find_source(model).configure(config, (*settings, *seeds)))
+        echo_settings(find_source(model).configure(config, (*settings, *seeds)))
         return
     source = find_model(model)
     configuration = source.configure(config, (*settings, *seeds))
@@ -495,12 +375,12 @@ def record_log(
 
 
 @cli.command("filter")
-@click.argument("log", type=_PATH, required=False, metavar="[LOG]")
+@click.argument("log", type=PATH, required=False, metavar="[LOG]")
 @_MODEL
-@_add_run_options
+@add_run_options
 @_MAPPING
 @_SEGMENT
-@click.option("--truth", type=_PATH, help="The truth that `record` has left.")
+@click.option("--truth", type=PATH, help="The truth that `record` has left.")
 @click.option("--compare", is_flag=True, help="Run the other filters too, and compare them.")
 @click.option("--mcap", is_flag=True, help="Write the estimates as MCAP too.")
 @reference_options
@@ -520,9 +400,9 @@ def filter_log(run_options: RunOptions, log: Path | None, model: str, **options:
 
 @cli.command("live")
 @_MODEL
-@_CONFIG
-@_SET
-@_SHOW
+@CONFIG
+@SET
+@SHOW
 @live_options
 def live_base(
     model: str, config: Path | None, settings: tuple[str, ...], show: bool, **options: Any
@@ -538,21 +418,21 @@ def live_base(
     if show:
         from hybridctl.app.models import find_source
 
-        _echo_settings(find_source(model).configure(config, settings))
+        echo_settings(find_source(model).configure(config, settings))
         return
     answer_live(find_base_model(model, config, settings), **options)
 
 
 @cli.command("identify")
-@click.argument("logs", type=_PATH, nargs=-1, required=True, metavar="LOG [LOG...]")
+@click.argument("logs", type=PATH, nargs=-1, required=True, metavar="LOG [LOG...]")
 @_MODEL
-@_add_run_options
+@add_run_options
 @click.option("--parameters", required=True, help="Model settings to estimate: NAME,NAME,...")
 @click.option("--bounds", multiple=True, metavar="NAME=LOW:HIGH", help="Bounds; may be repeated.")
 @_MAPPING
 @click.option("--segments", help="Recordings to use, of a file with several: 0-99, or 0,3,7.")
 @click.option(
-    "--held-out", multiple=True, type=_PATH, help="Log to judge the result on; may be repeated."
+    "--held-out", multiple=True, type=PATH, help="Log to judge the result on; may be repeated."
 )
 @click.option("--held-out-segments", help="Recordings to judge on: of held-out logs, else of LOG.")
 @click.option("--until", type=float, help="Use only the first part of each log, this long in s.")
@@ -601,11 +481,6 @@ def _print_versions(context: click.Context) -> None:
     click.echo("\n".join(f"  {name} {version}" for name, version in found.items()))
     click.echo(f"  {describe_kernel(find_compiler())}")
     context.exit()
-
-
-def _echo_settings(configuration: Any) -> None:
-    """Print a configuration as JSON."""
-    click.echo(json.dumps(asdict(configuration), indent=2))
 
 
 def main() -> None:

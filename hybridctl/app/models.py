@@ -27,9 +27,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar, get_type_hints
 
-from hybridctl.app.commands.options import list_robot_files
 from hybridctl.app.python_files import import_file
 from hybridctl.app.robot_file import RobotSettings, load_robot
+from hybridctl.app.robot_list import list_robot_files
 from hybridctl.base import plugins
 from hybridctl.base.checks import check_instance, check_member, quote
 from hybridctl.base.errors import InputError

@@ -25,8 +25,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from hybridctl.app.commands.options import list_robot_files
 from hybridctl.app.robot_file import RobotFile, load_robot
+from hybridctl.app.robot_list import list_robot_files
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError
 from hybridctl.base.progress import Progress

@@ -24,9 +24,10 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from hybridctl.app.models import make_absolute
 from hybridctl.app.page.build import write_page
 from hybridctl.app.page.transcript import Transcript
-from hybridctl.app.python_files import load_experiment, make_absolute
+from hybridctl.app.python_files import load_experiment
 from hybridctl.app.report import say, table
 from hybridctl.app.sweep_result import DONE, FAILED, LOST, Row, Sweep, shorten_setting
 from hybridctl.base.checks import check_callable, check_count, check_sequence, quote, suggest_names

@@ -9,8 +9,8 @@ import pytest
 from hybridctl.robots import public
 
 from hybridctl.app.commands.filter import FilterRequest, read_base_log
-from hybridctl.app.commands.options import list_robot_files
 from hybridctl.app.models import find_source
+from hybridctl.app.robot_list import list_robot_files
 from hybridctl.base.errors import FileFormatError, UnknownNameError
 from hybridctl.base.time_series import Series
 from hybridctl.logs import Log, read_log, write_log

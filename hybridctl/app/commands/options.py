@@ -5,7 +5,6 @@ Nothing but click is imported here, so that `--help` is quick.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
@@ -107,22 +106,6 @@ def format_settings(kind: type, experiment: str, **given: object) -> list[str]:
         if name not in kind.__dataclass_fields__:  # type: ignore[attr-defined]
             raise click.UsageError(f"{experiment} has no {name}, so --{name} does not apply")
     return [f"{name}={json.dumps(value)}" for name, value in found.items()]
-
-
-def list_robot_files() -> dict[str, Path]:
-    """Return the YAML files of legged robots that come with hybridctl, by name."""
-    # They are data in the folder `robots/legged`: nothing is imported.
-    spec = importlib.util.find_spec("hybridctl.robots")
-    if spec is None or spec.origin is None:
-        return {}  # an installation without robots
-    return {
-        path.stem: path for path in sorted((Path(spec.origin).parent / "legged").glob("*.yaml"))
-    }
-
-
-def is_robot(text: str) -> bool:
-    """Return whether a text names the YAML file of a robot, or a robot that `list` shows."""
-    return Path(text).suffix in (".yaml", ".yml") or text in list_robot_files()
 
 
 def reject_options(robot: str, given: Mapping[str, object], arguments: Sequence[str]) -> None:

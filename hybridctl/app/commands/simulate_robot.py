@@ -240,7 +240,7 @@ def make_tables(run: HybridTrajectory, summary: dict[str, Any]) -> list[Table | 
         f"ends at {run.end:g} s in mode {short_mode(run.final_mode)} after "
         f"{format_count(len(run.guard_events), 'event')}"
     ]
-    rows = [
+    happened = [
         (
             f"{event.time:.4f}",
             _shorten(event.guards),
@@ -249,14 +249,14 @@ def make_tables(run: HybridTrajectory, summary: dict[str, Any]) -> list[Table | 
         )
         for event in run.guard_events[:_SHOWN_EVENTS]
     ]
-    if rows:
-        more = len(run.guard_events) - len(rows)
+    if happened:
+        more = len(run.guard_events) - len(happened)
         title = "Events" + (
-            f" (the first {len(rows)}; {more} more in summary.json)" if more else ""
+            f" (the first {len(happened)}; {more} more in summary.json)" if more else ""
         )
         columns = ["time [s]", "guards", "contacts after", "impulse [N s]"]
-        found.append(table(title, columns, rows))
-    rows = [
+        found.append(table(title, columns, happened))
+    touched = [
         (
             entry["contact"],
             "-" if entry["first_closed"] is None else f"{entry['first_closed']:.4f}",
@@ -269,17 +269,14 @@ def make_tables(run: HybridTrajectory, summary: dict[str, Any]) -> list[Table | 
         for entry in summary["contacts"]
     ]
     columns = ["contact", "first [s]", "closed [%]", "force [N]", "hit [N s]", "slid [mm]"]
-    found.append(
-        table(
-            "Contacts: first closed, largest force and impulse, last mode", [*columns, "last"], rows
-        )
-    )
-    rows = [
+    title = "Contacts: first closed, largest force and impulse, last mode"
+    found.append(table(title, [*columns, "last"], touched))
+    driven = [
         (label, f"{peak:.4g}", f"{summary['effort'][label]:.4g}")
         for label, peak in sorted(summary["peak_inputs"].items(), key=lambda item: -item[1])[:4]
     ]
-    if rows:
-        found.append(table("Motors that give most", ["motor", "peak", "limit"], rows))
+    if driven:
+        found.append(table("Motors that give most", ["motor", "peak", "limit"], driven))
     return found
 
 

@@ -19,14 +19,14 @@ from .panels import Mark as Mark
 from .panels import Panel as Panel
 from .panels import Pose as Pose
 from .panels import canvas as canvas
-from .panels import draw_in_parallel as draw_in_parallel
 from .panels import grid as grid
 from .panels import number_log_axis as number_log_axis
 from .panels import plane as plane
 from .panels import power_law as power_law
-from .panels import save_figure as save_figure
 from .panels import series as series
 from .panels import snapshots as snapshots
+from .picture_files import draw_in_parallel as draw_in_parallel
+from .picture_files import save_figure as save_figure
 from .runs import draw_run as draw_run
 from .runs import energy as energy
 from .runs import forces as forces

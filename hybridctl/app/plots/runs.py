@@ -24,10 +24,10 @@ from hybridctl.app.plots.panels import (
     Line,
     Mark,
     Panel,
-    draw_in_parallel,
     grid,
     series,
 )
+from hybridctl.app.plots.picture_files import draw_in_parallel
 from hybridctl.base.checks import Array, check_member
 from hybridctl.base.errors import InputError
 from hybridctl.hybrid.arc import Arc
