@@ -45,7 +45,7 @@ def find_intervals(borders: Array | None, times: Array) -> Indices:
     return np.clip(found, 0, len(borders) - 2)
 
 
-class Sample(NamedTuple):
+class FeedbackSample(NamedTuple):
     """A sample of a feedback that acted in a run.
 
     Attributes:
@@ -108,7 +108,7 @@ class Tape:
     kink: Kink
     simultaneous: Simultaneous
     rtol: float
-    samples: tuple[Sample, ...] = field(default=())
+    samples: tuple[FeedbackSample, ...] = field(default=())
 
     @cached_property
     def states(self) -> Array:
@@ -269,11 +269,11 @@ class _Sweep:
         self._states_by_arc: dict[int, list[int]] = {}
         for i, t in enumerate(tape.times.tolist()):
             self._states_by_arc.setdefault(tape.find_arc(t), []).append(i)
-        self._samples_by_arc: dict[int, list[Sample]] = {}
+        self._samples_by_arc: dict[int, list[FeedbackSample]] = {}
         for sample in tape.samples:
             self._samples_by_arc.setdefault(sample.arc, []).append(sample)
         self._pending_cotangents: dict[float, Array] = {}  # of one arc, by time
-        self._pending_samples: dict[float, Sample] = {}
+        self._pending_samples: dict[float, FeedbackSample] = {}
         guards = [k for k, event in enumerate(tape.trajectory.events) if event.guards]
         self._number_of_event = {k: j for j, k in enumerate(guards)}
 
@@ -302,11 +302,11 @@ class _Sweep:
         starts, middles = maps.starts.tolist(), 0.5 * (maps.starts + maps.ends)
         holds = tape.find_holds(middles).tolist() if self.inputs is not None else []
         for i in range(len(starts) - 1, -1, -1):
+            self.costate, by_input, by_parameters = maps.pass_interval(i, self.costate)
             if self.inputs is not None:
-                self.inputs[holds[i]] += maps.by_input[i] @ self.costate
+                self.inputs[holds[i]] += by_input
             if tape.parameter_count:
-                self.parameters += maps.by_parameters[i] @ self.costate
-            self.costate = maps.transitions[i] @ self.costate
+                self.parameters += by_parameters
             self._add_cotangents(arc.space, starts[i])
 
     def _add_cotangents(self, space: Space, t: float) -> None:

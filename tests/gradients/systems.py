@@ -9,10 +9,10 @@ import hybridctl as hc
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system
 
 
-def falling_ball(rng=None, **options):
+def falling_ball(rng=None, system=None, **options):
     """A ball that bounces on a slope with friction, pushed by forces that are held."""
     rng = np.random.default_rng(0) if rng is None else rng
-    system = ball.system(ball.BallParameters(friction=0.2, restitution=0.6))
+    system = system or ball.system(ball.BallParameters(friction=0.2, restitution=0.6))
     given = {"times": (0.15, 0.4, 0.9), "events": 3, "holds": 12}
     names = ("restitution:slope", "friction:slope", "mass:ball")
     flow = hc.differentiable(system, ("open",), (0.0, 1.2), parameters=names, **(given | options))
@@ -21,10 +21,10 @@ def falling_ball(rng=None, **options):
     return flow, x0, rng.normal(size=(12, 2)), p
 
 
-def landing_block(rng=None, **options):
+def landing_block(rng=None, system=None, **options):
     """A block that lands on a corner, slides, and lands on the other one."""
     rng = np.random.default_rng(1) if rng is None else rng
-    system = block.system(block.BlockParameters(), actuated=True)
+    system = system or block.system(block.BlockParameters(), actuated=True)
     given = {"times": (0.2, 0.4), "holds": 10}
     names = ("friction", "mass:block", "inertia_yy:block")
     flow = hc.differentiable(
