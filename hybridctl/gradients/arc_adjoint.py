@@ -113,7 +113,12 @@ class ArcMaps(ArcAdjoint):
     by_parameters: Array
 
     def pass_interval(self, i: int, costate: Array) -> tuple[Array, Array, Array]:
-        """Return the products with the maps of interval i, see `ArcAdjoint`."""
+        """Return the products with the maps of an interval, see `ArcAdjoint`.
+
+        Args:
+            i: Number of the interval.
+            costate: Costate (ndx,) at its end.
+        """
         return (
             self.transitions[i] @ costate,
             self.by_input[i] @ costate,
@@ -145,7 +150,11 @@ class ArcStages(ArcAdjoint):
     halves: dict[int, ArcStages] = field(default_factory=dict)
 
     def pass_interval(self, i: int, costate: Array) -> tuple[Array, Array, Array]:
-        """Return the costate at the start of interval i by collocation, see `ArcAdjoint`.
+        """Return the costate at the start of an interval by collocation, see `ArcAdjoint`.
+
+        Args:
+            i: Number of the interval.
+            costate: Costate (ndx,) at its end.
 
         Raises:
             IntegrationError: The field changes faster than intervals resolve.
@@ -209,7 +218,13 @@ class _SlopeSource:
     leap_end: float
 
     def evaluate_stages(self, starts: Array, ends: Array, formula: Radau) -> ArcSlopes:
-        """Return the derivatives (m, s, ...) at the stages of m intervals, in reversed time."""
+        """Return the derivatives (m, s, ...) at the stages of m intervals, in reversed time.
+
+        Args:
+            starts: Starts (m,) of the intervals, s.
+            ends: Ends (m,) of the intervals, s.
+            formula: The formula, with s stages.
+        """
         times = ends[:, None] - np.multiply.outer(ends - starts, formula.points)
         times[:, -1] = starts  # exactly, as the input may jump there
         slopes = evaluate_slopes(self.mode, self.arc, times.ravel(), self.parameters)

@@ -238,3 +238,17 @@ def test_wrong_arguments_are_named():
         flow.run(np.zeros(4), np.zeros((3, 2)))
     with pytest.raises(InputError, match="states"):
         flow.run([0.0, 0.5, 0.0, 0.0]).vjp(np.ones((2, 4)))
+
+
+def test_events_after_the_last_time_do_not_matter():
+    """A level foot strikes a door: before that there is a gradient, although none after it."""
+    flow, x0, u = level_door(kink="raise")
+    early = hc.differentiable(
+        flow.parametric.source, flow.mode, flow.span, times=[0.005], holds=5, event_window=1e-4
+    )
+    found = early.run(x0, u).vjp(np.ones((1, 8)))
+    before = hc.differentiable(
+        flow.parametric.source, flow.mode, (0.0, 0.005), holds=flow.hold_times
+    )
+    wanted = before.run(x0, u).vjp(np.ones((1, 8)))
+    np.testing.assert_allclose(found.state, wanted.state, rtol=1e-9)
