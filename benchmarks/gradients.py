@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from hybridctl.robots import ball, block, cube
+from hybridctl.robots import ball, block, cube, public
 from rich.table import Table
 from scipy.spatial.transform import Rotation
 
@@ -41,6 +41,12 @@ def flows(unknowns: int) -> dict[str, tuple[DifferentiableFlow, np.ndarray, np.n
     start[2], start[7], start[10:] = 0.2, 0.5, (1.0, 2.0, 0.5)
     start[3:7] = Rotation.from_euler("xyz", [0.3, 0.2, 0.1]).as_quat()
     found["cube"] = flow, start, 0.05 * rng.normal(size=(n, 6))
+    n = unknowns // 12
+    walker = hc.Robot.from_urdf(public.urdf("solo12"), root="floating")
+    standing = contact_system(walker, public.contacts("solo12"))
+    flow = hc.differentiable(standing, ("open",) * 4, (0.0, 0.2), holds=n, kink="mean")
+    start = public.start("solo12", 0.02, 0.05, 0.03)
+    found["solo12"] = flow, start, 0.1 * rng.normal(size=(n, 12))
     return found
 
 

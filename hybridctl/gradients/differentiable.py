@@ -33,7 +33,7 @@ from hybridctl.base.checks import (
 from hybridctl.base.errors import InputError
 from hybridctl.gradients.event_adjoint import Kink
 from hybridctl.gradients.parametric_system import MakeSystem, ParametricSystem
-from hybridctl.gradients.tape import Sample, Tape, find_intervals
+from hybridctl.gradients.tape import FeedbackSample, Tape, find_intervals
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import History
@@ -273,7 +273,7 @@ class DifferentiableFlow:
         numbers = check_vector("parameters", values, len(self.parameter_names))
         system, model = self.parametric.make(numbers)
         run = simulate(system, self.mode, x0, self.span, policy, **self.settings)
-        samples: tuple[Sample, ...] = ()
+        samples: tuple[FeedbackSample, ...] = ()
         if feedback is not None:
             held, samples = feedback.inputs, tuple(feedback.samples)
         return Tape(
@@ -324,7 +324,7 @@ class _SampledFeedback(_SampledInputs):
 
     def __init__(self, times: Array, feedback: Feedback) -> None:
         super().__init__(times, np.zeros((len(times) - 1, 0)))
-        self._feedback, self.samples = feedback, list[Sample]()
+        self._feedback, self.samples = feedback, list[FeedbackSample]()
 
     def law(self, history: History) -> HeldInput:
         """Return the input held from now on; the feedback is asked on each new interval."""
@@ -335,5 +335,5 @@ class _SampledFeedback(_SampledInputs):
                 self.inputs = np.zeros((len(self.times) - 1, len(u)))
             self.inputs[k] = u
             arc = len(history.events)
-            self.samples.append(Sample(k, arc, history.time, history.state.copy()))
+            self.samples.append(FeedbackSample(k, arc, history.time, history.state.copy()))
         return super().law(history)

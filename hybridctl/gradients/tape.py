@@ -45,7 +45,7 @@ def find_intervals(borders: Array | None, times: Array) -> Indices:
     return np.clip(found, 0, len(borders) - 2)
 
 
-class Sample(NamedTuple):
+class FeedbackSample(NamedTuple):
     """A sample of a feedback that acted in a run.
 
     Attributes:
@@ -108,7 +108,9 @@ class Tape:
     kink: Kink
     simultaneous: Simultaneous
     rtol: float
-    samples: tuple[Sample, ...] = field(default=())
+    samples: tuple[FeedbackSample, ...] = ()
+    _arc_maps: dict[int, ArcAdjoint] = field(default_factory=dict, init=False, repr=False)
+    _event_maps: dict[int, EventAdjoint] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def states(self) -> Array:
@@ -132,10 +134,14 @@ class Tape:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """What was taken in place of a gradient at events that have none; see `Kink`."""
+        """What was taken in place of a gradient at events that have none; see `Kink`.
+
+        These are the events that a call of `vjp` has passed so far.
+        """
+        passed = sorted(self._event_maps.items())
         return tuple(
             f"event {k} at t = {self.trajectory.events[k].time:.9g} s: {event.choice}"
-            for k, event in enumerate(self.event_maps)
+            for k, event in passed
             if event.choice is not None
         )
 
@@ -149,6 +155,7 @@ class Tape:
         """Return the gradient of a scalar of the run, given its cotangents.
 
         The maps of arcs and events are made at the first call and kept: further calls cost less.
+        Events after the last time that the scalar depends on are not differentiated.
 
         Args:
             states: Derivatives (n, nx) of the scalar by `states`, in coordinates. None for zero.
@@ -194,35 +201,41 @@ class Tape:
         """Return the numbers (k,) of the intervals of held inputs that times (k,) are in."""
         return find_intervals(self.hold_times, times)
 
-    @cached_property
-    def arc_maps(self) -> tuple[ArcAdjoint, ...]:
-        """The maps of the costate over the intervals of each arc."""
-        holds = [] if self.hold_times is None else self.hold_times.tolist()
-        cuts = [*self.times.tolist(), *holds]
-        return tuple(
-            linearize_arc_adjoint(
+    def arc_map(self, k: int) -> ArcAdjoint:
+        """Return the costate over the intervals of arc k, made once."""
+        if k not in self._arc_maps:
+            arc = self.trajectory.arcs[k]
+            holds = [] if self.hold_times is None else self.hold_times.tolist()
+            self._arc_maps[k] = linearize_arc_adjoint(
                 self.system.mode(arc.mode),
                 arc,
-                cuts,
+                [*self.times.tolist(), *holds],
                 self.parameters,
                 self.inputs is not None,
                 self.rtol,
             )
-            for arc in self.trajectory.arcs
-        )
+        return self._arc_maps[k]
 
-    @cached_property
-    def event_maps(self) -> tuple[EventAdjoint, ...]:
-        """The jumps of the events, in (x, p) where there are parameters."""
-        system, run = self.system, self.trajectory
-        if self.parameters is not None:
-            system, run = augment_with_parameters(system, run, self.parameters)
-        found = []
-        for k, event in enumerate(run.events):
+    def event_map(self, k: int) -> EventAdjoint:
+        """Return the jump of event k, in (x, p) where there are parameters, made once.
+
+        It raises the errors of `linearize_event`, with the event that they are about.
+        """
+        if k not in self._event_maps:
+            system, run = self._augmented
+            event = run.events[k]
             with _name_event(k, event):
                 known = self._relax_accuracy(event, run.events[k + 1 :])
-                found.append(linearize_event(system, known, self.kink, self.simultaneous))
-        return tuple(found)
+                found = linearize_event(system, known, self.kink, self.simultaneous)
+            self._event_maps[k] = found
+        return self._event_maps[k]
+
+    @cached_property
+    def _augmented(self) -> tuple[HybridSystem, HybridTrajectory]:
+        """The system and the run, in (x, p) where there are parameters."""
+        if self.parameters is None:
+            return self.system, self.trajectory
+        return augment_with_parameters(self.system, self.trajectory, self.parameters)
 
     @staticmethod
     def _relax_accuracy(event: Event, later: Sequence[Event]) -> Event:
@@ -269,11 +282,11 @@ class _Sweep:
         self._states_by_arc: dict[int, list[int]] = {}
         for i, t in enumerate(tape.times.tolist()):
             self._states_by_arc.setdefault(tape.find_arc(t), []).append(i)
-        self._samples_by_arc: dict[int, list[Sample]] = {}
+        self._samples_by_arc: dict[int, list[FeedbackSample]] = {}
         for sample in tape.samples:
             self._samples_by_arc.setdefault(sample.arc, []).append(sample)
         self._pending_cotangents: dict[float, Array] = {}  # of one arc, by time
-        self._pending_samples: dict[float, Sample] = {}
+        self._pending_samples: dict[float, FeedbackSample] = {}
         guards = [k for k, event in enumerate(tape.trajectory.events) if event.guards]
         self._number_of_event = {k: j for j, k in enumerate(guards)}
 
@@ -290,8 +303,7 @@ class _Sweep:
 
     def _pass_arc(self, k: int) -> None:
         """Take the costate from the end of arc k to its start, with what is added on the way."""
-        tape, maps = self._tape, self._tape.arc_maps[k]
-        arc = tape.trajectory.arcs[k]
+        tape, arc = self._tape, self._tape.trajectory.arcs[k]
         self._pending_cotangents = {}
         for i in self._states_by_arc.get(k, ()):
             t = float(tape.times[i])
@@ -299,14 +311,17 @@ class _Sweep:
             self._pending_cotangents[t] = self._pending_cotangents.get(t, 0.0) + pulled
         self._pending_samples = {s.time: s for s in self._samples_by_arc.get(k, ())}
         self._add_cotangents(arc.space, arc.end)
+        if not (self.costate.any() or self._pending_cotangents or self._pending_samples):
+            return  # nothing later depends on this arc
+        maps = tape.arc_map(k)
         starts, middles = maps.starts.tolist(), 0.5 * (maps.starts + maps.ends)
         holds = tape.find_holds(middles).tolist() if self.inputs is not None else []
         for i in range(len(starts) - 1, -1, -1):
+            self.costate, by_input, by_parameters = maps.pass_interval(i, self.costate)
             if self.inputs is not None:
-                self.inputs[holds[i]] += maps.by_input[i] @ self.costate
+                self.inputs[holds[i]] += by_input
             if tape.parameter_count:
-                self.parameters += maps.by_parameters[i] @ self.costate
-            self.costate = maps.transitions[i] @ self.costate
+                self.parameters += by_parameters
             self._add_cotangents(arc.space, starts[i])
 
     def _add_cotangents(self, space: Space, t: float) -> None:
@@ -321,21 +336,20 @@ class _Sweep:
 
     def _pass_event(self, k: int) -> None:
         """Take the costate from after event k to before it."""
-        tape, jump = self._tape, self._tape.event_maps[k]
-        count = tape.parameter_count
-        after = np.append(self.costate, np.zeros(count))
-        before = jump.state.T @ after
-        by_input = jump.input.T @ after
+        tape, arc = self._tape, self._tape.trajectory.arcs[k]
         number = self._number_of_event.get(k, tape.event_count)
-        if number < tape.event_count:
-            before += self._by_events[number] * jump.time_state
-            by_input += self._by_events[number] * jump.time_input
+        by_time = float(self._by_events[number]) if number < tape.event_count else 0.0
+        if by_time == 0.0 and not self.costate.any():  # nothing later depends on this event
+            self.costate = np.zeros(arc.space.ndx)
+            return
+        jump, count = tape.event_map(k), tape.parameter_count
+        after = np.append(self.costate, np.zeros(count))
+        before = jump.state.T @ after + by_time * jump.time_state
+        by_input = jump.input.T @ after + by_time * jump.time_input
         self.costate = before[: len(before) - count]
         self.parameters += before[len(before) - count :]
         if self.inputs is not None:
-            arc = tape.trajectory.arcs[k]
-            held = tape.arc_maps[k]
-            inside = 0.5 * (held.starts[-1] + held.ends[-1]) if len(held.starts) else arc.end
+            inside = 0.5 * (float(arc.breaks[-1]) + arc.end)  # on the last step before the event
             self.inputs[tape.find_holds(np.array([inside]))[0]] += by_input
 
 

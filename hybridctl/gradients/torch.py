@@ -16,7 +16,7 @@ from hybridctl.gradients.differentiable import DifferentiableFlow
 Tensor: TypeAlias = Any
 
 
-class Rollout(NamedTuple):
+class TorchRollout(NamedTuple):
     """What a run returns, as tensors of the type of x0.
 
     Attributes:
@@ -34,7 +34,7 @@ class Rollout(NamedTuple):
 
 def rollout(
     flow: DifferentiableFlow, policy: Callable[[Tensor], Tensor] | None = None
-) -> Callable[..., Rollout]:
+) -> Callable[..., TorchRollout]:
     """Return a run as a function of tensors, with gradients by one adjoint sweep.
 
     Without a policy it is `run(x0, inputs=None, parameters=None)`, which `torch.func.vmap` takes
@@ -59,10 +59,10 @@ def rollout(
     except ImportError as error:
         raise InputError("hc.torch needs PyTorch: pip install 'hybridctl[torch]'") from error
 
-    def run_given(x0: Tensor, inputs: Any = None, parameters: Any = None) -> Rollout:
-        return Rollout(*torch_functions.run_given(flow, x0, inputs, parameters))
+    def run_given(x0: Tensor, inputs: Any = None, parameters: Any = None) -> TorchRollout:
+        return TorchRollout(*torch_functions.run_given(flow, x0, inputs, parameters))
 
-    def run_closed(x0: Tensor, parameters: Any = None) -> Rollout:
-        return Rollout(*torch_functions.run_closed(flow, policy, x0, parameters))
+    def run_closed(x0: Tensor, parameters: Any = None) -> TorchRollout:
+        return TorchRollout(*torch_functions.run_closed(flow, policy, x0, parameters))
 
     return run_given if policy is None else run_closed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ import torch
 from hybridctl.base.errors import InputError
 from hybridctl.gradients.differentiable import DifferentiableFlow
 
-Tensor = torch.Tensor
+Tensor: TypeAlias = Any
 
 
 def _to_array(tensor: Tensor | None) -> Any:

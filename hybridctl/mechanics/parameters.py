@@ -240,7 +240,13 @@ class ParameterColumns:
             self._bodies[rows, column] = _inertial_derivative(body, kind)
 
     def torque(self, q: Array, v: Array, a: Array) -> Array:
-        """Return the derivative D_p (M a + h), (nv, np)."""
+        """Return the derivative D_p (M a + h), (nv, np).
+
+        Args:
+            q: Configuration (nq,).
+            v: Velocity (nv,).
+            a: Acceleration (nv,).
+        """
         springs, joints = self._robot.passive, self._joints
         total: Array = springs.stretch(q)[:, None] * joints["stiffness"]
         total += v[:, None] * joints["damping"] - springs.stiffness[:, None] * joints["rest"]
@@ -249,13 +255,23 @@ class ParameterColumns:
         return total
 
     def momentum(self, q: Array, dv: Array) -> Array:
-        """Return the derivative D_p (M dv), (nv, np)."""
+        """Return the derivative D_p (M dv), (nv, np).
+
+        Args:
+            q: Configuration (nq,).
+            dv: Change (nv,) of the velocity.
+        """
         if not self._bodies.any():
             return np.zeros((len(dv), self.count))
         return np.asarray(self._robot.impulse_regressor(q, dv) @ self._bodies)
 
     def friction_per_normal(self, phase: ContactPhase, directions: dict[int, Array]) -> list[Array]:
-        """Return the derivative (t, np) of friction per normal force, for each sliding contact."""
+        """Return the derivative (t, np) of friction per normal force, for each sliding contact.
+
+        Args:
+            phase: The states of the contacts.
+            directions: Directions of those that slide in a surface, by their number.
+        """
         result = []
         for slide in phase.sliding:
             s = directions.get(slide.contact, np.array([slide.sign]))
