@@ -55,6 +55,24 @@ class CompiledRadau(Radau):  # type: ignore[misc]
         settings: Its further arguments.
     """
 
+    # Attributes of scipy's solver, which has no types: time and its bound, state and rate, Jacobian
+    # and factors, length of the next step, and length and error of the last one.
+    t: float
+    t_old: float | None
+    t_bound: float
+    y: Array
+    y_old: Array | None
+    f: Array
+    J: Any
+    LU_real: Any
+    LU_complex: Any
+    Z: Array
+    sol: Any
+    current_jac: bool
+    h_abs: float
+    h_abs_old: float | None
+    error_norm_old: float | None
+
     def __init__(
         self, steps: CompiledSteps, law: HeldInput, *arguments: Any, **settings: Any
     ) -> None:
