@@ -222,10 +222,11 @@ def _find_compiled_method(motion: DrivenMode) -> Callable[..., OdeSolver]:
     Without derivatives of the field scipy's differences call it anyway.
     """
     steps, law = motion.mode.compiled_steps, motion.law
-    is_compiled = steps is not None and steps.solves_collocations and motion.mode.differentiable
-    if not is_compiled or not isinstance(law, HeldInput):
-        return Radau
-    return partial(CompiledRadau, steps, law)
+    method: Callable[..., OdeSolver] = Radau
+    if steps is None or not isinstance(law, HeldInput):
+        return method
+    is_compiled = steps.solves_collocations and motion.mode.differentiable
+    return partial(CompiledRadau, steps, law) if is_compiled else method
 
 
 def _make_solver(method: Callable[..., OdeSolver], *at: Any, **settings: Any) -> OdeSolver:

@@ -22,7 +22,7 @@ _NODES: Array = np.array([(4.0 - _ROOT) / 10.0, (4.0 + _ROOT) / 10.0, 1.0])
 """Nodes c of the stages, as fractions of the step."""
 _ERROR_WEIGHTS: Array = np.array([-13.0 - 7.0 * _ROOT, -13.0 + 7.0 * _ROOT, -1.0]) / 3.0
 """Weights of the stages in the error estimate."""
-_CUBE = math.cbrt(3.0) if hasattr(math, "cbrt") else 3.0 ** (1.0 / 3.0)
+_CUBE = 3.0 ** (1.0 / 3.0)
 REAL_EIGENVALUE = 3.0 + _CUBE**2 - _CUBE
 COMPLEX_EIGENVALUE = (
     3.0 + 0.5 * (_CUBE - _CUBE**2) - 0.5j * (3.0 ** (5.0 / 6.0) + 3.0 ** (7.0 / 6.0))
@@ -54,6 +54,24 @@ class CompiledRadau(Radau):  # type: ignore[misc]
         arguments: Arguments of `scipy.integrate.Radau`.
         settings: Its further arguments.
     """
+
+    # Attributes of scipy's solver, which has no types: time and its bound, state and rate, Jacobian
+    # and factors, length of the next step, and length and error of the last one.
+    t: float
+    t_old: float | None
+    t_bound: float
+    y: Array
+    y_old: Array | None
+    f: Array
+    J: Any
+    LU_real: Any
+    LU_complex: Any
+    Z: Array
+    sol: Any
+    current_jac: bool
+    h_abs: float
+    h_abs_old: float | None
+    error_norm_old: float | None
 
     def __init__(
         self, steps: CompiledSteps, law: HeldInput, *arguments: Any, **settings: Any

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 from collections.abc import Sequence
 from functools import cache
@@ -120,9 +121,9 @@ def find_buffer_evaluator() -> int | None:
     Linux and macOS.
     """
     try:
-        library = ctypes.CDLL(ca._casadi.__file__)
+        library = ctypes.CDLL(str(sys.modules["casadi._casadi"].__file__))
         found = library._ZN6casadi21_function_buffer_evalEPv
-    except (AttributeError, OSError):
+    except (AttributeError, KeyError, OSError):
         return None
     return ctypes.cast(found, ctypes.c_void_p).value
 

@@ -379,6 +379,16 @@ def test_a_run_is_the_same_with_and_without_the_kernel():
     np.testing.assert_allclose(with_kernel.final_state, without.final_state, atol=1e-8)
 
 
+def test_a_system_of_a_machine_with_the_kernel_runs_on_one_without(monkeypatch):
+    kept = pickle.dumps(biped())
+    monkeypatch.setenv("HYBRIDCTL_KERNEL", "off")
+    found = pickle.loads(kept)
+    assert found.mode(("open", "open")).compiled_steps is None
+    np.testing.assert_allclose(
+        drop(found).final_state, drop(biped(kernel="off")).final_state, rtol=0, atol=1e-12
+    )
+
+
 def test_the_switch_of_the_environment(monkeypatch):
     monkeypatch.setenv("HYBRIDCTL_KERNEL", "off")
     assert not is_kernel_available()

@@ -8,7 +8,8 @@ set, and so does `kernel="off"` for one system.
 from __future__ import annotations
 
 import os
-from importlib.util import find_spec
+from functools import cache
+from importlib import import_module
 from typing import Literal
 
 KernelChoice = Literal["auto", "off"]
@@ -16,7 +17,6 @@ KernelChoice = Literal["auto", "off"]
 
 _SWITCH = "HYBRIDCTL_KERNEL"
 """Name of the environment variable; "off" turns the kernel off."""
-_EXTENSION = "hybridctl.mechanics.kernel._contact_kernel"
 
 
 def is_kernel_available() -> bool:
@@ -42,5 +42,10 @@ def _is_turned_off() -> bool:
     return os.environ.get(_SWITCH) == "off"
 
 
+@cache
 def _is_installed() -> bool:
-    return find_spec(_EXTENSION) is not None
+    try:
+        import_module("hybridctl.mechanics.kernel._contact_kernel")
+    except ImportError:  # there is none, or it was built for another Python
+        return False
+    return True

@@ -35,6 +35,7 @@ from hybridctl.hybrid.model import (
 )
 from hybridctl.hybrid.series import NODES, TO_SERIES
 from hybridctl.hybrid.tableau import DOP853_TABLEAU
+from hybridctl.mechanics.kernel.extension import is_kernel_available
 from hybridctl.mechanics.modes.contact_mode import MAX_STEP_TO_STOP, ContactMode, ContactPoint
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.modes.guards import ContactGuard, Kind
@@ -169,6 +170,8 @@ def find_kernel_obstacle(dynamics: ContactDynamics, phase: ContactPhase) -> str 
     """
     if dynamics.kernel_terms is None:
         return "modes of this system are not compiled"
+    if not is_kernel_available():  # as where a system was pickled on another machine
+        return "the extension is not installed, or turned off"
     if find_buffer_evaluator() is None:
         return "this CasADi does not let compiled code call its functions"
     if phase.redundant:
