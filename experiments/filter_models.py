@@ -26,7 +26,8 @@ from hybridctl.estimation.filter_model import (
     surface_noise,
 )
 from hybridctl.estimation.measurement import Measurement, configuration, coordinates
-from hybridctl.estimation.noise import Noise
+from hybridctl.estimation.noise import Disturbance, Noise
+from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.multibody.state import RobotStateSpace
 
@@ -204,6 +205,12 @@ class CubeSettings(BodySettings):
     reset_noise: NotNegative = 1e-2
     reset_torque: NotNegative = 5e-4
     guard_noise: NotNegative = 1e-3
+    flight_noise: NotNegative = 1.0
+    kick_rate: NotNegative = 0.0
+    kick: NotNegative = 0.02
+    large_share: NotNegative = 0.1
+    large_ratio: NotNegative = 5.0
+    flight_share: NotNegative = 0.05
 
 
 def cube_model(settings: CubeSettings) -> FilterModel:
@@ -263,6 +270,23 @@ def impulse_noise(covariance: Array, compliance: float) -> Noise | None:
     return Noise(covariance, True, "reset_noise", compliance)
 
 
+def _flow_noise(settings: Any, force: Array, flight: ModeKey) -> Noise:
+    """Return the noise of the flow, with less of it and fewer disturbances in flight."""
+    density = np.diag(force**2)
+    if not isinstance(settings, CubeSettings):
+        return Noise(density, True, "force_noise", settings.compliance)
+    calm = settings.flight_noise**2 * density
+    impulse = np.repeat([settings.kick, settings.half_width * settings.kick], 3)
+    kinds = ((1.0, 1.0), (settings.large_share, settings.large_ratio))
+    def rate(share: float) -> Any:
+        return lambda mode: settings.kick_rate * share * (settings.flight_share if mode == flight else 1.0)
+    return Noise(
+        lambda mode, t, x, u: calm if mode == flight else density,
+        True, "force_noise", settings.compliance, of_input=True,
+        disturbances=() if not settings.kick_rate else tuple(Disturbance(rate(share), np.diag((ratio*impulse)**2)) for share, ratio in kinds),
+    )
+
+
 def _thrown_body(
     robot: ModuleType,
     system: HybridSystem,
@@ -284,11 +308,12 @@ def _thrown_body(
         shown: Further attributes of `FilterModel`.
     """
     contacts = robot.contacts(settings.parameters())
+    open_mode = ("open",) * len(contacts)
     return FilterModel(
         system=system,
-        open=("open",) * len(contacts),
+        open=open_mode,
         sensors=(camera,),
-        process_noise=Noise(np.diag(force**2), True, "force_noise", settings.compliance),
+        process_noise=_flow_noise(settings, force, open_mode),
         reset_noise=impulse_noise(np.diag(impulse**2), settings.compliance),
         guard_noise=surface_noise(contacts, settings.guard_noise),
         **shown,

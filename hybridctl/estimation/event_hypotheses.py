@@ -10,7 +10,9 @@ not fired there, whatever its value at the mean. Besides the hypothesis itself, 
 - at each value: one in which a guard has fired that the mean has not reached yet. If the value
   takes the mean of the hypothesis itself past that guard, the guard is pending there from then on;
 - at the end of each prediction of a hypothesis with pending guards: one in which they have fired
-  since.
+  since;
+- at each value that is far from the prediction: those in which the motion since the last value had
+  a disturbance, if the process noise has some (`unmodelled_motion`).
 
 The probability of each comes from the guard's value g and its variance,
 :math:`\Phi(\pm g / \sqrt{g_x P g_x^T + \sigma_g^2})`; for the order of two guards, from the
@@ -23,9 +25,9 @@ keeps its probability.
 Of hypotheses that agree, in mode and within half a standard deviation in every coordinate, the
 likelier is kept with both weights; of all, the likeliest `bound`.
 
-With a bound of one only the order of the mean is followed. At each of its events notes say where
-the event may lie on the other side of a sample, or behind the event of another guard, with more
-than 1 %. The weight of the only hypothesis matters to nothing and is not normalized.
+With a bound of one only the order of the mean is followed, and the likeliest disturbance or none.
+At each of its events notes say where the event may lie on the other side of a sample, or behind the
+event of another guard, with more than 1 %. The weight of the only hypothesis matters to nothing.
 """
 
 from __future__ import annotations
@@ -68,6 +70,7 @@ from hybridctl.estimation.measurement import LinearizedResidual
 from hybridctl.estimation.mode_consistency import pass_guard_early, reconcile
 from hybridctl.estimation.noisy_system import NoisySystem
 from hybridctl.estimation.prediction import extend_past_guards
+from hybridctl.estimation.unmodelled_motion import disturb_estimate, log_probability_undisturbed
 from hybridctl.hybrid.laws import InputLaw
 
 DEFAULT_HYPOTHESES = 1
@@ -78,6 +81,9 @@ yet. A choice."""
 _EARLY_PER_BOUND = 2
 """Hypotheses with a guard fired early that are tried at a value, for each that is kept beside the
 first. A choice."""
+_NEAR_NIS_RATIO = 1.5
+"""Normalized innovation squared, per component of the value, below which no disturbance is looked
+for: some four of five values without one. A choice."""
 _MIN_LOG_SIDE = -1e4
 """Least `Hypothesis.side`: logarithm of the probability of being before the pending guards.
 
@@ -127,7 +133,7 @@ def predict_hypotheses(
             # The usual case, for speed: one hypothesis and no event. What follows returns the same.
             return (_begin_and_continue(h, first),)
     if begins_sample:
-        hypotheses = begin_sample(hypotheses)
+        hypotheses = [h._replace(begun=h.estimate.time) for h in begin_sample(hypotheses)]
     found = list[Hypothesis]()
     for h in hypotheses:
         if h.pending:
@@ -184,6 +190,7 @@ def _continue(h: Hypothesis, way: StatePrediction) -> Hypothesis:
         h.events + events,
         h.notes + way.notes,
         fired=events[-1].guards if events else h.fired,
+        begun=h.begun,
     )
 
 
@@ -198,6 +205,7 @@ def _begin_and_continue(h: Hypothesis, way: StatePrediction) -> Hypothesis:
         events=events,
         notes=way.notes,
         fired=events[-1].guards if events else h.fired,
+        begun=h.estimate.time,
     )
 
 
@@ -335,8 +343,8 @@ def correct_hypotheses(
 
     Returns:
         The hypotheses, at most as many as the bound, with weights that sum to one. The innovation
-        of the first has the log-likelihood of the value by all of them. With a bound of one the
-        weight is the sum of its log-densities.
+        of the first has the log-likelihood of the value by all of them. With a bound of one, and
+        no disturbances, the weight is the sum of its log-densities.
 
     Raises:
         SimulationError: The covariance of the likeliest one's innovation is not positive definite.
@@ -347,7 +355,8 @@ def correct_hypotheses(
     first = rules.moments.linearize(measurement, mode, best, value, law(best.time, best.mean))
     if first is None:
         return tuple([h._replace(predicted=h.estimate) for h in hypotheses])
-    if rules.bound == 1:
+    noise = rules.model.process_noise
+    if rules.bound == 1 and not (noise is not None and noise.disturbances):
         (h,) = hypotheses
         after, innovation = correct(measurement, mode, best, first)
         weight = h.weight + _log_density_with_gate(innovation)
@@ -357,15 +366,20 @@ def correct_hypotheses(
             return (_correct_without_guards(h, after, innovation, weight),)
         one = _CorrectedHypothesis(h, (), after, first, innovation)
         return (_end_correction(rules, one, law, weight),)
-    updated = list[_CorrectedHypothesis]()
-    for k, (h, passed) in enumerate(zip(*_split_before_value(rules, hypotheses, law), strict=True)):
+    updated, logs = list[_CorrectedHypothesis](), list[float]()
+    for k, (h, passed) in enumerate(_split_before_value(rules, hypotheses, law)):
         own = _correct_one(rules, h, passed, channel, value, law, None if k else first)
         if own is not None:
-            updated.append(own)
-    if len(updated) == 1:
-        return (_end_correction(rules, updated[0], law, 0.0),)  # its probability is one
-    weights, log_likelihood = _weigh_by_value(rules, updated, law)
-    found = [_end_correction(rules, one, law, w) for one, w in zip(updated, weights, strict=True)]
+            logs.append(h.weight)
+            updated += _split_by_disturbances(rules, own, channel, value, law)
+    if len(updated) == 1 and updated[0].prior.weight == logs[0]:
+        # Its probability is one: no event, and no disturbance that was not looked for.
+        return (_end_correction(rules, updated[0], law, 0.0),)
+    weights, log_likelihood = _weigh_by_value(rules, updated, float(logsumexp(logs)), law)
+    each = list(zip(updated, weights, strict=True))
+    if rules.bound == 1:  # for speed: what is dropped at once need not pass events
+        each = [max(each, key=lambda one: one[1])]
+    found = [_end_correction(rules, one, law, w) for one, w in each]
     return _merge_and_prune(rules.model, rules.bound, found, log_likelihood)
 
 
@@ -383,6 +397,7 @@ def _correct_without_guards(
         notes=h.notes,
         innovation=innovation,
         fired=h.fired,
+        begun=h.begun,
     )
 
 
@@ -442,8 +457,40 @@ def _correct_one(
     return None
 
 
+def _split_by_disturbances(
+    rules: FilterRules, one: _CorrectedHypothesis, channel: str, value: Array, law: InputLaw
+) -> list[_CorrectedHypothesis]:
+    """Return a hypothesis after a value, and the same with disturbances before it.
+
+    Disturbances are looked for only at values that are far from the prediction. Where they are left
+    out their probability is left out too, so that the likelihood integrates to less than one.
+
+    The gate rejects a value that none of them accepts. Otherwise those that accept it are returned.
+
+    Args:
+        rules: The rules of the filter.
+        one: The hypothesis after the value, without a disturbance.
+        channel: Name of the measurement.
+        value: The value (m,).
+        law: The input.
+    """
+    h, i = one.prior, one.innovation
+    log_p = log_probability_undisturbed(rules.model, h.estimate, h.begun)
+    if not log_p < 0.0:
+        return [one]
+    found = [one._replace(prior=h._replace(log_weight=h.log_weight + log_p))]
+    if i is None or i.nis < _NEAR_NIS_RATIO * i.dimension:
+        return found
+    for log_p, wide in disturb_estimate(rules.model, h.estimate, h.begun, law):
+        prior = h._replace(estimate=wide, log_weight=h.log_weight + log_p)
+        other = _correct_one(rules, prior, one.passed, channel, value, law, None)
+        if other is not None and other.innovation is not None and other.innovation.accepted:
+            found.append(other)
+    return found if i.accepted or len(found) == 1 else found[1:]
+
+
 def _weigh_by_value(
-    rules: FilterRules, updated: Sequence[_CorrectedHypothesis], law: InputLaw
+    rules: FilterRules, updated: Sequence[_CorrectedHypothesis], total: float, law: InputLaw
 ) -> tuple[list[float], float]:
     """Return the log-weight of each hypothesis after a value, and the value's log-likelihood.
 
@@ -454,13 +501,14 @@ def _weigh_by_value(
     Args:
         rules: The rules of the filter.
         updated: The hypotheses after the value, of which the first has an innovation.
+        total: Logarithm of the sum of all weights before the value, with those of disturbances that
+            are left out.
         law: The input.
 
     Returns:
         Weights (k,), whose sum is the likelihood of the value except for what the gate rejects. The
         log-likelihood is by the hypotheses that accept the value, minus infinity without any.
     """
-    total = float(logsumexp([one.prior.weight for one in updated]))
     priors = [one.prior.weight - total for one in updated]
     joint, accepted = dict[int, float](), list[float]()
     for k, one in enumerate(updated):
@@ -471,7 +519,8 @@ def _weigh_by_value(
                 accepted.append(joint[k])
     share = 0.0  # log-probability of the hypotheses with a density
     if len(joint) < len(updated):
-        share = float(logsumexp([priors[k] for k in joint]))
+        without = [p for k, p in enumerate(priors) if k not in joint]
+        share = float(np.log1p(-np.exp(logsumexp(without))))
     mean_density = float(logsumexp(list(joint.values()))) - share
     weights = [joint.get(k, prior + mean_density) for k, prior in enumerate(priors)]
     return weights, float(logsumexp(accepted)) - share if accepted else -np.inf
@@ -497,8 +546,10 @@ def _log_density(
         law: The input.
     """
     found, h = _log_density_with_gate(innovation), one.prior
-    if not innovation.accepted:
-        return found  # the value has not changed what is known of the guards
+    # A rejected value has not changed what is known of the guards, and the only order of events has
+    # both sides of each.
+    if not innovation.accepted or rules.bound == 1:
+        return found
     unfired, fired = (h.pending, ()) if h.pending else (one.passed, h.fired)
     truncation = find_truncation(rules.model, h.estimate, unfired, fired, law)
     if truncation is not None:
@@ -531,7 +582,7 @@ class _EarlyEvent(NamedTuple):
 
 def _split_before_value(
     rules: FilterRules, hypotheses: Sequence[Hypothesis], law: InputLaw
-) -> tuple[list[Hypothesis], list[tuple[str, ...]]]:
+) -> list[tuple[Hypothesis, tuple[str, ...]]]:
     """Return hypotheses before a value, and those in which guards have fired before the mean.
 
     The likeliest are tried first, until 2 (bound - 1) of them are found. The hypothesis in which a
@@ -545,8 +596,11 @@ def _split_before_value(
         law: Input law.
 
     Returns:
-        The hypotheses, and for each the guards that have fired in those that split off from it.
+        The hypotheses, each with the guards that have fired in those that split off from it. With
+        a bound of one nothing splits off.
     """
+    if rules.bound == 1:
+        return [(h, ()) for h in hypotheses]
     model, found, waiting = rules.model, list(hypotheses), list[_EarlyEvent]()
     passed: list[list[str]] = [[] for _ in hypotheses]
 
@@ -578,7 +632,7 @@ def _split_before_value(
             h = found[k]
             left = log_probability_positive(model, h.estimate, names, law)
             found[k] = h._replace(log_weight=h.log_weight + left)
-    return found, [tuple(names) for names in passed]
+    return list(zip(found, map(tuple, passed), strict=True))
 
 
 def _end_correction(
@@ -626,6 +680,7 @@ def _end_correction(
         one.innovation,
         passed=passed,
         fired=way.events[-1].guards if way.events else h.fired,
+        begun=h.begun,
     )
 
 

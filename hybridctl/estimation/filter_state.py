@@ -114,6 +114,9 @@ class Hypothesis(NamedTuple):
             likelier. One whose correction failed is not counted, as it has no density of the value.
         sides: Guards at which the estimate is truncated in a mixture, because other hypotheses are
             on their other side. Empty where there is one hypothesis.
+        begun: Time at which the prediction to this sample began, s: that of the values before, or
+            of the start. -inf where it is not known, after a restart: then no disturbance is
+            looked for.
     """
 
     estimate: Estimate
@@ -133,6 +136,7 @@ class Hypothesis(NamedTuple):
     merged: tuple[Hypothesis, ...] = ()
     dropped: float = 0.0
     sides: tuple[GuardSide, ...] = ()
+    begun: float = -np.inf
 
     @property
     def weight(self) -> float:
@@ -337,6 +341,7 @@ def _begin_hypothesis(h: Hypothesis, parent: int) -> Hypothesis:
         None,
         identity_map(len(h.estimate.covariance)),
         fired=h.fired,
+        begun=h.begun,
     )
 
 
@@ -385,7 +390,8 @@ class FilterRules:
             estimate: The initial estimate, which is not checked.
         """
         beginning = self.beginning or Beginning(estimate.mode, estimate.covariance)
-        return FilterState(estimate.time, begin_sample([Hypothesis(estimate)]), beginning)
+        first = Hypothesis(estimate, begun=estimate.time)
+        return FilterState(estimate.time, begin_sample([first]), beginning)
 
     def linearize_residual(
         self, e: Estimate, channel: str, value: Array, law: InputLaw
