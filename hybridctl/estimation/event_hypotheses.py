@@ -10,9 +10,7 @@ not fired there, whatever its value at the mean. Besides the hypothesis itself, 
 - at each value: one in which a guard has fired that the mean has not reached yet. If the value
   takes the mean of the hypothesis itself past that guard, the guard is pending there from then on;
 - at the end of each prediction of a hypothesis with pending guards: one in which they have fired
-  since;
-- at each value that is far from the prediction: those in which the motion since the last value had
-  a disturbance, if the process noise has some (`unmodelled_motion`).
+  since.
 
 The probability of each comes from the guard's value g and its variance,
 :math:`\Phi(\pm g / \sqrt{g_x P g_x^T + \sigma_g^2})`; for the order of two guards, from the
@@ -25,9 +23,13 @@ keeps its probability.
 Of hypotheses that agree, in mode and within half a standard deviation in every coordinate, the
 likelier is kept with both weights; of all, the likeliest `bound`.
 
-With a bound of one only the order of the mean is followed, and the likeliest disturbance or none.
-At each of its events notes say where the event may lie on the other side of a sample, or behind the
-event of another guard, with more than 1 %. The weight of the only hypothesis matters to nothing.
+Within a hypothesis the motion may have had a disturbance that the model does not contain. Its
+density of a value is then a mixture, and its moments are those of all parts, see
+`unmodelled_motion`.
+
+With a bound of one only the order of the mean is followed. At each of its events notes say where
+the event may lie on the other side of a sample, or behind the event of another guard, with more
+than 1 %. The weight of the only hypothesis matters to nothing and is not normalized.
 """
 
 from __future__ import annotations
@@ -37,7 +39,6 @@ from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import logsumexp
 
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import SimulationError
@@ -50,6 +51,7 @@ from hybridctl.estimation.filter_state import (
 )
 from hybridctl.estimation.guard_probabilities import (
     MIN_LOG_PROBABILITY,
+    Truncation,
     are_positive_at_mean,
     can_split_belief,
     find_guards_within_reach,
@@ -70,7 +72,13 @@ from hybridctl.estimation.measurement import LinearizedResidual
 from hybridctl.estimation.mode_consistency import pass_guard_early, reconcile
 from hybridctl.estimation.noisy_system import NoisySystem
 from hybridctl.estimation.prediction import extend_past_guards
-from hybridctl.estimation.unmodelled_motion import disturb_estimate, log_probability_undisturbed
+from hybridctl.estimation.unmodelled_motion import (
+    MotionPart,
+    add_logs,
+    has_disturbances,
+    join_motion,
+    split_motion,
+)
 from hybridctl.hybrid.laws import InputLaw
 
 DEFAULT_HYPOTHESES = 1
@@ -81,9 +89,6 @@ yet. A choice."""
 _EARLY_PER_BOUND = 2
 """Hypotheses with a guard fired early that are tried at a value, for each that is kept beside the
 first. A choice."""
-_NEAR_NIS_RATIO = 1.5
-"""Normalized innovation squared, per component of the value, below which no disturbance is looked
-for: some four of five values without one. A choice."""
 _MIN_LOG_SIDE = -1e4
 """Least `Hypothesis.side`: logarithm of the probability of being before the pending guards.
 
@@ -263,7 +268,7 @@ def _split_at_events(
         if way is not None:
             parts.append(weight - h.log_weight)
             others.append(_continue(h, way)._replace(log_weight=weight))
-    whole, left = _continue(h, main), log_complement(float(logsumexp(parts))) if parts else 0.0
+    whole, left = _continue(h, main), log_complement(add_logs(parts)) if parts else 0.0
     return [whole._replace(log_weight=h.log_weight + left), *others]
 
 
@@ -343,8 +348,8 @@ def correct_hypotheses(
 
     Returns:
         The hypotheses, at most as many as the bound, with weights that sum to one. The innovation
-        of the first has the log-likelihood of the value by all of them. With a bound of one, and
-        no disturbances, the weight is the sum of its log-densities.
+        of the first has the log-likelihood of the value by all of them. With a bound of one the
+        weight is the sum of its log-densities.
 
     Raises:
         SimulationError: The covariance of the likeliest one's innovation is not positive definite.
@@ -355,8 +360,7 @@ def correct_hypotheses(
     first = rules.moments.linearize(measurement, mode, best, value, law(best.time, best.mean))
     if first is None:
         return tuple([h._replace(predicted=h.estimate) for h in hypotheses])
-    noise = rules.model.process_noise
-    if rules.bound == 1 and not (noise is not None and noise.disturbances):
+    if rules.bound == 1 and not has_disturbances(rules.model):
         (h,) = hypotheses
         after, innovation = correct(measurement, mode, best, first)
         weight = h.weight + _log_density_with_gate(innovation)
@@ -364,22 +368,21 @@ def correct_hypotheses(
             # The usual case of a legged robot's base, for speed: no event that the value could
             # reveal. What follows returns the same.
             return (_correct_without_guards(h, after, innovation, weight),)
-        one = _CorrectedHypothesis(h, (), after, first, innovation)
+        one = _CorrectedHypothesis(h, (), after, innovation)
         return (_end_correction(rules, one, law, weight),)
-    updated, logs = list[_CorrectedHypothesis](), list[float]()
+    if rules.bound == 1:
+        (h,) = hypotheses
+        one = _correct_by_residual(rules, h, (), channel, first, law)
+        return (_end_correction(rules, one, law, h.weight + one.log_density),)
+    updated = list[_CorrectedHypothesis]()
     for k, (h, passed) in enumerate(_split_before_value(rules, hypotheses, law)):
         own = _correct_one(rules, h, passed, channel, value, law, None if k else first)
         if own is not None:
-            logs.append(h.weight)
-            updated += _split_by_disturbances(rules, own, channel, value, law)
-    if len(updated) == 1 and updated[0].prior.weight == logs[0]:
-        # Its probability is one: no event, and no disturbance that was not looked for.
-        return (_end_correction(rules, updated[0], law, 0.0),)
-    weights, log_likelihood = _weigh_by_value(rules, updated, float(logsumexp(logs)), law)
-    each = list(zip(updated, weights, strict=True))
-    if rules.bound == 1:  # for speed: what is dropped at once need not pass events
-        each = [max(each, key=lambda one: one[1])]
-    found = [_end_correction(rules, one, law, w) for one, w in each]
+            updated.append(own)
+    if len(updated) == 1:
+        return (_end_correction(rules, updated[0], law, 0.0),)  # its probability is one
+    weights, log_likelihood = _weigh_by_value(updated)
+    found = [_end_correction(rules, one, law, w) for one, w in zip(updated, weights, strict=True)]
     return _merge_and_prune(rules.model, rules.bound, found, log_likelihood)
 
 
@@ -405,20 +408,21 @@ class _CorrectedHypothesis(NamedTuple):
     """A hypothesis that was corrected by a value, without regard to the others.
 
     Attributes:
-        prior: The hypothesis before the value.
+        prior: The hypothesis before the value, with the covariance that disturbances leave.
         passed: Guards that are positive in this hypothesis, and that have fired in others that
             have split off from it.
         estimate: Estimate after the value.
-        residual: Residual of the value, linearised. None if the value contains nothing about the
-            mode of this hypothesis.
-        innovation: Innovation of the value; None with the residual.
+        innovation: Innovation of the value. None if the value contains nothing about the mode of
+            this hypothesis.
+        log_density: Log-density of the value given this hypothesis, for its weight; zero without
+            an innovation, and where the only hypothesis needs none.
     """
 
     prior: Hypothesis
     passed: tuple[str, ...]
     estimate: Estimate
-    residual: LinearizedResidual | None
     innovation: Innovation | None
+    log_density: float = 0.0
 
 
 def _correct_one(
@@ -446,52 +450,45 @@ def _correct_one(
             filter. None for the others, of which an error ends only that hypothesis.
     """
     if residual is not None:
-        after, innovation = rules.correct_by_residual(h.estimate, channel, residual)
-        return _CorrectedHypothesis(h, passed, after, residual, innovation)
+        return _correct_by_residual(rules, h, passed, channel, residual, law)
     with suppress(SimulationError):
         found = rules.linearize_residual(h.estimate, channel, value, law)
         if found is None:
-            return _CorrectedHypothesis(h, passed, h.estimate, None, None)
-        after, innovation = rules.correct_by_residual(h.estimate, channel, found)
-        return _CorrectedHypothesis(h, passed, after, found, innovation)
+            return _CorrectedHypothesis(h, passed, h.estimate, None)
+        return _correct_by_residual(rules, h, passed, channel, found, law)
     return None
 
 
-def _split_by_disturbances(
-    rules: FilterRules, one: _CorrectedHypothesis, channel: str, value: Array, law: InputLaw
-) -> list[_CorrectedHypothesis]:
-    """Return a hypothesis after a value, and the same with disturbances before it.
-
-    Disturbances are looked for only at values that are far from the prediction. Where they are left
-    out their probability is left out too, so that the likelihood integrates to less than one.
-
-    The gate rejects a value that none of them accepts. Otherwise those that accept it are returned.
+def _correct_by_residual(
+    rules: FilterRules,
+    h: Hypothesis,
+    passed: tuple[str, ...],
+    channel: str,
+    residual: LinearizedResidual,
+    law: InputLaw,
+) -> _CorrectedHypothesis:
+    """Return a hypothesis after a value, with the moments of all motions of `unmodelled_motion`.
 
     Args:
         rules: The rules of the filter.
-        one: The hypothesis after the value, without a disturbance.
+        h: The hypothesis before the value.
+        passed: As in `_CorrectedHypothesis`.
         channel: Name of the measurement.
-        value: The value (m,).
+        residual: Residual of the value.
         law: The input.
+
+    Raises:
+        SimulationError: The covariance of an innovation is not positive definite.
     """
-    h, i = one.prior, one.innovation
-    log_p = log_probability_undisturbed(rules.model, h.estimate, h.begun)
-    if not log_p < 0.0:
-        return [one]
-    found = [one._replace(prior=h._replace(log_weight=h.log_weight + log_p))]
-    if i is None or i.nis < _NEAR_NIS_RATIO * i.dimension:
-        return found
-    for log_p, wide in disturb_estimate(rules.model, h.estimate, h.begun, law):
-        prior = h._replace(estimate=wide, log_weight=h.log_weight + log_p)
-        other = _correct_one(rules, prior, one.passed, channel, value, law, None)
-        if other is not None and other.innovation is not None and other.innovation.accepted:
-            found.append(other)
-    return found if i.accepted or len(found) == 1 else found[1:]
+    parts = split_motion(rules, h.estimate, h.begun, channel, residual, law)
+    truncation = _find_truncation(rules, h, passed, law)
+    logs = [p.log_probability + _log_density(p, residual, truncation) for p in parts]
+    before, after, innovation = join_motion(rules, parts, logs, channel, residual)
+    prior = h if before is h.estimate else h._replace(estimate=before)
+    return _CorrectedHypothesis(prior, passed, after, innovation, add_logs(logs))
 
 
-def _weigh_by_value(
-    rules: FilterRules, updated: Sequence[_CorrectedHypothesis], total: float, law: InputLaw
-) -> tuple[list[float], float]:
+def _weigh_by_value(updated: Sequence[_CorrectedHypothesis]) -> tuple[list[float], float]:
     """Return the log-weight of each hypothesis after a value, and the value's log-likelihood.
 
     A hypothesis about whose mode the value contains nothing has no density of it. It counts with
@@ -499,62 +496,52 @@ def _weigh_by_value(
     probability stays what it was, and the others share the rest by their densities.
 
     Args:
-        rules: The rules of the filter.
         updated: The hypotheses after the value, of which the first has an innovation.
-        total: Logarithm of the sum of all weights before the value, with those of disturbances that
-            are left out.
-        law: The input.
 
     Returns:
         Weights (k,), whose sum is the likelihood of the value except for what the gate rejects. The
         log-likelihood is by the hypotheses that accept the value, minus infinity without any.
     """
+    total = add_logs([one.prior.weight for one in updated])
     priors = [one.prior.weight - total for one in updated]
     joint, accepted = dict[int, float](), list[float]()
     for k, one in enumerate(updated):
-        if one.residual is not None and one.innovation is not None:
-            density = _log_density(rules, one, one.residual, one.innovation, law)
-            joint[k] = priors[k] + density
+        if one.innovation is not None:
+            joint[k] = priors[k] + one.log_density
             if one.innovation.accepted:
                 accepted.append(joint[k])
     share = 0.0  # log-probability of the hypotheses with a density
     if len(joint) < len(updated):
-        without = [p for k, p in enumerate(priors) if k not in joint]
-        share = float(np.log1p(-np.exp(logsumexp(without))))
-    mean_density = float(logsumexp(list(joint.values()))) - share
+        share = add_logs([priors[k] for k in joint])
+    mean_density = add_logs(list(joint.values())) - share
     weights = [joint.get(k, prior + mean_density) for k, prior in enumerate(priors)]
-    return weights, float(logsumexp(accepted)) - share if accepted else -np.inf
+    return weights, add_logs(accepted) - share if accepted else -np.inf
+
+
+def _find_truncation(
+    rules: FilterRules, h: Hypothesis, passed: tuple[str, ...], law: InputLaw
+) -> Truncation | None:
+    """Return the guard that truncates a hypothesis before a value, None without any.
+
+    A hypothesis before its pending guards is truncated at these. Another is truncated at the guards
+    by which others have split off from it, and at those of its last event. The only hypothesis
+    stands for both sides of every guard.
+    """
+    if rules.bound == 1:
+        return None
+    unfired, fired = (h.pending, ()) if h.pending else (passed, h.fired)
+    return find_truncation(rules.model, h.estimate, unfired, fired, law)
 
 
 def _log_density(
-    rules: FilterRules,
-    one: _CorrectedHypothesis,
-    residual: LinearizedResidual,
-    innovation: Innovation,
-    law: InputLaw,
+    part: MotionPart, residual: LinearizedResidual, truncation: Truncation | None
 ) -> float:
-    """Return the log-density of a value given a hypothesis, for its weight.
-
-    A hypothesis before its pending guards is truncated at these. Another is truncated at the guards
-    by which others have split off from it, and at those of its last event.
-
-    Args:
-        rules: The rules of the filter.
-        one: The hypothesis.
-        residual: Residual of the value.
-        innovation: Innovation of the value.
-        law: The input.
-    """
-    found, h = _log_density_with_gate(innovation), one.prior
-    # A rejected value has not changed what is known of the guards, and the only order of events has
-    # both sides of each.
-    if not innovation.accepted or rules.bound == 1:
+    """Return the log-density of a value given a part of a hypothesis, for its weight."""
+    found, i = _log_density_with_gate(part.innovation), part.innovation
+    # A rejected value has not changed what is known of the guards.
+    if truncation is None or not i.accepted:
         return found
-    unfired, fired = (h.pending, ()) if h.pending else (one.passed, h.fired)
-    truncation = find_truncation(rules.model, h.estimate, unfired, fired, law)
-    if truncation is not None:
-        found += truncation.log_evidence(h.estimate.covariance, residual, innovation)
-    return found
+    return found + truncation.log_evidence(part.predicted.covariance, residual, i)
 
 
 def _log_density_with_gate(i: Innovation) -> float:
@@ -596,11 +583,8 @@ def _split_before_value(
         law: Input law.
 
     Returns:
-        The hypotheses, each with the guards that have fired in those that split off from it. With
-        a bound of one nothing splits off.
+        The hypotheses, each with the guards that have fired in those that split off from it.
     """
-    if rules.bound == 1:
-        return [(h, ()) for h in hypotheses]
     model, found, waiting = rules.model, list(hypotheses), list[_EarlyEvent]()
     passed: list[list[str]] = [[] for _ in hypotheses]
 
@@ -731,7 +715,7 @@ def _sort_key(h: Hypothesis) -> float:
 
 def _normalize_weights(hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
     """Return copies of hypotheses with weights that sum to one."""
-    total = float(logsumexp([h.weight for h in hypotheses]))
+    total = add_logs([h.weight for h in hypotheses])
     return [h._replace(log_weight=h.log_weight - total) for h in hypotheses]
 
 
@@ -766,8 +750,8 @@ def _merge_and_prune(
     best, i = kept[0], kept[0].innovation
     if log_likelihood is not None and i is not None and i.accepted:
         kept[0] = best._replace(innovation=i._replace(log_likelihood=log_likelihood))
-    left = float(logsumexp([h.weight for h in kept]))
-    dropped = -float(np.expm1(left - logsumexp([h.weight for h in found])))
+    left = add_logs([h.weight for h in kept])
+    dropped = -float(np.expm1(left - add_logs([h.weight for h in found])))
     return tuple(
         h._replace(
             log_weight=h.log_weight - left,

@@ -225,7 +225,16 @@ class Noise:
         return found
 
     def _check_size(self, name: str, mode: ModeModel, w: Array) -> None:
-        """Raise `InputError` for a matrix that does not fit the space of the noise in a mode."""
+        """Check the size of a matrix in the space of the noise.
+
+        Args:
+            name: Name of the matrix, for the message.
+            mode: The mode.
+            w: The matrix.
+
+        Raises:
+            InputError: It does not fit the inputs or the tangent space of the mode.
+        """
         size = mode.nu if self.through_input else mode.space.ndx
         if w.shape != (size, size):
             what = "inputs" if self.through_input else "dimensions of the tangent space"
