@@ -14,7 +14,8 @@ not fired there, whatever its value at the mean. Besides the hypothesis itself, 
 
 The probability of each comes from the guard's value g and its variance,
 :math:`\Phi(\pm g / \sqrt{g_x P g_x^T + \sigma_g^2})`; for the order of two guards, from the
-difference of their times. Below `MIN_LOG_PROBABILITY` nothing splits. Weights sum to one before
+difference of their times. Below `HypothesisLimits.log_split` nothing splits. Weights sum to one
+before
 each value, and are multiplied by the density of the value under each hypothesis, so that the
 likelihood of a value integrates to one over the value. In the weights, a value that the gate
 rejects counts as one at the gate's limit. A hypothesis in whose mode the value contains nothing
@@ -36,16 +37,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from hybridctl.base.checks import Array
+from hybridctl.base.checks import Array, check_count, check_member
 from hybridctl.base.errors import SimulationError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter_state import (
     FilterRules,
     Hypothesis,
+    HypothesisLimits,
     Reconciliation,
     begin_sample,
 )
@@ -81,8 +83,19 @@ from hybridctl.estimation.unmodelled_motion import (
 )
 from hybridctl.hybrid.laws import InputLaw
 
+Hypotheses = int | Literal["auto"]
+"""Largest number of orders of events, or "auto"."""
 DEFAULT_HYPOTHESES = 1
 """Number of hypotheses that a filter follows by default."""
+_MIN_LOG_WEIGHT = -14.0
+"""Logarithm of the weight, relative to the likeliest, below which a hypothesis is dropped: some one
+in a million. A choice."""
+_AUTO_BOUND = 4
+"""Largest number of hypotheses of "auto". With more the cube's poses are hardly more likely."""
+_AUTO_LOG_SPLIT = float(np.log(0.05))
+"""Logarithm of the least probability of an order of events that "auto" follows. A choice."""
+_AUTO_LOG_WEIGHT = float(np.log(0.05))
+"""The same of its weight relative to the likeliest, below which "auto" drops it. A choice."""
 _UNCORRECTED_PER_BOUND = 4
 """Hypotheses before a value, per hypothesis that is kept: none has been compared with the value
 yet. A choice."""
@@ -94,15 +107,29 @@ _MIN_LOG_SIDE = -1e4
 
 A hypothesis stores log_weight = weight - side, and its weight is read as log_weight + side. A far
 lower side would take the digits of the weight; at this one they are rounded by some 1e-12."""
-_MIN_LOG_WEIGHT = -14.0
-"""Logarithm of the weight, relative to the likeliest, below which a hypothesis is dropped: some one
-in a million. A choice."""
 _AGREEMENT = 0.5
 """Difference of two means, in standard deviations of each coordinate of the likelier, up to which
 hypotheses agree. A choice."""
 _EXACT_AGREEMENT = 1e-9
 """Difference up to which they agree in a coordinate without variance, relative to the largest
 coordinate plus one: rounding."""
+
+
+def choose_limits(hypotheses: Hypotheses) -> HypothesisLimits:
+    """Return how many hypotheses a filter follows, and from which probability on.
+
+    Args:
+        hypotheses: Largest number, or "auto" for one order of events as long as the others have
+            less than 5 %, and up to four where they have more.
+
+    Raises:
+        InputError: It is neither a whole number of at least 1 nor "auto".
+    """
+    if isinstance(hypotheses, str):
+        check_member("hypotheses", hypotheses, ("auto",))
+        return HypothesisLimits(_AUTO_BOUND, _AUTO_LOG_SPLIT, _AUTO_LOG_WEIGHT)
+    bound = check_count("hypotheses", hypotheses)
+    return HypothesisLimits(bound, float(MIN_LOG_PROBABILITY), _MIN_LOG_WEIGHT)
 
 
 # Prediction
@@ -147,7 +174,7 @@ def predict_hypotheses(
             # Past its pending guards the flow may end, as inside a wall: then they have fired, and
             # this hypothesis ends.
             if not extended.mode_frozen:
-                found += _wait_for_guards(model, h, extended, law)
+                found += _wait_for_guards(rules, h, extended, law)
             continue
         # Less likely hypotheses may have few events: where they rattle they end. The likeliest is
         # always predicted, and so is the last one if none is left before it.
@@ -255,7 +282,7 @@ def _split_at_events(
         if unfired.mode_frozen:  # the flow ends past the guards: they cannot be pending there
             continue
         log_p = log_probability_positive(model, unfired.estimate, event.guards, law)
-        if h.weight + log_p > MIN_LOG_PROBABILITY:
+        if h.weight + log_p > rules.limits.log_split:
             parts.append(log_p)
             other = _continue(h, unfired)
             others.append(other._replace(pending=event.guards, side=h.side + log_p))
@@ -263,7 +290,7 @@ def _split_at_events(
             orders.append((h.log_weight + log_p, k, name))
     for weight, k, name in sorted(orders, reverse=True)[: rules.bound - 1]:
         way = None
-        if weight > MIN_LOG_PROBABILITY:
+        if weight > rules.limits.log_split:
             way = _predict_overtaken(rules, main.pre_event[k], name, end, law)
         if way is not None:
             parts.append(weight - h.log_weight)
@@ -273,7 +300,7 @@ def _split_at_events(
 
 
 def _wait_for_guards(
-    model: NoisySystem, h: Hypothesis, extended: StatePrediction, law: InputLaw
+    rules: FilterRules, h: Hypothesis, extended: StatePrediction, law: InputLaw
 ) -> list[Hypothesis]:
     """Return a hypothesis whose guards are still pending, and one past them, if that is likely.
 
@@ -281,16 +308,17 @@ def _wait_for_guards(
     fired before cannot replace it: a value may have made that one unlikely.
 
     Args:
-        model: The system and its noise.
+        rules: The rules of the filter.
         h: The hypothesis before the prediction.
         extended: The prediction without the event of the pending guards.
         law: Input law.
     """
+    model = rules.model
     # Guards that have fired stay fired, so the probability that they have not can only fall.
     side = min(log_probability_positive(model, extended.estimate, h.pending, law), h.side)
     waiting = _continue(h, extended)._replace(side=side)
     weight = h.weight + log_complement(side - h.side)
-    if weight < MIN_LOG_PROBABILITY:
+    if weight < rules.limits.log_split:
         return [waiting]
     way = reconcile(model, extended.estimate, law)
     if not way.events:
@@ -383,7 +411,7 @@ def correct_hypotheses(
         return (_end_correction(rules, updated[0], law, 0.0),)  # its probability is one
     weights, log_likelihood = _weigh_by_value(updated)
     found = [_end_correction(rules, one, law, w) for one, w in zip(updated, weights, strict=True)]
-    return _merge_and_prune(rules.model, rules.bound, found, log_likelihood)
+    return _merge_and_prune(rules, found, log_likelihood)
 
 
 def _correct_without_guards(
@@ -599,7 +627,7 @@ def _split_before_value(
     while waiting and len(found) < most:
         best = max(waiting)
         waiting.remove(best)
-        if best.weight < MIN_LOG_PROBABILITY:
+        if best.weight < rules.limits.log_split:
             break
         h = found[best.parent]
         start = StatePrediction(h.estimate, transition=identity_map(len(h.estimate.covariance)))
@@ -702,7 +730,7 @@ def apply_contact_signal(
         )  # fmt: skip
     if len(found) == 1:
         return tuple(found)
-    return _merge_and_prune(rules.model, rules.bound, found, None)
+    return _merge_and_prune(rules, found, None)
 
 
 # Weights
@@ -720,13 +748,12 @@ def _normalize_weights(hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
 
 
 def _merge_and_prune(
-    model: NoisySystem, bound: int, found: list[Hypothesis], log_likelihood: float | None
+    rules: FilterRules, found: list[Hypothesis], log_likelihood: float | None
 ) -> tuple[Hypothesis, ...]:
     """Return the hypotheses that differ and are likely enough, with weights that sum to one.
 
     Args:
-        model: The system and its noise.
-        bound: Largest number of hypotheses that are kept.
+        rules: The rules of the filter.
         found: Hypotheses after a value, or after a signal; sorted in place.
         log_likelihood: Log-likelihood of the value by all of them; None after a signal.
 
@@ -734,10 +761,11 @@ def _merge_and_prune(
         The likeliest first. The first has `log_likelihood` in its innovation, if that was accepted;
         without an innovation of its own the log-likelihood is not reported.
     """
+    model, limits = rules.model, rules.limits
     found.sort(key=_sort_key)
     kept = list[Hypothesis]()
     for h in found:
-        if h.weight < found[0].weight + _MIN_LOG_WEIGHT:
+        if h.weight < found[0].weight + limits.log_weight:
             break
         same = next((k for k, other in enumerate(kept) if _agree(model, other, h)), None)
         if same is None:
@@ -746,7 +774,7 @@ def _merge_and_prune(
             one = kept[same]
             both = float(np.logaddexp(one.weight, h.weight)) - one.side
             kept[same] = one._replace(log_weight=both, merged=(*one.merged, h))
-    kept = sorted(kept, key=_sort_key)[:bound]
+    kept = sorted(kept, key=_sort_key)[: limits.bound]
     best, i = kept[0], kept[0].innovation
     if log_likelihood is not None and i is not None and i.accepted:
         kept[0] = best._replace(innovation=i._replace(log_likelihood=log_likelihood))

@@ -361,6 +361,21 @@ class MomentRule(NamedTuple):
     linearize: Linearize
 
 
+class HypothesisLimits(NamedTuple):
+    """How many orders of events a filter follows, and from which probability on.
+
+    Attributes:
+        bound: Largest number of hypotheses.
+        log_split: Logarithm of the least probability of a hypothesis that splits off from another.
+        log_weight: Logarithm of the weight, relative to the likeliest, below which a hypothesis is
+            dropped.
+    """
+
+    bound: int
+    log_split: float
+    log_weight: float
+
+
 @dataclass(frozen=True, eq=False)
 class FilterRules:
     """All that a filter is made of, and that does not change from sample to sample.
@@ -370,7 +385,7 @@ class FilterRules:
         moments: How moments are predicted and values are linearised.
         measurements: Measurements by channel.
         signals: Contact signals by channel.
-        bound: Largest number of hypotheses.
+        limits: How many hypotheses are followed.
         patience: Number of rejected values in a row after which `recovery` acts; None for never.
         beginning: How to restart; None for mode and covariance of the initial estimate.
     """
@@ -379,9 +394,14 @@ class FilterRules:
     moments: MomentRule
     measurements: Mapping[str, AnyMeasurement]
     signals: Mapping[str, ContactSignal]
-    bound: int
+    limits: HypothesisLimits
     patience: int | None
     beginning: Beginning | None
+
+    @property
+    def bound(self) -> int:
+        """Largest number of hypotheses."""
+        return self.limits.bound
 
     def start(self, estimate: Estimate) -> FilterState:
         """Return the state in which a run starts.

@@ -269,7 +269,7 @@ def test_without_recordings_tosses_are_simulated(quick):
     for found in summary["filters"]:
         assert 2.0 < found["mean_nis"] < 12.0  # the model is exact, and 6 would be right
         assert 0.0 <= found["mode_agreement"] <= 1.0
-    assert json.loads((folder / "summary.json").read_text())["judged"] == [100]
+    assert json.loads((folder / "summary.json").read_text())["judged"] == [1]
     assert (folder / "figures/cube_filter.png").stat().st_size > 10_000
 
 
