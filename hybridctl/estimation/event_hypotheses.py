@@ -31,6 +31,9 @@ density of a value is then a mixture, and its moments are those of all parts, se
 With a bound of one only the order of the mean is followed. At each of its events notes say where
 the event may lie on the other side of a sample, or behind the event of another guard, with more
 than 1 %. The weight of the only hypothesis matters to nothing and is not normalized.
+
+Once a deadline is exceeded (`NoisySystem.late`), nothing splits, and only the likeliest of several
+hypotheses is predicted. A note says how many were dropped.
 """
 
 from __future__ import annotations
@@ -73,7 +76,7 @@ from hybridctl.estimation.kalman_equations import (
 from hybridctl.estimation.measurement import LinearizedResidual
 from hybridctl.estimation.mode_consistency import pass_guard_early, reconcile
 from hybridctl.estimation.noisy_system import NoisySystem
-from hybridctl.estimation.prediction import extend_past_guards
+from hybridctl.estimation.prediction import NO_TIME_LEFT, extend_past_guards
 from hybridctl.estimation.unmodelled_motion import (
     MotionPart,
     add_logs,
@@ -166,8 +169,12 @@ def predict_hypotheses(
             return (_begin_and_continue(h, first),)
     if begins_sample:
         hypotheses = [h._replace(begun=h.estimate.time) for h in begin_sample(hypotheses)]
-    found = list[Hypothesis]()
-    for h in hypotheses:
+    found, cut = list[Hypothesis](), 0
+    for k, h in enumerate(hypotheses):
+        if found and model.late():
+            # No time is left for the less likely ones.
+            cut = len(hypotheses) - k
+            break
         if h.pending:
             start = StatePrediction(h.estimate, transition=identity_map(len(h.estimate.covariance)))
             extended = extend_past_guards(model, start, end, law)
@@ -197,6 +204,9 @@ def predict_hypotheses(
     if bound == 1:
         return tuple(found)
     found.sort(key=_sort_key)
+    if cut:
+        note = f"{cut} of {len(hypotheses)} hypotheses were dropped: {NO_TIME_LEFT}"
+        found[0] = found[0]._replace(notes=(*found[0].notes, note))
     return tuple(_normalize_weights(found[: _UNCORRECTED_PER_BOUND * bound]))
 
 
@@ -274,6 +284,8 @@ def _split_at_events(
         The hypothesis after the prediction, then those that split off.
     """
     model, others, parts = rules.model, list[Hypothesis](), list[float]()
+    if model.late():  # no time is left for other orders
+        return [_continue(h, main)]
     orders = list[tuple[float, int, str]]()
     for k, (before, event) in enumerate(main.pair_events()):
         if not can_split_belief(model.evaluate_at(before.estimate, law), event):
@@ -624,7 +636,7 @@ def _split_before_value(
         if not h.pending:
             add_guards_within_reach(k, h.weight)
     most = len(hypotheses) + _EARLY_PER_BOUND * (rules.bound - 1)
-    while waiting and len(found) < most:
+    while waiting and len(found) < most and not model.late():
         best = max(waiting)
         waiting.remove(best)
         if best.weight < rules.limits.log_split:

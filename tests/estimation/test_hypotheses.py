@@ -228,6 +228,24 @@ def test_auto_follows_several_orders_only_where_these_have_weight():
     assert abs(likelihoods["auto"] - likelihoods[4]) < 1.0
 
 
+def test_a_deadline_cuts_the_less_likely_hypotheses_and_says_so():
+    source = find_model("block")
+    coarse = ["duration=0.6", "rate=25", "position_noise=4e-3", "angle_noise=1e-2"]
+    chosen = source.configure(None, [*coarse, "hypotheses=4"])
+    model = source.make(chosen)
+    record, _ = simulate_record(model, chosen)
+    start, rest = first_estimate(model, chosen, record)
+    kf = build_kalman_filter(model, chosen)
+    late = kf.limit_events(lambda: True)
+    steps = kf.run(rest, start).steps
+    several = next(step for step in steps if len(step.hypotheses) > 1)
+    n = len(several.hypotheses)
+    after = late.predict(several, several.time + 0.01)
+    assert len(after.hypotheses) == 1
+    assert any(f"{n - 1} of {n} hypotheses were dropped" in note for note in after.notes)
+    assert late.run(rest, start).cut > kf.run(rest, start).cut == 0
+
+
 def test_a_number_of_hypotheses_is_checked():
     height = linear("height", [[1.0, 0.0]], [[1.0]])
     for wrong in ("most", 0, 1.5):
