@@ -8,6 +8,7 @@ the flow (N sqrt(s)), of the covariance for impulses (N s).
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import partial
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -26,8 +27,10 @@ from hybridctl.estimation.filter_model import (
     surface_noise,
 )
 from hybridctl.estimation.measurement import Measurement, configuration, coordinates
-from hybridctl.estimation.noise import Noise
+from hybridctl.estimation.noise import Disturbance, Noise
+from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
+from hybridctl.mechanics import closed_contacts
 from hybridctl.mechanics.multibody.state import RobotStateSpace
 
 TOSSES = {  # mapping of recorded tosses of cubes, one after the other in a file
@@ -38,6 +41,9 @@ TOSSES = {  # mapping of recorded tosses of cubes, one after the other in a file
         "orientation": {"fields": "quat_wxyz", "rotation": "wxyz", "frame": "table"},
     },
 }
+_LARGE_KICK_SHARE, _LARGE_KICK_RATIO = 0.1, 5.0
+"""Rate and size of the larger impulses that a model does not contain, relative to the smaller: two
+sizes make tails heavy enough for a missed impact of a cube. A choice."""
 _LEAST_IMPULSE = 1e-12
 """Standard deviation of an impulse, N s, up to which a reset has no noise. A choice."""
 
@@ -183,6 +189,13 @@ class CubeSettings(BodySettings):
         rounding: Radius of the corners, m.
         table: Height of the table, m, see `cube.CubeParameters`.
         guard_noise: Of the height of the table, m.
+        flight_noise: Noise of force and torque in flight, relative to that in contact. Contacts are
+            what the model does not know well.
+        kick_rate: Mean number of impulses in contact that the model does not contain, 1/s; 0 for
+            none. One in ten besides is five times as large. See `Disturbance`.
+        kick: Standard deviation of such an impulse, N s; in N m s it is that times the half width.
+        flight_kicks: Rate of these impulses in flight, relative to that in contact: contacts that
+            the filter has missed.
     """
 
     body = cube.CubeParameters
@@ -204,6 +217,10 @@ class CubeSettings(BodySettings):
     reset_noise: NotNegative = 1e-2
     reset_torque: NotNegative = 5e-4
     guard_noise: NotNegative = 1e-3
+    flight_noise: NotNegative = 1.0
+    kick_rate: NotNegative = 0.0
+    kick: NotNegative = 8e-3
+    flight_kicks: NotNegative = 0.2
 
 
 def cube_model(settings: CubeSettings) -> FilterModel:
@@ -214,6 +231,7 @@ def cube_model(settings: CubeSettings) -> FilterModel:
     """
     p = settings.parameters()
     space = RobotStateSpace(cube.robot(p, actuated=True))
+    force = np.repeat([settings.force_noise, settings.torque_noise], 3)
     parts = (
         LogChannel("position", ("x", "y", "z"), "m", "table"),
         LogChannel("orientation", ("qx", "qy", "qz", "qw"), frame="table", quaternion=True),
@@ -228,8 +246,9 @@ def cube_model(settings: CubeSettings) -> FilterModel:
         cube.system(p, actuated=True),
         settings,
         Sensor(camera, parts),
-        np.repeat([settings.force_noise, settings.torque_noise], 3),
+        force,
         np.repeat([settings.reset_noise, settings.reset_torque], 3),
+        _cube_flow_noise(settings, force),
         speeds=np.repeat([10.0, 50.0], 3),
         states=("x", "y", "z", "qx", "qy", "qz", "qw", *velocities),
         scenario=lambda: Scenario(mean, np.repeat([0.01, 0.02, 0.05, 0.2], 3)),
@@ -263,6 +282,38 @@ def impulse_noise(covariance: Array, compliance: float) -> Noise | None:
     return Noise(covariance, True, "reset_noise", compliance)
 
 
+def _cube_flow_noise(settings: CubeSettings, force: Array) -> Noise:
+    """Return the noise of the flow of the cube: less of it in flight, and rare large changes.
+
+    Args:
+        settings: Settings of the filter.
+        force: Roots (6,) of the spectral density of force and torque in contact.
+    """
+    contact = np.diag(force**2)
+    flight = settings.flight_noise**2 * contact
+    kick = settings.kick * np.repeat([1.0, settings.half_width], 3)
+
+    def is_open(mode: ModeKey) -> bool:
+        return not closed_contacts(mode)
+
+    def rate_in(mode: ModeKey, share: float) -> float:
+        return settings.kick_rate * share * (settings.flight_kicks if is_open(mode) else 1.0)
+
+    sizes = ((1.0, 1.0), (_LARGE_KICK_SHARE, _LARGE_KICK_RATIO))
+    kicks = [
+        Disturbance(partial(rate_in, share=share), np.diag((ratio * kick) ** 2))
+        for share, ratio in sizes
+    ]
+    return Noise(
+        lambda mode, t, x, u: flight if is_open(mode) else contact,
+        True,
+        "force_noise",
+        settings.compliance,
+        of_input=True,
+        disturbances=tuple(kicks) if settings.kick_rate else (),
+    )
+
+
 def _thrown_body(
     robot: ModuleType,
     system: HybridSystem,
@@ -270,6 +321,7 @@ def _thrown_body(
     camera: Sensor,
     force: Array,
     impulse: Array,
+    flow_noise: Noise | None = None,
     **shown: Any,
 ) -> FilterModel:
     """Return the filter model of a body whose input is a force and torque at its centre.
@@ -281,14 +333,16 @@ def _thrown_body(
         camera: The sensor.
         force: Roots (m,) of the spectral density of the input along the motion.
         impulse: Standard deviations (m,) of the impulse at an impact.
+        flow_noise: Noise of the flow; None for white noise with `force` in all modes.
         shown: Further attributes of `FilterModel`.
     """
     contacts = robot.contacts(settings.parameters())
+    white = Noise(np.diag(force**2), True, "force_noise", settings.compliance)
     return FilterModel(
         system=system,
         open=("open",) * len(contacts),
         sensors=(camera,),
-        process_noise=Noise(np.diag(force**2), True, "force_noise", settings.compliance),
+        process_noise=white if flow_noise is None else flow_noise,
         reset_noise=impulse_noise(np.diag(impulse**2), settings.compliance),
         guard_noise=surface_noise(contacts, settings.guard_noise),
         **shown,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from hybridctl.experiments.cube_filter import score
@@ -47,31 +47,33 @@ SUMMARY = "Kalman filters on recorded tosses of a cube, by cameras fine and coar
 T = TypeVar("T")
 LEVELS = (
     "position_noise", "angle_noise", "force_noise", "reset_noise", "guard_noise",
-    "friction", "restitution", "rounding", "compliance",
+    "friction", "restitution", "rounding", "compliance", "flight_noise", "kick_rate", "kick",
 )  # fmt: skip
 FACTOR = 100.0  # largest ratio of a level to its start, or of the start to it, in a search
 LIMITS = {"friction": (0.01, 2.0), "restitution": (1e-3, 1.0), "rounding": (1e-4, 1e-2)}
-TRAINING, HELD_OUT = range(100), range(100, 200)
+TRAINING, HELD_OUT = range(0, 200, 2), range(1, 200, 2)
 TRACE = ",".join(("case", "log_likelihood_per_row", *LEVELS))
 Some = Annotated[int, Meta(ge=1, le=100)]
 Trace = Callable[[float, CubeSettings], None]
 
 
 def _settings() -> CubeSettings:
-    """Return settings that searches of the salted filter on some of the tosses 0 to 99 found."""
-    half_width, force, impulse = 0.0524, 3.3e-2, 1.9e-2
+    """Return settings that searches of the salted filter on some of the training tosses found."""
+    half_width, force, impulse = 0.0524, 5e-2, 8e-3
     return CubeSettings(
         half_width=half_width,
         friction=0.16,
         restitution=0.24,
         rounding=5.4e-3,
-        position_noise=7.3e-5,
-        angle_noise=2.7e-3,
+        position_noise=2.5e-5,
+        angle_noise=2.5e-4,
         force_noise=force,
         torque_noise=half_width * force,
         reset_noise=impulse,
         reset_torque=half_width * impulse,
         guard_noise=5e-4,
+        flight_noise=0.15,
+        kick_rate=30.0,
         duration=0.4,
         gate=0.9999,
         patience=3,
@@ -86,7 +88,7 @@ class Config(Settings):
     """Filters, and the tosses that they run on.
 
     data: file of recorded tosses; without, tosses are simulated. fitted, judged: how many tosses,
-    evenly from numbers 0 to 99 and 100 to 199; judged_slow: how many for the slow filters,
+    evenly from the even and the odd numbers below 200; judged_slow: how many for the slow filters,
     "unscented" and "particle". after: s from the first touch on, the rest of a toss is left out.
     span: s after an impact in which innovations are compared. hypotheses: how many a filter
     follows, one case for each; every: a camera takes every n-th pose; blur: noise that it adds,
@@ -102,7 +104,7 @@ class Config(Settings):
     after: Positive = 0.25
     span: NotNegative = 0.05
     filters: tuple[str, ...] = tuple(STRATEGY_BY_FILTER)
-    hypotheses: tuple[Count, ...] = (1, 4)
+    hypotheses: tuple[Count | Literal["auto"], ...] = (1, "auto")
     every: tuple[Count, ...] = (1,)
     blur: tuple[NotNegative, ...] = (0.0,)
     evaluations: Natural = 0
@@ -214,7 +216,7 @@ def _record(case: CubeCase, outcome: CaseOutcome) -> dict[str, Any]:
 
 
 def _prepare_data(config: Config) -> Data:
-    """Return tosses to fit and to judge, and the calibration by the recordings 0 to 99 only."""
+    """Return tosses to fit and to judge, and the calibration by the recordings of `TRAINING`."""
     s, p = config.settings, config.settings.parameters()
     fitted = _select_evenly(TRAINING, config.fitted) if config.evaluations else []
     judged = _select_evenly(HELD_OUT, config.judged)

@@ -27,6 +27,7 @@ from hybridctl.app.plots import BASELINE, GREEN, REFERENCE, SKY, TRACKING, canva
 from hybridctl.app.report import record_table
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import HybridctlError
+from hybridctl.estimation.event_hypotheses import Hypotheses
 from hybridctl.estimation.filter_state import FilterState
 from hybridctl.estimation.initial_estimate import STRATEGY_BY_FILTER, first_estimate
 from hybridctl.estimation.likelihood import log_likelihoods
@@ -47,7 +48,7 @@ class CubeCase(NamedTuple):
     """A filter, how many hypotheses it follows, and its camera."""
 
     name: str
-    hypotheses: int = 1
+    hypotheses: Hypotheses = 1
     camera: Camera = Camera()
 
     @property
@@ -59,7 +60,7 @@ class CubeCase(NamedTuple):
     @property
     def label(self) -> str:
         """Name of the filter in tables."""
-        several = f", {self.hypotheses} hypotheses" if self.hypotheses > 1 else ""
+        several = "" if self.hypotheses == 1 else f", {self.hypotheses} hypotheses"
         return self.name.replace("_", " ") + several
 
 
@@ -93,7 +94,7 @@ class Score:
 
 
 def run_cube_filter(
-    name: str, settings: CubeSettings, toss: Record, hypotheses: int = 1
+    name: str, settings: CubeSettings, toss: Record, hypotheses: Hypotheses = 1
 ) -> tuple[FilterResult, Record]:
     """Return the result of a filter on the rows after those that make its start, and these rows.
 
@@ -268,7 +269,7 @@ def write_rows(scores: Sequence[Score]) -> str:
 def compare_filters(scores: Mapping[CubeCase, Sequence[Score]]) -> list[dict[str, Any]]:
     """Return the log-likelihood per row of the salted filter minus that of others.
 
-    Others have the same camera and as many hypotheses, or are the salted filter with fewer. Toss by
+    Others have the same camera and as many hypotheses, or are the salted filter with one. Toss by
     toss, over those that both have finished, so that it has a mean and a standard error; the median
     stands beside it because single tosses may decide the mean.
 
@@ -278,7 +279,7 @@ def compare_filters(scores: Mapping[CubeCase, Sequence[Score]]) -> list[dict[str
     result = []
     for one, own in scores.items():
         for other, others in scores.items():
-            fewer = other.name == one.name and other.hypotheses < one.hypotheses
+            fewer = other.name == one.name and other.hypotheses == 1 != one.hypotheses
             rival = other.name != one.name and other.hypotheses == one.hypotheses
             if one.name != "salted" or other.camera != one.camera or not (fewer or rival):
                 continue
@@ -434,7 +435,7 @@ def _draw_gains(axes: Axes, scores: Mapping[CubeCase, Sequence[Score]], rate: fl
         gain = _compute_gains(own or (), scores[case])
         if len(gain) < 2:
             continue
-        same = sorted({(c.name, c.hypotheses) for c in rivals})
+        same = sorted({(c.name, c.hypotheses) for c in rivals}, key=str)
         shift = 0.12 * (same.index((case.name, case.hypotheses)) - 0.5 * (len(same) - 1))
         axes.errorbar(
             cameras.index(case.camera) + shift,

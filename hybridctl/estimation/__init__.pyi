@@ -4,7 +4,9 @@ from .estimate import Estimate as Estimate
 from .filter_model import FilterModel as FilterModel
 from .initial_estimate import first_estimate as first_estimate
 from .likelihood import fit_noise as fit_noise
+from .noise import Disturbance as Disturbance
 from .noise import EventNoise as EventNoise
+from .noise import Noise as Noise
 from .online import Estimator as Estimator
 from .record import Record as Record
 from .salted_kalman_filter import FilterOptions as FilterOptions

@@ -14,7 +14,8 @@ not fired there, whatever its value at the mean. Besides the hypothesis itself, 
 
 The probability of each comes from the guard's value g and its variance,
 :math:`\Phi(\pm g / \sqrt{g_x P g_x^T + \sigma_g^2})`; for the order of two guards, from the
-difference of their times. Below `MIN_LOG_PROBABILITY` nothing splits. Weights sum to one before
+difference of their times. Below `HypothesisLimits.log_split` nothing splits. Weights sum to one
+before
 each value, and are multiplied by the density of the value under each hypothesis, so that the
 likelihood of a value integrates to one over the value. In the weights, a value that the gate
 rejects counts as one at the gate's limit. A hypothesis in whose mode the value contains nothing
@@ -23,31 +24,39 @@ keeps its probability.
 Of hypotheses that agree, in mode and within half a standard deviation in every coordinate, the
 likelier is kept with both weights; of all, the likeliest `bound`.
 
+Within a hypothesis the motion may have had a disturbance that the model does not contain. Its
+density of a value is then a mixture, and its moments are those of all parts, see
+`unmodelled_motion`.
+
 With a bound of one only the order of the mean is followed. At each of its events notes say where
 the event may lie on the other side of a sample, or behind the event of another guard, with more
 than 1 %. The weight of the only hypothesis matters to nothing and is not normalized.
+
+Once a deadline is exceeded (`NoisySystem.late`), nothing splits, and only the likeliest of several
+hypotheses is predicted. A note says how many were dropped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
-from scipy.special import logsumexp
 
-from hybridctl.base.checks import Array
+from hybridctl.base.checks import Array, check_count, check_member
 from hybridctl.base.errors import SimulationError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter_state import (
     FilterRules,
     Hypothesis,
+    HypothesisLimits,
     Reconciliation,
     begin_sample,
 )
 from hybridctl.estimation.guard_probabilities import (
     MIN_LOG_PROBABILITY,
+    Truncation,
     are_positive_at_mean,
     can_split_belief,
     find_guards_within_reach,
@@ -67,11 +76,29 @@ from hybridctl.estimation.kalman_equations import (
 from hybridctl.estimation.measurement import LinearizedResidual
 from hybridctl.estimation.mode_consistency import pass_guard_early, reconcile
 from hybridctl.estimation.noisy_system import NoisySystem
-from hybridctl.estimation.prediction import extend_past_guards
+from hybridctl.estimation.prediction import NO_TIME_LEFT, extend_past_guards
+from hybridctl.estimation.unmodelled_motion import (
+    MotionPart,
+    add_logs,
+    has_disturbances,
+    join_motion,
+    split_motion,
+)
 from hybridctl.hybrid.laws import InputLaw
 
+Hypotheses = int | Literal["auto"]
+"""Largest number of orders of events, or "auto"."""
 DEFAULT_HYPOTHESES = 1
 """Number of hypotheses that a filter follows by default."""
+_MIN_LOG_WEIGHT = -14.0
+"""Logarithm of the weight, relative to the likeliest, below which a hypothesis is dropped: some one
+in a million. A choice."""
+_AUTO_BOUND = 4
+"""Largest number of hypotheses of "auto". With more the cube's poses are hardly more likely."""
+_AUTO_LOG_SPLIT = float(np.log(0.05))
+"""Logarithm of the least probability of an order of events that "auto" follows. A choice."""
+_AUTO_LOG_WEIGHT = float(np.log(0.05))
+"""The same of its weight relative to the likeliest, below which "auto" drops it. A choice."""
 _UNCORRECTED_PER_BOUND = 4
 """Hypotheses before a value, per hypothesis that is kept: none has been compared with the value
 yet. A choice."""
@@ -83,15 +110,29 @@ _MIN_LOG_SIDE = -1e4
 
 A hypothesis stores log_weight = weight - side, and its weight is read as log_weight + side. A far
 lower side would take the digits of the weight; at this one they are rounded by some 1e-12."""
-_MIN_LOG_WEIGHT = -14.0
-"""Logarithm of the weight, relative to the likeliest, below which a hypothesis is dropped: some one
-in a million. A choice."""
 _AGREEMENT = 0.5
 """Difference of two means, in standard deviations of each coordinate of the likelier, up to which
 hypotheses agree. A choice."""
 _EXACT_AGREEMENT = 1e-9
 """Difference up to which they agree in a coordinate without variance, relative to the largest
 coordinate plus one: rounding."""
+
+
+def choose_limits(hypotheses: Hypotheses) -> HypothesisLimits:
+    """Return how many hypotheses a filter follows, and from which probability on.
+
+    Args:
+        hypotheses: Largest number, or "auto" for one order of events as long as the others have
+            less than 5 %, and up to four where they have more.
+
+    Raises:
+        InputError: It is neither a whole number of at least 1 nor "auto".
+    """
+    if isinstance(hypotheses, str):
+        check_member("hypotheses", hypotheses, ("auto",))
+        return HypothesisLimits(_AUTO_BOUND, _AUTO_LOG_SPLIT, _AUTO_LOG_WEIGHT)
+    bound = check_count("hypotheses", hypotheses)
+    return HypothesisLimits(bound, float(MIN_LOG_PROBABILITY), _MIN_LOG_WEIGHT)
 
 
 # Prediction
@@ -127,16 +168,20 @@ def predict_hypotheses(
             # The usual case, for speed: one hypothesis and no event. What follows returns the same.
             return (_begin_and_continue(h, first),)
     if begins_sample:
-        hypotheses = begin_sample(hypotheses)
-    found = list[Hypothesis]()
-    for h in hypotheses:
+        hypotheses = [h._replace(begun=h.estimate.time) for h in begin_sample(hypotheses)]
+    found, cut = list[Hypothesis](), 0
+    for k, h in enumerate(hypotheses):
+        if found and model.late():
+            # No time is left for the less likely ones.
+            cut = len(hypotheses) - k
+            break
         if h.pending:
             start = StatePrediction(h.estimate, transition=identity_map(len(h.estimate.covariance)))
             extended = extend_past_guards(model, start, end, law)
             # Past its pending guards the flow may end, as inside a wall: then they have fired, and
             # this hypothesis ends.
             if not extended.mode_frozen:
-                found += _wait_for_guards(model, h, extended, law)
+                found += _wait_for_guards(rules, h, extended, law)
             continue
         # Less likely hypotheses may have few events: where they rattle they end. The likeliest is
         # always predicted, and so is the last one if none is left before it.
@@ -159,6 +204,9 @@ def predict_hypotheses(
     if bound == 1:
         return tuple(found)
     found.sort(key=_sort_key)
+    if cut:
+        note = f"{cut} of {len(hypotheses)} hypotheses were dropped: {NO_TIME_LEFT}"
+        found[0] = found[0]._replace(notes=(*found[0].notes, note))
     return tuple(_normalize_weights(found[: _UNCORRECTED_PER_BOUND * bound]))
 
 
@@ -184,6 +232,7 @@ def _continue(h: Hypothesis, way: StatePrediction) -> Hypothesis:
         h.events + events,
         h.notes + way.notes,
         fired=events[-1].guards if events else h.fired,
+        begun=h.begun,
     )
 
 
@@ -198,6 +247,7 @@ def _begin_and_continue(h: Hypothesis, way: StatePrediction) -> Hypothesis:
         events=events,
         notes=way.notes,
         fired=events[-1].guards if events else h.fired,
+        begun=h.estimate.time,
     )
 
 
@@ -234,6 +284,8 @@ def _split_at_events(
         The hypothesis after the prediction, then those that split off.
     """
     model, others, parts = rules.model, list[Hypothesis](), list[float]()
+    if model.late():  # no time is left for other orders
+        return [_continue(h, main)]
     orders = list[tuple[float, int, str]]()
     for k, (before, event) in enumerate(main.pair_events()):
         if not can_split_belief(model.evaluate_at(before.estimate, law), event):
@@ -242,7 +294,7 @@ def _split_at_events(
         if unfired.mode_frozen:  # the flow ends past the guards: they cannot be pending there
             continue
         log_p = log_probability_positive(model, unfired.estimate, event.guards, law)
-        if h.weight + log_p > MIN_LOG_PROBABILITY:
+        if h.weight + log_p > rules.limits.log_split:
             parts.append(log_p)
             other = _continue(h, unfired)
             others.append(other._replace(pending=event.guards, side=h.side + log_p))
@@ -250,17 +302,17 @@ def _split_at_events(
             orders.append((h.log_weight + log_p, k, name))
     for weight, k, name in sorted(orders, reverse=True)[: rules.bound - 1]:
         way = None
-        if weight > MIN_LOG_PROBABILITY:
+        if weight > rules.limits.log_split:
             way = _predict_overtaken(rules, main.pre_event[k], name, end, law)
         if way is not None:
             parts.append(weight - h.log_weight)
             others.append(_continue(h, way)._replace(log_weight=weight))
-    whole, left = _continue(h, main), log_complement(float(logsumexp(parts))) if parts else 0.0
+    whole, left = _continue(h, main), log_complement(add_logs(parts)) if parts else 0.0
     return [whole._replace(log_weight=h.log_weight + left), *others]
 
 
 def _wait_for_guards(
-    model: NoisySystem, h: Hypothesis, extended: StatePrediction, law: InputLaw
+    rules: FilterRules, h: Hypothesis, extended: StatePrediction, law: InputLaw
 ) -> list[Hypothesis]:
     """Return a hypothesis whose guards are still pending, and one past them, if that is likely.
 
@@ -268,16 +320,17 @@ def _wait_for_guards(
     fired before cannot replace it: a value may have made that one unlikely.
 
     Args:
-        model: The system and its noise.
+        rules: The rules of the filter.
         h: The hypothesis before the prediction.
         extended: The prediction without the event of the pending guards.
         law: Input law.
     """
+    model = rules.model
     # Guards that have fired stay fired, so the probability that they have not can only fall.
     side = min(log_probability_positive(model, extended.estimate, h.pending, law), h.side)
     waiting = _continue(h, extended)._replace(side=side)
     weight = h.weight + log_complement(side - h.side)
-    if weight < MIN_LOG_PROBABILITY:
+    if weight < rules.limits.log_split:
         return [waiting]
     way = reconcile(model, extended.estimate, law)
     if not way.events:
@@ -347,7 +400,7 @@ def correct_hypotheses(
     first = rules.moments.linearize(measurement, mode, best, value, law(best.time, best.mean))
     if first is None:
         return tuple([h._replace(predicted=h.estimate) for h in hypotheses])
-    if rules.bound == 1:
+    if rules.bound == 1 and not has_disturbances(rules.model):
         (h,) = hypotheses
         after, innovation = correct(measurement, mode, best, first)
         weight = h.weight + _log_density_with_gate(innovation)
@@ -355,18 +408,22 @@ def correct_hypotheses(
             # The usual case of a legged robot's base, for speed: no event that the value could
             # reveal. What follows returns the same.
             return (_correct_without_guards(h, after, innovation, weight),)
-        one = _CorrectedHypothesis(h, (), after, first, innovation)
+        one = _CorrectedHypothesis(h, (), after, innovation)
         return (_end_correction(rules, one, law, weight),)
+    if rules.bound == 1:
+        (h,) = hypotheses
+        one = _correct_by_residual(rules, h, (), channel, first, law)
+        return (_end_correction(rules, one, law, h.weight + one.log_density),)
     updated = list[_CorrectedHypothesis]()
-    for k, (h, passed) in enumerate(zip(*_split_before_value(rules, hypotheses, law), strict=True)):
+    for k, (h, passed) in enumerate(_split_before_value(rules, hypotheses, law)):
         own = _correct_one(rules, h, passed, channel, value, law, None if k else first)
         if own is not None:
             updated.append(own)
     if len(updated) == 1:
         return (_end_correction(rules, updated[0], law, 0.0),)  # its probability is one
-    weights, log_likelihood = _weigh_by_value(rules, updated, law)
+    weights, log_likelihood = _weigh_by_value(updated)
     found = [_end_correction(rules, one, law, w) for one, w in zip(updated, weights, strict=True)]
-    return _merge_and_prune(rules.model, rules.bound, found, log_likelihood)
+    return _merge_and_prune(rules, found, log_likelihood)
 
 
 def _correct_without_guards(
@@ -383,6 +440,7 @@ def _correct_without_guards(
         notes=h.notes,
         innovation=innovation,
         fired=h.fired,
+        begun=h.begun,
     )
 
 
@@ -390,20 +448,21 @@ class _CorrectedHypothesis(NamedTuple):
     """A hypothesis that was corrected by a value, without regard to the others.
 
     Attributes:
-        prior: The hypothesis before the value.
+        prior: The hypothesis before the value, with the covariance that disturbances leave.
         passed: Guards that are positive in this hypothesis, and that have fired in others that
             have split off from it.
         estimate: Estimate after the value.
-        residual: Residual of the value, linearised. None if the value contains nothing about the
-            mode of this hypothesis.
-        innovation: Innovation of the value; None with the residual.
+        innovation: Innovation of the value. None if the value contains nothing about the mode of
+            this hypothesis.
+        log_density: Log-density of the value given this hypothesis, for its weight; zero without
+            an innovation, and where the only hypothesis needs none.
     """
 
     prior: Hypothesis
     passed: tuple[str, ...]
     estimate: Estimate
-    residual: LinearizedResidual | None
     innovation: Innovation | None
+    log_density: float = 0.0
 
 
 def _correct_one(
@@ -431,20 +490,45 @@ def _correct_one(
             filter. None for the others, of which an error ends only that hypothesis.
     """
     if residual is not None:
-        after, innovation = rules.correct_by_residual(h.estimate, channel, residual)
-        return _CorrectedHypothesis(h, passed, after, residual, innovation)
+        return _correct_by_residual(rules, h, passed, channel, residual, law)
     with suppress(SimulationError):
         found = rules.linearize_residual(h.estimate, channel, value, law)
         if found is None:
-            return _CorrectedHypothesis(h, passed, h.estimate, None, None)
-        after, innovation = rules.correct_by_residual(h.estimate, channel, found)
-        return _CorrectedHypothesis(h, passed, after, found, innovation)
+            return _CorrectedHypothesis(h, passed, h.estimate, None)
+        return _correct_by_residual(rules, h, passed, channel, found, law)
     return None
 
 
-def _weigh_by_value(
-    rules: FilterRules, updated: Sequence[_CorrectedHypothesis], law: InputLaw
-) -> tuple[list[float], float]:
+def _correct_by_residual(
+    rules: FilterRules,
+    h: Hypothesis,
+    passed: tuple[str, ...],
+    channel: str,
+    residual: LinearizedResidual,
+    law: InputLaw,
+) -> _CorrectedHypothesis:
+    """Return a hypothesis after a value, with the moments of all motions of `unmodelled_motion`.
+
+    Args:
+        rules: The rules of the filter.
+        h: The hypothesis before the value.
+        passed: As in `_CorrectedHypothesis`.
+        channel: Name of the measurement.
+        residual: Residual of the value.
+        law: The input.
+
+    Raises:
+        SimulationError: The covariance of an innovation is not positive definite.
+    """
+    parts = split_motion(rules, h.estimate, h.begun, channel, residual, law)
+    truncation = _find_truncation(rules, h, passed, law)
+    logs = [p.log_probability + _log_density(p, residual, truncation) for p in parts]
+    before, after, innovation = join_motion(rules, parts, logs, channel, residual)
+    prior = h if before is h.estimate else h._replace(estimate=before)
+    return _CorrectedHypothesis(prior, passed, after, innovation, add_logs(logs))
+
+
+def _weigh_by_value(updated: Sequence[_CorrectedHypothesis]) -> tuple[list[float], float]:
     """Return the log-weight of each hypothesis after a value, and the value's log-likelihood.
 
     A hypothesis about whose mode the value contains nothing has no density of it. It counts with
@@ -452,58 +536,52 @@ def _weigh_by_value(
     probability stays what it was, and the others share the rest by their densities.
 
     Args:
-        rules: The rules of the filter.
         updated: The hypotheses after the value, of which the first has an innovation.
-        law: The input.
 
     Returns:
         Weights (k,), whose sum is the likelihood of the value except for what the gate rejects. The
         log-likelihood is by the hypotheses that accept the value, minus infinity without any.
     """
-    total = float(logsumexp([one.prior.weight for one in updated]))
+    total = add_logs([one.prior.weight for one in updated])
     priors = [one.prior.weight - total for one in updated]
     joint, accepted = dict[int, float](), list[float]()
     for k, one in enumerate(updated):
-        if one.residual is not None and one.innovation is not None:
-            density = _log_density(rules, one, one.residual, one.innovation, law)
-            joint[k] = priors[k] + density
+        if one.innovation is not None:
+            joint[k] = priors[k] + one.log_density
             if one.innovation.accepted:
                 accepted.append(joint[k])
     share = 0.0  # log-probability of the hypotheses with a density
     if len(joint) < len(updated):
-        share = float(logsumexp([priors[k] for k in joint]))
-    mean_density = float(logsumexp(list(joint.values()))) - share
+        share = add_logs([priors[k] for k in joint])
+    mean_density = add_logs(list(joint.values())) - share
     weights = [joint.get(k, prior + mean_density) for k, prior in enumerate(priors)]
-    return weights, float(logsumexp(accepted)) - share if accepted else -np.inf
+    return weights, add_logs(accepted) - share if accepted else -np.inf
+
+
+def _find_truncation(
+    rules: FilterRules, h: Hypothesis, passed: tuple[str, ...], law: InputLaw
+) -> Truncation | None:
+    """Return the guard that truncates a hypothesis before a value, None without any.
+
+    A hypothesis before its pending guards is truncated at these. Another is truncated at the guards
+    by which others have split off from it, and at those of its last event. The only hypothesis
+    stands for both sides of every guard.
+    """
+    if rules.bound == 1:
+        return None
+    unfired, fired = (h.pending, ()) if h.pending else (passed, h.fired)
+    return find_truncation(rules.model, h.estimate, unfired, fired, law)
 
 
 def _log_density(
-    rules: FilterRules,
-    one: _CorrectedHypothesis,
-    residual: LinearizedResidual,
-    innovation: Innovation,
-    law: InputLaw,
+    part: MotionPart, residual: LinearizedResidual, truncation: Truncation | None
 ) -> float:
-    """Return the log-density of a value given a hypothesis, for its weight.
-
-    A hypothesis before its pending guards is truncated at these. Another is truncated at the guards
-    by which others have split off from it, and at those of its last event.
-
-    Args:
-        rules: The rules of the filter.
-        one: The hypothesis.
-        residual: Residual of the value.
-        innovation: Innovation of the value.
-        law: The input.
-    """
-    found, h = _log_density_with_gate(innovation), one.prior
-    if not innovation.accepted:
-        return found  # the value has not changed what is known of the guards
-    unfired, fired = (h.pending, ()) if h.pending else (one.passed, h.fired)
-    truncation = find_truncation(rules.model, h.estimate, unfired, fired, law)
-    if truncation is not None:
-        found += truncation.log_evidence(h.estimate.covariance, residual, innovation)
-    return found
+    """Return the log-density of a value given a part of a hypothesis, for its weight."""
+    found, i = _log_density_with_gate(part.innovation), part.innovation
+    # A rejected value has not changed what is known of the guards.
+    if truncation is None or not i.accepted:
+        return found
+    return found + truncation.log_evidence(part.predicted.covariance, residual, i)
 
 
 def _log_density_with_gate(i: Innovation) -> float:
@@ -531,7 +609,7 @@ class _EarlyEvent(NamedTuple):
 
 def _split_before_value(
     rules: FilterRules, hypotheses: Sequence[Hypothesis], law: InputLaw
-) -> tuple[list[Hypothesis], list[tuple[str, ...]]]:
+) -> list[tuple[Hypothesis, tuple[str, ...]]]:
     """Return hypotheses before a value, and those in which guards have fired before the mean.
 
     The likeliest are tried first, until 2 (bound - 1) of them are found. The hypothesis in which a
@@ -545,7 +623,7 @@ def _split_before_value(
         law: Input law.
 
     Returns:
-        The hypotheses, and for each the guards that have fired in those that split off from it.
+        The hypotheses, each with the guards that have fired in those that split off from it.
     """
     model, found, waiting = rules.model, list(hypotheses), list[_EarlyEvent]()
     passed: list[list[str]] = [[] for _ in hypotheses]
@@ -558,10 +636,10 @@ def _split_before_value(
         if not h.pending:
             add_guards_within_reach(k, h.weight)
     most = len(hypotheses) + _EARLY_PER_BOUND * (rules.bound - 1)
-    while waiting and len(found) < most:
+    while waiting and len(found) < most and not model.late():
         best = max(waiting)
         waiting.remove(best)
-        if best.weight < MIN_LOG_PROBABILITY:
+        if best.weight < rules.limits.log_split:
             break
         h = found[best.parent]
         start = StatePrediction(h.estimate, transition=identity_map(len(h.estimate.covariance)))
@@ -578,7 +656,7 @@ def _split_before_value(
             h = found[k]
             left = log_probability_positive(model, h.estimate, names, law)
             found[k] = h._replace(log_weight=h.log_weight + left)
-    return found, [tuple(names) for names in passed]
+    return list(zip(found, map(tuple, passed), strict=True))
 
 
 def _end_correction(
@@ -626,6 +704,7 @@ def _end_correction(
         one.innovation,
         passed=passed,
         fired=way.events[-1].guards if way.events else h.fired,
+        begun=h.begun,
     )
 
 
@@ -663,7 +742,7 @@ def apply_contact_signal(
         )  # fmt: skip
     if len(found) == 1:
         return tuple(found)
-    return _merge_and_prune(rules.model, rules.bound, found, None)
+    return _merge_and_prune(rules, found, None)
 
 
 # Weights
@@ -676,18 +755,17 @@ def _sort_key(h: Hypothesis) -> float:
 
 def _normalize_weights(hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
     """Return copies of hypotheses with weights that sum to one."""
-    total = float(logsumexp([h.weight for h in hypotheses]))
+    total = add_logs([h.weight for h in hypotheses])
     return [h._replace(log_weight=h.log_weight - total) for h in hypotheses]
 
 
 def _merge_and_prune(
-    model: NoisySystem, bound: int, found: list[Hypothesis], log_likelihood: float | None
+    rules: FilterRules, found: list[Hypothesis], log_likelihood: float | None
 ) -> tuple[Hypothesis, ...]:
     """Return the hypotheses that differ and are likely enough, with weights that sum to one.
 
     Args:
-        model: The system and its noise.
-        bound: Largest number of hypotheses that are kept.
+        rules: The rules of the filter.
         found: Hypotheses after a value, or after a signal; sorted in place.
         log_likelihood: Log-likelihood of the value by all of them; None after a signal.
 
@@ -695,10 +773,11 @@ def _merge_and_prune(
         The likeliest first. The first has `log_likelihood` in its innovation, if that was accepted;
         without an innovation of its own the log-likelihood is not reported.
     """
+    model, limits = rules.model, rules.limits
     found.sort(key=_sort_key)
     kept = list[Hypothesis]()
     for h in found:
-        if h.weight < found[0].weight + _MIN_LOG_WEIGHT:
+        if h.weight < found[0].weight + limits.log_weight:
             break
         same = next((k for k, other in enumerate(kept) if _agree(model, other, h)), None)
         if same is None:
@@ -707,12 +786,12 @@ def _merge_and_prune(
             one = kept[same]
             both = float(np.logaddexp(one.weight, h.weight)) - one.side
             kept[same] = one._replace(log_weight=both, merged=(*one.merged, h))
-    kept = sorted(kept, key=_sort_key)[:bound]
+    kept = sorted(kept, key=_sort_key)[: limits.bound]
     best, i = kept[0], kept[0].innovation
     if log_likelihood is not None and i is not None and i.accepted:
         kept[0] = best._replace(innovation=i._replace(log_likelihood=log_likelihood))
-    left = float(logsumexp([h.weight for h in kept]))
-    dropped = -float(np.expm1(left - logsumexp([h.weight for h in found])))
+    left = add_logs([h.weight for h in kept])
+    dropped = -float(np.expm1(left - add_logs([h.weight for h in found])))
     return tuple(
         h._replace(
             log_weight=h.log_weight - left,

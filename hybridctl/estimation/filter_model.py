@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from scipy.linalg import block_diag
@@ -284,7 +284,8 @@ class FilterSettings(Settings):
     Attributes:
         gate: Probability with which a right value passes; None accepts all values.
         rewind: Longest time in s by which an event is early or late, see `FilterOptions`.
-        hypotheses: Largest number of orders of events that are followed.
+        hypotheses: Largest number of orders of events that are followed, or "auto", see
+            `SaltedKalmanFilter`.
         patience: Rejected values in a row after which the filter recovers, see `FilterOptions`.
         compliance: Share of the noise of forces and impulses by which closed contacts give way, 0
             for rigid ones, see `Noise`.
@@ -304,7 +305,7 @@ class FilterSettings(Settings):
 
     gate: float | None = DEFAULT_GATE
     rewind: NotNegative = 0.05
-    hypotheses: Count = DEFAULT_HYPOTHESES
+    hypotheses: Count | Literal["auto"] = DEFAULT_HYPOTHESES
     patience: Count | None = 8
     compliance: NotNegative = 1.0
     warm_up: Annotated[int, Meta(ge=2)] = 4

@@ -114,6 +114,9 @@ class Hypothesis(NamedTuple):
             likelier. One whose correction failed is not counted, as it has no density of the value.
         sides: Guards at which the estimate is truncated in a mixture, because other hypotheses are
             on their other side. Empty where there is one hypothesis.
+        begun: Time at which the prediction to this sample began, s: that of the values before, or
+            of the start. -inf where it is not known, after a restart: then no disturbance is
+            looked for.
     """
 
     estimate: Estimate
@@ -133,6 +136,7 @@ class Hypothesis(NamedTuple):
     merged: tuple[Hypothesis, ...] = ()
     dropped: float = 0.0
     sides: tuple[GuardSide, ...] = ()
+    begun: float = -np.inf
 
     @property
     def weight(self) -> float:
@@ -337,6 +341,7 @@ def _begin_hypothesis(h: Hypothesis, parent: int) -> Hypothesis:
         None,
         identity_map(len(h.estimate.covariance)),
         fired=h.fired,
+        begun=h.begun,
     )
 
 
@@ -356,6 +361,21 @@ class MomentRule(NamedTuple):
     linearize: Linearize
 
 
+class HypothesisLimits(NamedTuple):
+    """How many orders of events a filter follows, and from which probability on.
+
+    Attributes:
+        bound: Largest number of hypotheses.
+        log_split: Logarithm of the least probability of a hypothesis that splits off from another.
+        log_weight: Logarithm of the weight, relative to the likeliest, below which a hypothesis is
+            dropped.
+    """
+
+    bound: int
+    log_split: float
+    log_weight: float
+
+
 @dataclass(frozen=True, eq=False)
 class FilterRules:
     """All that a filter is made of, and that does not change from sample to sample.
@@ -365,7 +385,7 @@ class FilterRules:
         moments: How moments are predicted and values are linearised.
         measurements: Measurements by channel.
         signals: Contact signals by channel.
-        bound: Largest number of hypotheses.
+        limits: How many hypotheses are followed.
         patience: Number of rejected values in a row after which `recovery` acts; None for never.
         beginning: How to restart; None for mode and covariance of the initial estimate.
     """
@@ -374,9 +394,14 @@ class FilterRules:
     moments: MomentRule
     measurements: Mapping[str, AnyMeasurement]
     signals: Mapping[str, ContactSignal]
-    bound: int
+    limits: HypothesisLimits
     patience: int | None
     beginning: Beginning | None
+
+    @property
+    def bound(self) -> int:
+        """Largest number of hypotheses."""
+        return self.limits.bound
 
     def start(self, estimate: Estimate) -> FilterState:
         """Return the state in which a run starts.
@@ -385,7 +410,8 @@ class FilterRules:
             estimate: The initial estimate, which is not checked.
         """
         beginning = self.beginning or Beginning(estimate.mode, estimate.covariance)
-        return FilterState(estimate.time, begin_sample([Hypothesis(estimate)]), beginning)
+        first = Hypothesis(estimate, begun=estimate.time)
+        return FilterState(estimate.time, begin_sample([first]), beginning)
 
     def linearize_residual(
         self, e: Estimate, channel: str, value: Array, law: InputLaw

@@ -20,6 +20,10 @@ with :math:`B_0` that of the mode without its constraints. A closed contact then
 noise of its velocity; for :math:`\kappa = 1` that is what the same forces would do in the air.
 Corrections reach what it constrains, and the mean stays on the constraints. With zero, constrained
 directions have no variance.
+
+White noise is small everywhere. What a model leaves out (an impact that it misses, a push) is
+rare and large: the `disturbances` of a noise. They make it a contaminated one, see
+`unmodelled_motion`.
 """
 
 from __future__ import annotations
@@ -49,6 +53,46 @@ NoiseFunction: TypeAlias = Callable[[ModeKey, float, Array, Array], ArrayLike]
 
 
 @dataclass(frozen=True, eq=False)
+class Disturbance:
+    r"""A rare sudden change of the state that the model does not contain.
+
+    Changes come independently of each other, as a Poisson process. Within a time T there is one
+    with probability :math:`1 - e^{-\lambda T}`.
+
+    Attributes:
+        rate: Mean number :math:`\lambda` of changes per second, 1/s: one number, or a function of
+            the key of the mode. Zero for none.
+        covariance: Covariance of one change, in the space of the noise that has the disturbance:
+            of an impulse (nu, nu) in N^2 s^2 through the input, else in the tangent space
+            (ndx, ndx).
+
+    Raises:
+        InputError: The rate is negative, or the matrix not symmetric and positive semidefinite.
+    """
+
+    rate: float | Callable[[ModeKey], float]
+    covariance: ArrayLike
+
+    def __post_init__(self) -> None:
+        if not callable(self.rate):
+            check_number("rate", self.rate, at_least=0.0)
+        object.__setattr__(self, "covariance", check_semidefinite("covariance", self.covariance))
+
+    def rate_in(self, mode: ModeKey) -> float:
+        """Return the mean number of changes per second in a mode, 1/s.
+
+        Args:
+            mode: Key of the mode.
+
+        Raises:
+            InputError: A function returned a negative rate, or no number.
+        """
+        if callable(self.rate):
+            return check_number(f"rate in mode {mode!r}", self.rate(mode), at_least=0.0)
+        return float(self.rate)
+
+
+@dataclass(frozen=True, eq=False)
 class Noise:
     """A covariance or density: constant, by mode, or a function of mode, time, state and input.
 
@@ -62,6 +106,8 @@ class Noise:
         compliance: Share of noise through the input by which constraints of a mode give way, see
             this module.
         of_input: Whether a function depends on mode and input only.
+        disturbances: Rare changes besides the white noise, if this is the noise of a flow. Salted
+            and unscented filters use them, the particle filter does not.
 
     Raises:
         InputError: A matrix is not symmetric and positive semidefinite.
@@ -72,6 +118,7 @@ class Noise:
     name: str = "noise"
     compliance: float = 1.0
     of_input: bool = field(default=False, kw_only=True)
+    disturbances: tuple[Disturbance, ...] = field(default=(), kw_only=True)
     _fixed: dict[ModeKey, Array] = field(default_factory=dict, init=False, repr=False)
     _diffusions: dict[ModeKey, Diffusion] = field(default_factory=dict, init=False, repr=False)
 
@@ -121,13 +168,21 @@ class Noise:
             point: A mode at a state and an input.
             input_map: B = D_u f (ndx, nu) there; not used for noise in the tangent space.
         """
-        mode = point.mode
-        w = self._evaluate(mode, point.t, point.x, point.u)
+        w = self._evaluate(point.mode, point.t, point.x, point.u)
+        return self.map_to_state(point, input_map, w)
+
+    def map_to_state(self, point: Point, input_map: Array, w: Array) -> Array:
+        """Return a covariance or density (ndx, ndx) of the state by one in the space of this noise.
+
+        Args:
+            point: A mode at a state and an input.
+            input_map: B = D_u f (ndx, nu) there; not used for noise in the tangent space.
+            w: Matrix in the space of the noise: (nu, nu) through the input, else (ndx, ndx).
+        """
         if not self.through_input:
             return w
-        if self.moves_constraints(mode):
-            free = point.free_input
-            input_map = input_map + self.compliance * (free - input_map)
+        if self.moves_constraints(point.mode):
+            input_map = input_map + self.compliance * (point.free_input - input_map)
         return np.asarray(input_map @ w @ input_map.T)
 
     def moves_constraints(self, mode: ModeModel) -> bool:
@@ -148,14 +203,45 @@ class Noise:
             w = _check_function_value(self.name, mode, self.value(mode.key, t, x, u))
         else:
             w = self._constant_matrix(mode.key)
+        self._check_size(self.name, mode, w)
+        return w
+
+    def disturbances_in(self, mode: ModeModel) -> list[tuple[float, Array]]:
+        """Return rate in 1/s and covariance of each disturbance that a mode has.
+
+        Args:
+            mode: The mode.
+
+        Raises:
+            InputError: A covariance has another size than the space of the noise.
+        """
+        found = []
+        for one in self.disturbances:
+            rate = one.rate_in(mode.key)
+            if rate > 0.0:
+                covariance = np.asarray(one.covariance)
+                self._check_size(f"disturbance of {self.name}", mode, covariance)
+                found.append((rate, covariance))
+        return found
+
+    def _check_size(self, name: str, mode: ModeModel, w: Array) -> None:
+        """Check the size of a matrix in the space of the noise.
+
+        Args:
+            name: Name of the matrix, for the message.
+            mode: The mode.
+            w: The matrix.
+
+        Raises:
+            InputError: It does not fit the inputs or the tangent space of the mode.
+        """
         size = mode.nu if self.through_input else mode.space.ndx
         if w.shape != (size, size):
             what = "inputs" if self.through_input else "dimensions of the tangent space"
             raise InputError(
-                f"{self.name} must have shape ({size}, {size}), the {what} of mode "
+                f"{name} must have shape ({size}, {size}), the {what} of mode "
                 f"{mode.key!r}, got {w.shape}"
             )
-        return w
 
     def _constant_matrix(self, mode: ModeKey) -> Array:
         """Return the constant matrix of a mode.

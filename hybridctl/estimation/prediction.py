@@ -39,6 +39,8 @@ from hybridctl.hybrid.tolerances import MAX_REST_RATE_RATIO
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.sensitivity.propagation import linearize_field_at
 
+NO_TIME_LEFT = "no time is left"
+"""Reason in the notes on work that a deadline has cut. `FilterResult.cut` counts these."""
 _MAX_SIMULATIONS = 20
 """Simulations of one prediction that are begun, in all parts of its interval together. A mean that
 stays outside its mode would make them shorter and shorter. A choice."""
@@ -146,7 +148,7 @@ def _predict_by_simulation(
     """
     while now.estimate.time < end:
         if model.late():
-            return _freeze_mode(model, now, end, law, "no time is left")
+            return _freeze_mode(model, now, end, law, NO_TIME_LEFT)
         try:
             now = _simulate_once(model, now, end, law, next(simulations))
         except SimulationError as error:

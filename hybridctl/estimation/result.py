@@ -16,6 +16,7 @@ from hybridctl.estimation.estimate import Estimate, Mixture
 from hybridctl.estimation.filter_state import FilterState, Hypothesis
 from hybridctl.estimation.guard_probabilities import AMBIGUOUS_SAMPLE
 from hybridctl.estimation.kalman_equations import Innovation
+from hybridctl.estimation.prediction import NO_TIME_LEFT
 from hybridctl.estimation.record import ChannelRow, Record
 from hybridctl.estimation.salted_jump import RATE_NOT_SIGNIFICANT
 from hybridctl.hybrid.mode import ModeKey
@@ -159,6 +160,11 @@ class FilterResult:
         return sum(AMBIGUOUS_SAMPLE in note for _, note in self.notes)
 
     @property
+    def cut(self) -> int:
+        """Number of samples at which work was cut because their deadline was exceeded."""
+        return sum(any(NO_TIME_LEFT in note for note in step.notes) for step in self.steps)
+
+    @property
     def log_likelihood(self) -> float:
         """Sum of the log-likelihoods of the accepted values; each is that of all hypotheses."""
         return float(sum(i.log_likelihood for i in self.innovations if i.accepted))
@@ -184,6 +190,7 @@ class FilterResult:
             "missing": count - len(self.innovations),
             "skipped": self.skipped,
             "replaced": len(self.notes),
+            "cut": self.cut,
             "mean_nis": float(self.nis.mean()) if taken else None,
             "nis_dim": float(np.mean(dimensions)) if taken else None,
             "log_likelihood": self.log_likelihood,

@@ -42,7 +42,9 @@ from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.estimate import Estimate, check_estimate
 from hybridctl.estimation.event_hypotheses import (
     DEFAULT_HYPOTHESES,
+    Hypotheses,
     apply_contact_signal,
+    choose_limits,
     correct_hypotheses,
     predict_hypotheses,
 )
@@ -138,6 +140,7 @@ class SaltedKalmanFilter:
             the name of the guard. None for exact guards.
         signals: Contact signals.
         hypotheses: Largest number of orders of events that are followed, see `event_hypotheses`.
+            "auto" follows up to four where these have 5 % each, and otherwise one.
         options: Options that are seldom changed; None for the default ones.
 
     Raises:
@@ -156,7 +159,7 @@ class SaltedKalmanFilter:
         guard_noise: float | Mapping[str, float] | None = None,
         *,
         signals: Sequence[ContactSignal] = (),
-        hypotheses: int = DEFAULT_HYPOTHESES,
+        hypotheses: Hypotheses = DEFAULT_HYPOTHESES,
         options: FilterOptions | None = None,
     ) -> None:
         chosen = FilterOptions() if options is None else options
@@ -186,7 +189,7 @@ class SaltedKalmanFilter:
             self.moments,
             self.measurements,
             self.signals,
-            check_count("hypotheses", hypotheses),
+            choose_limits(hypotheses),
             chosen.patience,
             chosen.beginning,
         )

@@ -11,6 +11,7 @@ from scipy.stats import multivariate_normal, norm
 import hybridctl as hc
 from hybridctl import symbolic
 from hybridctl.app.models import find_model
+from hybridctl.base.errors import InputError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.initial_estimate import build_kalman_filter, first_estimate
 from hybridctl.estimation.measurement import (
@@ -205,3 +206,48 @@ def test_a_value_that_says_nothing_in_a_mode_leaves_the_probability_of_its_hypot
     s = SPREAD + 1e-4 * np.eye(2)
     alone = multivariate_normal(np.zeros(2), s).logpdf(np.array([0.5, 0.0]))
     assert after.innovation.log_likelihood == pytest.approx(alone, rel=1e-9)
+
+
+def test_auto_follows_several_orders_only_where_these_have_weight():
+    """A block that lands on its corners, seen coarsely: several orders at an impact, then one."""
+    source, numbers, likelihoods = find_model("block"), {}, {}
+    coarse = ["duration=0.6", "rate=25", "position_noise=4e-3", "angle_noise=1e-2"]
+    for limit in (1, 4, "auto"):
+        for seed in range(2):
+            chosen = source.configure(None, [*coarse, f"seed={seed}"])
+            model = source.make(chosen)
+            record, _ = simulate_record(model, chosen)
+            start, rest = first_estimate(model, chosen, record)
+            result = build_kalman_filter(model, replace(chosen, hypotheses=limit)).run(rest, start)
+            counts = [len(step.hypotheses) for step in result.steps]
+            numbers.setdefault(limit, []).extend(counts)
+            likelihoods[limit] = likelihoods.get(limit, 0.0) + result.log_likelihood
+            assert counts[0] == counts[-1] == 1
+    assert max(numbers[1]) == 1 < max(numbers["auto"]) <= 4
+    assert sum(numbers["auto"]) < sum(numbers[4])
+    assert abs(likelihoods["auto"] - likelihoods[4]) < 1.0
+
+
+def test_a_deadline_cuts_the_less_likely_hypotheses_and_says_so():
+    source = find_model("block")
+    coarse = ["duration=0.6", "rate=25", "position_noise=4e-3", "angle_noise=1e-2"]
+    chosen = source.configure(None, [*coarse, "hypotheses=4"])
+    model = source.make(chosen)
+    record, _ = simulate_record(model, chosen)
+    start, rest = first_estimate(model, chosen, record)
+    kf = build_kalman_filter(model, chosen)
+    late = kf.limit_events(lambda: True)
+    steps = kf.run(rest, start).steps
+    several = next(step for step in steps if len(step.hypotheses) > 1)
+    n = len(several.hypotheses)
+    after = late.predict(several, several.time + 0.01)
+    assert len(after.hypotheses) == 1
+    assert any(f"{n - 1} of {n} hypotheses were dropped" in note for note in after.notes)
+    assert late.run(rest, start).cut > kf.run(rest, start).cut == 0
+
+
+def test_a_number_of_hypotheses_is_checked():
+    height = linear("height", [[1.0, 0.0]], [[1.0]])
+    for wrong in ("most", 0, 1.5):
+        with pytest.raises(InputError, match="hypotheses"):
+            SaltedKalmanFilter(block.system(), np.zeros((6, 6)), height, hypotheses=wrong)
