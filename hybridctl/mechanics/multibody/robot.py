@@ -163,9 +163,7 @@ class Robot:
             self.joints = self._coupling.reduce_indices(tree_joints)
         self.limits = joint_limits(self._model, tree_joints, self.joints)
         self._model.armature = armature(model.armature, tree_joints, rotors)
-        self._weightless = self._model.copy()
-        self._weightless.gravity.linear = np.zeros(3)
-        self._scratch, self._weightless_scratch = self._scratches()
+        self._set_model(self._model)
         self._nv_all = int(self._model.nv)
         tree = self.tree()
         self.armature = tree.armature
@@ -190,9 +188,6 @@ class Robot:
         self.actuation.flags.writeable = False
         own = np.arange(self.nv) if self._coupling is None else self._coupling.v_own
         self.effort = motor_efforts(self._model, own[columns].tolist())
-        masses = [float(inertia.mass) for inertia in self._model.inertias]
-        mass, self.mass = sum(masses[1:]), sum(masses)
-        self.weight = mass * max(1.0, float(np.linalg.norm(self._model.gravity.linear)))
         self.passive = Passive.of(tree_joints, self._model.damping, stiffness, rest, damping)
         self.friction = joint_friction(self._model, friction)
         if self._coupling is not None:
@@ -365,6 +360,15 @@ class Robot:
         """Names, with units, of coordinates, velocities and forces along these."""
         labels = coordinate_labels(self._model)
         return labels if self._coupling is None else self._coupling.reduce_labels(labels)
+
+    def _set_model(self, model: Any) -> None:
+        """Set the model, and what follows from its inertias: model without weight, mass, weight."""
+        self._model, self._weightless = model, model.copy()
+        self._weightless.gravity.linear = np.zeros(3)
+        self._scratch, self._weightless_scratch = self._scratches()
+        masses = [float(inertia.mass) for inertia in model.inertias]
+        self.mass = sum(masses)
+        self.weight = sum(masses[1:]) * max(1.0, float(np.linalg.norm(model.gravity.linear)))
 
     def _scratches(self) -> tuple[ThreadData, ThreadData]:
         return ThreadData(self._model), ThreadData(self._weightless)
@@ -622,12 +626,7 @@ class Robot:
         for joint, (mass, center, inertia) in inertias.items():
             model.inertias[joint] = pin.Inertia(mass, center, inertia)
         check_inertias(model)
-        other._model, other._weightless = model, model.copy()
-        other._weightless.gravity.linear = np.zeros(3)
-        other._scratch, other._weightless_scratch = other._scratches()
-        masses = [float(inertia.mass) for inertia in model.inertias]
-        other.mass = sum(masses)
-        other.weight = sum(masses[1:]) * max(1.0, float(np.linalg.norm(model.gravity.linear)))
+        other._set_model(model)
         other.passive = passive
         other.resists = bool(passive.stiffness.any() or passive.damping.any())
         return other
