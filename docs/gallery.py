@@ -56,8 +56,8 @@ better. Both have the gains of the thesis, tuned for neither, and there is one s
 grow from 8 to 100 N m/rad at the impact. By the clock they grow 44 ms before the first corner
 touches, so that the foot is already nearer to its place; with spreading they grow at the last
 touch, and that step is its peak of 14.7 N m (9.6 by the clock, the peak of the reference itself).
-So this run ends 0.007 off with spreading and 0.0007 by the clock. Over 60 scattered starts, with gains that
-are tuned alike, the mean error with spreading is less than a third of that by the clock
+So this run ends 0.007 off with spreading and 0.0007 by the clock. Over 60 scattered starts, with
+gains that are tuned alike, the mean error with spreading is less than a third of that by the clock
 (door-optimal); on contact that takes time this needs the interim mode (door-plants).""",
     "door-optimal": """60 unseen runs from scattered starts, all controllers tuned with the same
 means and budget, at a peak input of 30 N m, each by the best gains found for any of them. Mean
