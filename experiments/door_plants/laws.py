@@ -51,7 +51,7 @@ class WindowedSprings:
         """Return the gains of four parameters with the window of the other two."""
         gains = self.springs.schedule(parameters[:4])
         windows = tuple((np.exp(parameters[4:]) * _MS).tolist())
-        return WindowedGains(gains.arcs, gains.phantoms, windows)
+        return WindowedGains(gains.arcs, gains.phantoms, windows=windows)
 
 
 def make_structure() -> WindowedSprings:
