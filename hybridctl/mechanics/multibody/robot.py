@@ -800,11 +800,8 @@ class Robot:
         data, nv = self._scratch.data, self._nv_all
         q_all, v_all = self._expand_q(q), self.all_velocities(v)
         pin.computeJointJacobiansTimeVariation(self._model, data, q_all, v_all)
-        return BodyKinematics(
-            np.array(data.J).reshape(6, nv),
-            np.array(data.dJ).reshape(6, nv),
-            self._poses(joints),
-        )
+        jacobian, rate = (np.array(each).reshape(6, nv) for each in (data.J, data.dJ))
+        return BodyKinematics(jacobian, rate, self._poses(joints))
 
     def point_position(self, q: ArrayLike, frame: str, offset: ArrayLike = (0, 0, 0)) -> Array:
         """Return the place in the world of a point that is fixed to a frame.
