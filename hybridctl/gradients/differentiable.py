@@ -1,5 +1,7 @@
 """A run as a differentiable function of initial state, sampled inputs and parameters.
 
+For example::
+
     flow = hc.differentiable(system, mode, (0.0, 1.0), times=[0.5, 1.0], holds=20)
     tape = flow.run(x0, inputs)
     gradient = tape.vjp(2.0 * (tape.states - wanted))
