@@ -55,9 +55,10 @@ ADDED_THICKNESS = 1e-12
 """Inertia that each body gets, relative to its own: a flat one then passes the engine's check."""
 
 DISSIPATION = 50.0
-"""Damping of contacts, s/m: the engine's own default.
+"""Damping of contacts in s/m, the engine's own default.
 
-With 5 s/m a door that is pressed by 10 N rings for 0.1 s after its impact."""
+With 5 s/m a door that is pressed by 10 N rings for 0.1 s after its impact.
+"""
 
 Approximation = Literal["lagged", "similar", "tamsi"]
 """Solver of the engine's contacts; its SAP solver has no damping by Hunt and Crossley."""
