@@ -89,6 +89,9 @@ class HtmlFile:
             self.path.unlink()
             self.path.parent.rmdir()
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.path)!r}; open() shows it)"
+
     def __enter__(self: Page) -> Page:
         return self
 
