@@ -23,7 +23,7 @@ from hybridctl.hybrid.event import Event
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw, LinearFeedback
 from hybridctl.hybrid.mapped import Change, MappedMode
 from hybridctl.hybrid.model import CompiledStep, CompiledSteps, StepRequest
-from hybridctl.hybrid.policy import History, Policy, ask_next_change, sees_samples
+from hybridctl.hybrid.policy import History, Policy, ask_next_change, keeps_law, sees_samples
 from hybridctl.hybrid.system import HybridSystem, MappedSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
 
@@ -286,6 +286,11 @@ class ClockPolicy:
     def sees_samples(self) -> bool:
         """Whether the policy needs its past changes as events."""
         return sees_samples(self.policy)
+
+    @property
+    def keeps_law(self) -> bool:
+        """Whether the policy goes through events with the law it has."""
+        return keeps_law(self.policy)
 
     def _make_absolute(self, history: History) -> History:
         events = tuple(map(self.clock.make_absolute_event, history.events))

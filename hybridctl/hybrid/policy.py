@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -67,8 +67,11 @@ class Policy(Protocol):
 
     Guards come first. Those that fall through zero within the event window of a change have their
     event before it, or at the same time; then the policy sees that time in the history of this
-    event. A policy that passes on another one's law passes on its `next_change` and `sees_samples`
-    too.
+    event. A policy whose attribute `keeps_law` is true goes through events with the law, or the
+    held input, that it has: so the rate of the input goes on, too.
+
+    A policy that passes on another one's law passes on its `next_change`, `sees_samples` and
+    `keeps_law` too.
     """
 
     def law(self, history: History) -> InputLaw:
@@ -83,6 +86,11 @@ class Policy(Protocol):
 def sees_samples(policy: Policy) -> bool:
     """Return whether a policy needs its past changes as events; false if it does not say."""
     return bool(getattr(policy, "sees_samples", False))
+
+
+def keeps_law(policy: Policy) -> bool:
+    """Return whether a policy goes through events with the law it has; false if it does not say."""
+    return bool(getattr(policy, "keeps_law", False))
 
 
 def ask_next_change(policy: Policy, history: History) -> float:
@@ -210,6 +218,7 @@ class SameLaw:
     """
 
     function: InputLaw
+    keeps_law: ClassVar[bool] = True
 
     def law(self, history: History) -> InputLaw:
         """Return the law."""
@@ -270,6 +279,11 @@ class DisturbedPolicy:
         """Whether the policy needs its past changes as events."""
         return sees_samples(self.policy)
 
+    @property
+    def keeps_law(self) -> bool:
+        """Whether the policy goes through events with the law it has."""
+        return keeps_law(self.policy)
+
 
 def _add_laws(one: InputLaw, other: InputLaw, t: float, x: Array) -> Array:
     """Return the sum of two functions at (t, x); unlike a closure it can be pickled."""
@@ -297,6 +311,7 @@ class SampledPolicy:
     law_or_policy: Policy | InputLaw
     period: float
     start: float = 0.0
+    keeps_law: ClassVar[bool] = True
     _policy: Policy = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -365,6 +380,11 @@ class ContinuedPolicy:
     def sees_samples(self) -> bool:
         """Whether the policy needs its past changes as events."""
         return sees_samples(self.policy)
+
+    @property
+    def keeps_law(self) -> bool:
+        """Whether the policy goes through events with the law it has."""
+        return keeps_law(self.policy)
 
     def _prepend_past(self, history: History) -> History:
         return replace(history, events=(*self.past, *history.events))

@@ -43,6 +43,7 @@ from hybridctl.hybrid.policy import (
     ask_input_law,
     ask_next_change,
     compute_first_input,
+    keeps_law,
     sees_samples,
 )
 from hybridctl.hybrid.step import DrivenMode, Step
@@ -519,6 +520,10 @@ def _apply_resets(
     if not crossing.guards:  # only the input law changes, and the state goes on
         return EventOutcome(mode, Jump(x), ())
     outcome = compute_outcome(run.system, mode, crossing.guards, crossing.time, x, u)
+    if not keeps_law(run.policy):
+        # Another law may follow, such as one that draws all feet back, so that the rate of the
+        # input before the event does not tell which guards go on to fall.
+        return outcome
     at = JumpPoint(crossing.time, x, u)
     releasing = select_releasing_guards(run.system, mode, outcome.guards, at, rate)
     if releasing == outcome.guards:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from inspect import signature
 from types import FunctionType
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -248,6 +248,7 @@ class _NoInput:
     """The policy of zero input, of the size that the mode of an arc has."""
 
     system: HybridSystem
+    keeps_law: ClassVar[bool] = True
 
     def law(self, history: History) -> InputLaw:
         return make_zero_input(self.system.mode(history.mode).nu)

@@ -30,7 +30,7 @@ from hybridctl.hybrid.guards import GuardJacobian
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw, LimitedLaw
 from hybridctl.hybrid.mapped import Change, MappedMode, MappedPoint
 from hybridctl.hybrid.model import FieldJacobian, JumpPoint, ModeModel, PointProperty, ResetBorder
-from hybridctl.hybrid.policy import History, Policy, ask_next_change
+from hybridctl.hybrid.policy import History, Policy, ask_next_change, keeps_law
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.multibody.joints import skew
@@ -306,6 +306,11 @@ class PolicyWithWrenches:
         later = [e for w in self.wrenches for e in (w.start, w.end) if e > t + rounding]
         edge = min(later, default=math.inf)
         return change if change <= edge + _SAME_TIME * math.ulp(edge) else edge
+
+    @property
+    def keeps_law(self) -> bool:
+        """Whether the policy goes through events with the law it has."""
+        return keeps_law(self.policy)
 
     def _motor_history(self, history: History) -> History:
         """Return the history with the inputs of the motors alone."""

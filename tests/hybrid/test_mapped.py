@@ -254,9 +254,15 @@ STEPS: dict[str, tuple[Callable, Callable]] = {
     "step": (steps, lambda w, told: told and w.of_steps(told)),
     "transition": (transitions, lambda w, told: told and w.of_transitions(told)),
     "batched": (batched, Wrapped.of_batched),
+    "retakes_steps": (
+        lambda s: s.mode.compiled_steps and s.mode.compiled_steps.retakes_steps,
+        lambda w, told: told,
+    ),
 }
 OF_RESETS = {"jump_terms", "batched_jump"}
 """Compared with resets."""
+SHORTCUTS = {"sample_guards", "solves_collocations", "solve_collocation", "batched_slopes"}
+"""What gives the results of points in fewer calls: wrappers have none, and ask the points."""
 
 
 def jump_point(s):
@@ -320,7 +326,7 @@ def both_sides(k, w):
     [
         (MODE.keys() | {"point"}, ModeModel),
         (POINT.keys() | {"mode"}, Point),
-        (STEPS.keys() | OF_RESETS, CompiledSteps),
+        (STEPS.keys() | OF_RESETS | SHORTCUTS, CompiledSteps),
         (RESET.keys(), ResetModel),
     ],
     ids=["modes", "points", "steps", "resets"],

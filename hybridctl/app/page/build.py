@@ -53,8 +53,7 @@ def write_page(
     Returns:
         Path of the page.
     """
-    verdicts = [entry for entry in entries if _is_verdict(entry)]
-    entries = [entry for entry in entries if not _is_verdict(entry)]
+    verdicts, entries = _part_verdicts(entries)
     sections = []
     if verdicts:
         sections.append(_render_section("Verdict", render_transcript(verdicts)))
@@ -74,9 +73,27 @@ def write_page(
     return folder / PAGE
 
 
-def _is_verdict(entry: Table | str) -> bool:
-    """Return whether a table says if a result can be trusted, which readers want to know first."""
-    return isinstance(entry, Table) and str(entry.title) == VERDICT
+def _part_verdicts(
+    entries: Sequence[Table | str],
+) -> tuple[list[Table | str], list[Table | str]]:
+    """Part what says whether a result can be trusted, which readers want first, from the rest.
+
+    Args:
+        entries: Tables and lines, as they were printed.
+
+    Returns:
+        Tables of trust with the lines directly before each, which hold the verdict and what speaks
+        against the result; and all others. Both in the order in which they were printed.
+    """
+    verdicts, others, lines = list[Table | str](), list[Table | str](), list[Table | str]()
+    for entry in entries:
+        if isinstance(entry, str):
+            lines.append(entry)
+            continue
+        is_verdict = str(entry.title) == VERDICT
+        (verdicts if is_verdict else others).extend([*lines, entry])
+        lines = []
+    return verdicts, [*others, *lines]
 
 
 def render_motion_page(title: str, scenes: Sequence[Scene]) -> str:

@@ -144,7 +144,6 @@ class _PictureQueue:
                 return
             for source, target in zip(self._list_files(child), (pixels, vectors), strict=True):
                 target.write_bytes(source.read_bytes())
-                source.unlink()
 
 
 _QUEUE: ContextVar[_PictureQueue | None] = ContextVar("queue", default=None)
