@@ -158,8 +158,9 @@ def join_motion(
         of the value by all parts.
     """
     likeliest = max(log_weights)
-    kept = [k for k, w in enumerate(log_weights) if w > likeliest + math.log(_MIN_PART)]
     best = log_weights.index(likeliest)
+    # Where no density is finite, as of an estimate that overflows, one part goes on to be refused.
+    kept = [k for k, w in enumerate(log_weights) if w > likeliest + math.log(_MIN_PART)] or [best]
     each = [rules.correct_by_residual(parts[k].predicted, channel, found)[0] for k in kept]
     innovation = parts[best].innovation
     if len(parts) > 1 or parts[0].log_probability < 0.0:

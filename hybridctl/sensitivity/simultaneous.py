@@ -405,11 +405,14 @@ def _linearize_kept_field(system: HybridSystem, event: Event, law: EventLaw) -> 
         law: Input law before it, on which the times depend.
 
     Raises:
-        GrazingError: The rate of a guard in the mode before the event is not significant.
+        GrazingError: The rate of a guard is not significant in the mode before the event, or in
+            that after all others have fired: perturbed runs then stay there, without a derivative.
     """
     before, after = evaluate_event_sides(system, event)
-    for guard in event.guards:
+    every = frozenset(range(len(event.guards)))
+    for j, guard in enumerate(event.guards):
         linearize_crossing(system, guard, before, after)
+        _compute_kept_field_jump(system, event, every - {j}, j)
     gain = -law((), event.mode_before, event.state_before).jacobian(event.time, event.state_before)
     piecewise = PiecewiseLinearJump(event.guards, partial(_compute_kept_field_jump, system, event))
     return piecewise.with_feedback(partial(get_constant_gain, gain))
@@ -420,17 +423,22 @@ def _compute_kept_field_jump(
 ) -> JumpGains:
     """Return the identity, with the time of guard j after guards that have fired.
 
-    Where the guard does not fall in the phantom mode, its time is that in the mode before the
-    event: so is the force of a foot that another one presses down as it lets go.
+    Where the guard does not fall in the phantom mode and others are left to fire, its time is that
+    in the mode before the event: so is the force of a foot that one which lets go presses down
+    until the others let go, too.
 
     Args:
         system: The hybrid system.
         event: The event.
         fired: Indices of the guards that have fired.
         j: Index of the guard.
+
+    Raises:
+        GrazingError: It is the last guard, and does not fall in the phantom mode.
     """
     before, after = evaluate_event_sides(system, event)
     name, sides = event.guards[j], [before]
+    is_last = len(fired) == len(event.guards) - 1
     edge = system.outgoing(event.mode_before).edge(tuple(event.guards[i] for i in sorted(fired)))
     if fired and edge is not None:
         key, _ = edge.jump(event.time, event.state_before, event.input_before)
@@ -438,7 +446,8 @@ def _compute_kept_field_jump(
         if name not in mode.guard_names:
             return make_identity_jump(mode.space.ndx, len(before.input))
         point = mode.calc(event.time, event.state_before, event.input_before)
-        sides.insert(0, replace(before, point=point, accuracy=None))
+        phantom = replace(before, point=point, accuracy=None)
+        sides = [phantom] if is_last else [phantom, before]
     jump = _linearize_first_falling(system, name, sides, after)
     return replace(jump, reset_state=None, field_change=np.zeros_like(jump.field_change))
 
