@@ -284,10 +284,7 @@ class RobotConstants(NamedTuple):
             *parts: What else it is made from.
         """
         zeros = self._replace_numbers(lambda numbers: numbers == 0.0)
-        kinds = [
-            (type(place.surface).__name__, sorted(vars(place.surface).items()))
-            for place in self.places
-        ]
+        kinds = [contact_expressions.serialize_surface(place.surface) for place in self.places]
         places = tuple(p._replace(surface=None) for p in zeros.places)  # type: ignore[arg-type]
         structure = zeros._replace(places=places)
         return make_key(read_sources(*_SOURCES), structure, kinds, *parts)
