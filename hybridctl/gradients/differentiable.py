@@ -82,7 +82,8 @@ def differentiable(
             "in turn", or stay one impact, "at once"; see `jump_derivative`.
         on_zeno: See `simulate`.
         rtol: Relative tolerance of the adjoint on each interval.
-        **settings: Further arguments of `simulate`, such as `event_window`.
+        **settings: Further arguments of `simulate`, such as `event_window`. With a `wrench` there
+            are no parameters: how its forces depend on them is not differentiated.
 
     Returns:
         The function.
@@ -96,6 +97,8 @@ def differentiable(
     if len(asked) and not (start <= asked.min() and asked.max() <= end):
         raise InputError(f"times must lie in the span [{start}, {end}], got {asked.tolist()}")
     names = tuple(check_sequence("parameters", parameters))
+    if names and settings.get("wrench") is not None:
+        raise InputError(f"a run with a wrench has no gradient by parameters, got {names}")
     return DifferentiableFlow(
         ParametricSystem(system, names),
         mode,
@@ -274,7 +277,11 @@ class DifferentiableFlow:
             raise InputError("parameters must be given, as a function makes the system of them")
         numbers = check_vector("parameters", values, len(self.parameter_names))
         system, model = self.parametric.make(numbers)
-        run = simulate(system, self.mode, x0, self.span, policy, **self.settings)
+        settings = dict(self.settings)
+        wrench = settings.pop("wrench", None)
+        if wrench is not None:  # the run belongs to this system, and so do its derivatives
+            system = system.pushed(wrench)
+        run = simulate(system, self.mode, x0, self.span, policy, **settings)
         samples: tuple[FeedbackSample, ...] = ()
         if feedback is not None:
             held, samples = feedback.inputs, tuple(feedback.samples)
