@@ -55,9 +55,7 @@ class NamedParameters:
         if len(set(self.names)) != len(self.names) or not self.names:
             raise InputError(f"parameters must be one or more different names, got {self.names}")
         if isinstance(self.system, PushedSystem):
-            raise InputError(
-                "parameters must be of a system without wrenches, got one that is pushed"
-            )
+            raise InputError("parameters must be of a system without wrenches, got a pushed one")
         ParameterColumns(self.system.dynamics, self.single_names)  # refuses what has no derivative
         self._check_different()
 
@@ -65,7 +63,7 @@ class NamedParameters:
         """Check that no number of the system has two names.
 
         Raises:
-            InputError: One has: a contact's, by name and with all others, or a body's, by two links.
+            InputError: One has: a contact's, alone and with all others; a body's, by two links.
         """
         links: dict[int, str] = {}
         for name in self.single_names:
@@ -74,7 +72,7 @@ class NamedParameters:
                 first = links.setdefault(self.system.robot.body(owner).joint, owner)
                 if first != owner:
                     raise InputError(
-                        f"parameters must name one link of a rigid body, got {first!r} and {owner!r}"
+                        f"parameters must name one link of a rigid body, got {first!r}, {owner!r}"
                     )
         if len(set(self.single_names)) != len(self.single_names):
             raise InputError(f"parameters must name no contact twice, got {self.names}")

@@ -254,7 +254,7 @@ def test_two_names_of_one_number_are_refused():
     robot = Robot.from_urdf(f'<robot name="r">{"".join(links)}{glued}</robot>', root="floating")
     floor = Contact("c", "cup", Plane((0.0, 0.0, 0.0), (0.0, 0.0, 1.0)))
     system = contact_system(robot, [floor])
-    with pytest.raises(InputError, match="one link of a rigid body, got 'cup' and 'lid'"):
+    with pytest.raises(InputError, match="one link of a rigid body, got 'cup', 'lid'"):
         hc.differentiable(system, ("open",), (0.0, 1.0), parameters=["mass:cup", "mass:lid"])
 
 
