@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
@@ -160,7 +161,7 @@ class DifferentiableFlow:
     simultaneous: Simultaneous
     rtol: float
     settings: dict[str, Any]
-    _recent: OrderedDict[tuple[bytes, ...], Tape] = field(default_factory=OrderedDict, repr=False)
+    _recent: OrderedDict[tuple[object, ...], Tape] = field(default_factory=OrderedDict, repr=False)
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
@@ -242,14 +243,15 @@ class DifferentiableFlow:
         Returns:
             The run. It raises the errors of `run`.
         """
-        given = (x0, inputs, parameters)
-        key = tuple(b"" if a is None else np.asarray(a, np.float64).tobytes() for a in given)
-        if key in self._recent:
-            self._recent.move_to_end(key)
-            return self._recent[key]
-        tape = self._recent[key] = self.run(x0, inputs, parameters)
+        given = (None if a is None else np.asarray(a, np.float64) for a in (x0, inputs, parameters))
+        key = tuple(None if a is None else (a.shape, a.tobytes()) for a in given)
+        tape = self._recent.pop(key, None)  # one step, as JAX may call from several threads
+        if tape is None:
+            tape = self.run(x0, inputs, parameters)
+        self._recent[key] = tape
         while len(self._recent) > _KEPT_RUNS:
-            self._recent.popitem(last=False)
+            with suppress(KeyError):
+                self._recent.popitem(last=False)
         return tape
 
     def _record(

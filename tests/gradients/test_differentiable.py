@@ -275,6 +275,16 @@ def test_wrong_arguments_are_named():
         flow.run([0.0, 0.5, 0.0, 0.0]).vjp(np.ones((2, 4)))
 
 
+def test_a_run_is_recalled_by_values_and_shapes():
+    flow, x0, u, p = falling_ball(events=0)
+    tape = flow.recall(x0, u, p)
+    assert flow.recall(x0.tolist(), u, p) is tape
+    with pytest.raises(InputError, match="inputs must have shape"):
+        flow.recall(x0, u.ravel(), p)
+    with pytest.raises(InputError, match="shape"):
+        flow.recall(x0, u.reshape(3, 8), p)
+
+
 def test_events_after_the_last_time_do_not_matter():
     """A level foot strikes a door: before that there is a gradient, although none after it."""
     flow, x0, u = level_door(kink="raise")

@@ -290,9 +290,9 @@ class ModeKernel:
             _as_doubles(equations.scale),
             stages,
             _as_doubles(real.T),
-            real_pivots,
+            real_pivots.astype(np.intc),
             np.ascontiguousarray(complex_.T, dtype=np.complex128).view(np.float64),
-            complex_pivots,
+            complex_pivots.astype(np.intc),
         )
         return CollocationSolution(converged, stages, iterations, rate)
 
