@@ -360,7 +360,7 @@ class _Sweep:
             by_input: Gradient by the inputs that are held, and by sizes of wrenches after them.
         """
         assert self.inputs is not None
-        self.inputs[hold] += by_input[: self.inputs.shape[1]]
+        self.inputs[hold] += by_input[: len(self.inputs[hold])]
 
 
 def _pull(space: Space, x: Array, cotangent: Array) -> Array:

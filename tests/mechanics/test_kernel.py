@@ -4,6 +4,7 @@ import os
 import pickle
 import subprocess
 import sys
+from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 
@@ -33,6 +34,7 @@ from hybridctl.mechanics.modes.kernel_mode import (
 )
 from hybridctl.mechanics.multibody.state import RobotStateSpace
 from hybridctl.mechanics.system import contact_system
+from hybridctl.mechanics.terms import expression_terms
 from mechanics.models import BOWL, HILL, PLANAR_PAIR, SLOPE, TWINS, WHEEL, pair, random_state
 from mechanics.random_robots import random_robot
 
@@ -418,6 +420,22 @@ def test_without_a_compiler_casadi_evaluates_the_terms(monkeypatch):
     monkeypatch.setenv("CC", "no-such-compiler")
     interpreted = drop(biped())
     np.testing.assert_allclose(interpreted.final_state, machine_code.final_state, rtol=0, atol=1e-8)
+
+
+def test_without_a_folder_terms_are_made_once_for_a_structure(monkeypatch):
+    monkeypatch.setenv("HYBRIDCTL_CACHE", "off")
+    monkeypatch.setattr(expression_terms, "_MODE_TERMS", OrderedDict())
+    monkeypatch.setattr(expression_terms, "_MAX_MODE_TERMS", 2)
+
+    def make(ground):
+        dynamics = GROUNDS[ground]()
+        return expression_terms.ExpressionTerms(dynamics.robot, dynamics.contact_set).mode_terms
+
+    first, second, _, _, again = map(make, ("slope", "slope", "hill", "plane", "slope"))
+    assert first is second
+    assert again is not first  # two others have been asked for since
+    monkeypatch.setenv("CC", "no-such-compiler")
+    assert make("slope") is not again
 
 
 def test_systems_are_pickled_and_shared(processes):
