@@ -163,6 +163,10 @@ class DifferentiableFlow:
     settings: dict[str, Any]
     _recent: OrderedDict[tuple[object, ...], Tape] = field(default_factory=OrderedDict, repr=False)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return all but the recent runs, which are far larger."""
+        return {**self.__dict__, "_recent": OrderedDict()}
+
     @property
     def parameter_names(self) -> tuple[str, ...]:
         """Names (np,) of the parameters."""

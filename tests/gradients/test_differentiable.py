@@ -1,6 +1,7 @@
 """Gradients of whole runs against central differences of the flow, and against closed forms."""
 
 import math
+import pickle
 import re
 import warnings
 
@@ -279,6 +280,9 @@ def test_a_run_is_recalled_by_values_and_shapes():
     flow, x0, u, p = falling_ball(events=0)
     tape = flow.recall(x0, u, p)
     assert flow.recall(x0.tolist(), u, p) is tape
+    sent = pickle.loads(pickle.dumps(flow))  # without the run
+    assert not sent._recent
+    np.testing.assert_array_equal(sent.recall(x0, u, p).states, tape.states)
     with pytest.raises(InputError, match="inputs must have shape"):
         flow.recall(x0, u.ravel(), p)
     with pytest.raises(InputError, match="shape"):
