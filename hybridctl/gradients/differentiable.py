@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
@@ -82,7 +83,8 @@ def differentiable(
             "in turn", or stay one impact, "at once"; see `jump_derivative`.
         on_zeno: See `simulate`.
         rtol: Relative tolerance of the adjoint on each interval.
-        **settings: Further arguments of `simulate`, such as `event_window`.
+        **settings: Further arguments of `simulate`, such as `event_window`. With a `wrench` there
+            are no parameters: how its forces depend on them is not differentiated.
 
     Returns:
         The function.
@@ -96,6 +98,8 @@ def differentiable(
     if len(asked) and not (start <= asked.min() and asked.max() <= end):
         raise InputError(f"times must lie in the span [{start}, {end}], got {asked.tolist()}")
     names = tuple(check_sequence("parameters", parameters))
+    if names and settings.get("wrench") is not None:
+        raise InputError(f"a run with a wrench has no gradient by parameters, got {names}")
     return DifferentiableFlow(
         ParametricSystem(system, names),
         mode,
@@ -157,7 +161,11 @@ class DifferentiableFlow:
     simultaneous: Simultaneous
     rtol: float
     settings: dict[str, Any]
-    _recent: OrderedDict[tuple[bytes, ...], Tape] = field(default_factory=OrderedDict, repr=False)
+    _recent: OrderedDict[tuple[object, ...], Tape] = field(default_factory=OrderedDict, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return all but the recent runs, which are far larger."""
+        return {**self.__dict__, "_recent": OrderedDict()}
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
@@ -239,14 +247,15 @@ class DifferentiableFlow:
         Returns:
             The run. It raises the errors of `run`.
         """
-        given = (x0, inputs, parameters)
-        key = tuple(b"" if a is None else np.asarray(a, np.float64).tobytes() for a in given)
-        if key in self._recent:
-            self._recent.move_to_end(key)
-            return self._recent[key]
-        tape = self._recent[key] = self.run(x0, inputs, parameters)
+        given = (None if a is None else np.asarray(a, np.float64) for a in (x0, inputs, parameters))
+        key = tuple(None if a is None else (a.shape, a.tobytes()) for a in given)
+        tape = self._recent.pop(key, None)  # one step, as JAX may call from several threads
+        if tape is None:
+            tape = self.run(x0, inputs, parameters)
+        self._recent[key] = tape
         while len(self._recent) > _KEPT_RUNS:
-            self._recent.popitem(last=False)
+            with suppress(KeyError):
+                self._recent.popitem(last=False)
         return tape
 
     def _record(
@@ -274,7 +283,11 @@ class DifferentiableFlow:
             raise InputError("parameters must be given, as a function makes the system of them")
         numbers = check_vector("parameters", values, len(self.parameter_names))
         system, model = self.parametric.make(numbers)
-        run = simulate(system, self.mode, x0, self.span, policy, **self.settings)
+        settings = dict(self.settings)
+        wrench = settings.pop("wrench", None)
+        if wrench is not None:  # the run belongs to this system, and so do its derivatives
+            system = system.pushed(wrench)
+        run = simulate(system, self.mode, x0, self.span, policy, **settings)
         samples: tuple[FeedbackSample, ...] = ()
         if feedback is not None:
             held, samples = feedback.inputs, tuple(feedback.samples)

@@ -45,7 +45,7 @@ def rollout(flow: DifferentiableFlow) -> Callable[..., JaxRollout]:
         flow: The differentiable run.
 
     Returns:
-        The function.
+        The function. It raises an `InputError` for an x0 of integers.
 
     Raises:
         InputError: JAX is not installed, or computes in single precision.
@@ -94,6 +94,8 @@ def rollout(flow: DifferentiableFlow) -> Callable[..., JaxRollout]:
 
     def rolled(x0: Any, inputs: Any = None, parameters: Any = None) -> JaxRollout:
         x0 = jnp.asarray(x0, None if hasattr(x0, "dtype") else jnp.float64)
+        if not jnp.issubdtype(x0.dtype, jnp.floating):
+            raise InputError(f"x0 must be an array of floating-point numbers, got {x0.dtype}")
         u, p = (
             jnp.zeros(0, x0.dtype) if a is None else jnp.asarray(a) for a in (inputs, parameters)
         )

@@ -319,7 +319,7 @@ class _Sweep:
         for i in range(len(starts) - 1, -1, -1):
             self.costate, by_input, by_parameters = maps.pass_interval(i, self.costate)
             if self.inputs is not None:
-                self.inputs[holds[i]] += by_input
+                self._add_input_gradient(holds[i], by_input)
             if tape.parameter_count:
                 self.parameters += by_parameters
             self._add_cotangents(arc.space, starts[i])
@@ -350,7 +350,17 @@ class _Sweep:
         self.parameters += before[len(before) - count :]
         if self.inputs is not None:
             inside = 0.5 * (float(arc.breaks[-1]) + arc.end)  # on the last step before the event
-            self.inputs[tape.find_holds(np.array([inside]))[0]] += by_input
+            self._add_input_gradient(int(tape.find_holds(np.array([inside]))[0]), by_input)
+
+    def _add_input_gradient(self, hold: int, by_input: Array) -> None:
+        """Add a gradient by the inputs of a mode to that of one interval.
+
+        Args:
+            hold: Number of the interval.
+            by_input: Gradient by the inputs that are held, and by sizes of wrenches after them.
+        """
+        assert self.inputs is not None
+        self.inputs[hold] += by_input[: len(self.inputs[hold])]
 
 
 def _pull(space: Space, x: Array, cotangent: Array) -> Array:

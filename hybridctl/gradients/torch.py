@@ -45,11 +45,12 @@ def rollout(
 
     Args:
         flow: The differentiable run.
-        policy: Function of the state (nx,) that returns the input (nu,). None for inputs that are
-            given.
+        policy: Function of the state (nx,) that returns the input (nu,). One with weights is a
+            `torch.nn.Module`, of which these are the parameters. None for inputs that are given.
 
     Returns:
-        The function.
+        The function. It raises an `InputError` for an x0 of integers, and for a policy with weights
+        that is no module.
 
     Raises:
         InputError: PyTorch is not installed.

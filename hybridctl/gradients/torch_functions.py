@@ -23,6 +23,16 @@ def _to_tensor(array: Any, like: Tensor) -> Tensor:
     return torch.as_tensor(np.array(array), dtype=like.dtype, device=like.device)
 
 
+def _check_real(x0: Tensor) -> None:
+    """Check that results, which have the type of x0, keep what is behind the point.
+
+    Raises:
+        InputError: The type is none of real numbers.
+    """
+    if not x0.is_floating_point():
+        raise InputError(f"x0 must be a tensor of floating-point numbers, got {x0.dtype}")
+
+
 def _loop_over_batch(function: Any, info: Any, in_dims: Any, args: Any) -> Any:
     """Return the results of a function for one member after the other, stacked."""
     members = []
@@ -93,10 +103,18 @@ class _ClosedLoopRun(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, flow: Any, policy: Any, x0: Any, p: Any, *weights: Any) -> Any:
         def feedback(k: int, state: Any) -> Any:
-            return _to_array(policy(_to_tensor(state, x0)))
+            with torch.enable_grad():
+                u = policy(_to_tensor(state, x0))
+            if u.requires_grad and not weights:
+                raise InputError(
+                    "a policy with weights must be a torch.nn.Module, as else they would get no "
+                    f"gradient, got {policy!r}"
+                )
+            return _to_array(u)
 
         tape = flow.run_policy(_to_array(x0), feedback, _to_array(p) if p.numel() else None)
         ctx.tape, ctx.policy, ctx.x0, ctx.p, ctx.weights = tape, policy, x0, p, weights
+        ctx.save_for_backward(*weights)  # so that backward refuses weights changed in between
         results = tape.states, tape.event_times, tape.inputs
         mask = torch.as_tensor(tape.event_mask.copy(), device=x0.device)
         ctx.mark_non_differentiable(mask)
@@ -105,6 +123,7 @@ class _ClosedLoopRun(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, by_states: Any, by_events: Any, by_inputs: Any, _: Any) -> Any:
+        _ = ctx.saved_tensors
         total = _to_array(by_inputs)  # what the loss takes of the inputs themselves
         states = {sample.hold: sample.state for sample in ctx.tape.samples}
 
@@ -145,6 +164,7 @@ def run_given(
         inputs: Inputs (N, nu), or None.
         parameters: Values (np,) of the parameters, or None.
     """
+    _check_real(x0)
     none = x0.new_zeros(0)
     u, p = (none if a is None else a for a in (inputs, parameters))
     states, times, mask = _GivenRun.apply(flow, x0, u, p)
@@ -162,6 +182,7 @@ def run_closed(
         x0: Initial state (nx,).
         parameters: Values (np,) of the parameters, or None.
     """
+    _check_real(x0)
     p = x0.new_zeros(0) if parameters is None else parameters
     weights = [w for w in getattr(policy, "parameters", tuple)() if w.requires_grad]
     states, times, inputs, mask = _ClosedLoopRun.apply(flow, policy, x0, p, *weights)

@@ -117,7 +117,8 @@ class CompiledStep(NamedTuple):
         fastest_decay: Time constant of the fastest decay that the step has seen, s; see
             `explicit.StageKernel.fastest_decay`. Infinite where it does not show one.
 
-    A mode may leave out states and guards of a step whose error is not below 1; they are NaN then.
+    A mode may leave out states, guards and bounds of a step whose error is not below 1: those are
+    NaN then.
     """
 
     error: float

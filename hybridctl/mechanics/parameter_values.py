@@ -28,7 +28,7 @@ from hybridctl.mechanics.parameters import (
     JOINT_KINDS,
     ParameterColumns,
 )
-from hybridctl.mechanics.system import ContactSystem
+from hybridctl.mechanics.system import ContactSystem, PushedSystem
 
 _AXES = "xyz"
 
@@ -43,8 +43,8 @@ class NamedParameters:
 
     Raises:
         UnknownNameError: A name is no parameter of the system.
-        InputError: There is no derivative by a parameter, see `parameter_derivatives`; or contacts
-            of one kind have several values.
+        InputError: There is no derivative by a parameter, see `parameter_derivatives`; a parameter
+            has several names, as have links of one rigid body; or wrenches push the system.
     """
 
     system: ContactSystem
@@ -54,7 +54,28 @@ class NamedParameters:
         check_instance("system", self.system, ContactSystem)
         if len(set(self.names)) != len(self.names) or not self.names:
             raise InputError(f"parameters must be one or more different names, got {self.names}")
+        if isinstance(self.system, PushedSystem):
+            raise InputError("parameters must be of a system without wrenches, got a pushed one")
         ParameterColumns(self.system.dynamics, self.single_names)  # refuses what has no derivative
+        self._check_different()
+
+    def _check_different(self) -> None:
+        """Check that no number of the system has two names.
+
+        Raises:
+            InputError: One has: a contact's, alone and with all others; a body's, by two links.
+        """
+        links: dict[int, str] = {}
+        for name in self.single_names:
+            kind, _, owner = name.partition(":")
+            if kind in INERTIAL_KINDS:
+                first = links.setdefault(self.system.robot.body(owner).joint, owner)
+                if first != owner:
+                    raise InputError(
+                        f"parameters must name one link of a rigid body, got {first!r}, {owner!r}"
+                    )
+        if len(set(self.single_names)) != len(self.single_names):
+            raise InputError(f"parameters must name no contact twice, got {self.names}")
 
     @cached_property
     def members(self) -> tuple[tuple[str, ...], ...]:

@@ -146,6 +146,36 @@ def test_a_network_in_the_loop_takes_one_sweep(torch):
         )
 
 
+def test_a_start_of_integers_is_refused(torch, jax):
+    """Results have the type of x0: they would be cut off behind the point."""
+    flow, _, u, p = falling_ball()
+    start = np.array([0, 1, 1, 0])
+    with pytest.raises(InputError, match="int64"):
+        hc.torch.rollout(flow)(torch.tensor(start), *tensors(torch, u, p))
+    with pytest.raises(InputError, match="int64"):
+        hc.torch.rollout(flow, policy=lambda x: x[:2])(torch.tensor(start))
+    with pytest.raises(InputError, match="int64"):
+        hc.jax.rollout(flow)(start, u, p)
+    assert hc.jax.rollout(flow)(start.tolist(), u, p).states.dtype == np.float64
+
+
+def test_weights_that_would_get_no_gradient_are_refused(torch):
+    """Those of a function that is no module, and those that change before the sweep."""
+    flow, x0, _, p = falling_ball(events=0)
+    net = torch.nn.Linear(4, 2).double()
+    start, values = tensors(torch, x0, p)
+    with pytest.raises(InputError, match=r"torch\.nn\.Module"):
+        hc.torch.rollout(flow, policy=lambda x: net(x))(start, values)
+    free = hc.torch.rollout(flow, policy=lambda x: -0.1 * x[:2])(start, values)
+    free.states.sum().backward()
+    assert start.grad is not None
+    loss = hc.torch.rollout(flow, policy=net)(start, values).states.sum()
+    with torch.no_grad():
+        net.weight += 1.0
+    with pytest.raises(RuntimeError, match="inplace operation"):
+        loss.backward()
+
+
 def test_single_precision_of_jax_is_refused():
     jax = pytest.importorskip("jax")
     jax.config.update("jax_enable_x64", False)

@@ -1,18 +1,19 @@
 """Gradients of whole runs against central differences of the flow, and against closed forms."""
 
 import math
+import pickle
 import re
 import warnings
 
 import numpy as np
 import pytest
-from gradients.systems import KINDS, falling_ball, falling_cube, struck_door
+from gradients.systems import KINDS, falling_ball, falling_cube, struck_door, swinging_chain
 from hybridctl.robots import ball
 from scipy.optimize import brentq
 
 import hybridctl as hc
 from hybridctl.base.errors import HybridctlError, InputError, UnknownNameError
-from hybridctl.mechanics import contact_system
+from hybridctl.mechanics import Contact, Plane, Robot, Wrench, contact_system
 
 SLOW_BOUNCES = pytest.mark.filterwarnings("ignore::hybridctl.base.errors.NearGrazingWarning")
 """A corner that hits at 1 mm/s has a time that is known to a millionth of a second."""
@@ -223,6 +224,41 @@ def test_one_name_is_that_of_all_contacts():
     assert total[0] == pytest.approx(apart.sum(), rel=1e-10)
 
 
+def test_a_wrench_beside_the_inputs():
+    """The derivatives are those of the pushed system; inputs are those of the motors."""
+    push = Wrench("link2", (3.0, 0.0, 2.0), 0.1, 0.3)
+    flow, x0, u, _ = swinging_chain(parameters=(), wrench=push)
+    tape = flow.run(x0, u)
+    assert tape.trajectory.guard_events
+    ours, differences = along(flow, (x0, u, np.zeros(0)), tape, 0)
+    assert ours == pytest.approx(differences[1], rel=1e-5)
+    assert tape.vjp(np.ones(tape.states.shape)).inputs.shape == u.shape
+
+
+def test_parameters_of_a_pushed_robot_are_refused():
+    push = Wrench("link2", (3.0, 0.0, 2.0), 0.1, 0.3)
+    with pytest.raises(InputError, match="wrench"):
+        swinging_chain(wrench=push)
+    pushed = swinging_chain()[0].parametric.source.pushed(push)
+    with pytest.raises(InputError, match="wrench"):
+        hc.differentiable(pushed, ("open",), (0.0, 0.5), parameters=["friction"])
+
+
+def test_two_names_of_one_number_are_refused():
+    """A gradient by both would count it twice, while a run has the value of the last."""
+    with pytest.raises(InputError, match="no contact twice"):
+        falling_ball(parameters=("friction", "friction:slope"))
+    mass = '<inertial><mass value="{m}"/>{i}</inertial>'
+    inertia = '<inertia ixx="0.1" iyy="0.1" izz="0.1" ixy="0" ixz="0" iyz="0"/>'
+    links = [f'<link name="{k}">{mass.format(m=1, i=inertia)}</link>' for k in ("cup", "lid")]
+    glued = '<joint name="glue" type="fixed"><parent link="cup"/><child link="lid"/></joint>'
+    robot = Robot.from_urdf(f'<robot name="r">{"".join(links)}{glued}</robot>', root="floating")
+    floor = Contact("c", "cup", Plane((0.0, 0.0, 0.0), (0.0, 0.0, 1.0)))
+    system = contact_system(robot, [floor])
+    with pytest.raises(InputError, match="one link of a rigid body, got 'cup', 'lid'"):
+        hc.differentiable(system, ("open",), (0.0, 1.0), parameters=["mass:cup", "mass:lid"])
+
+
 def test_wrong_arguments_are_named():
     system = ball.system(ball.BallParameters())
     with pytest.raises(UnknownNameError, match="kink"):
@@ -238,6 +274,19 @@ def test_wrong_arguments_are_named():
         flow.run(np.zeros(4), np.zeros((3, 2)))
     with pytest.raises(InputError, match="states"):
         flow.run([0.0, 0.5, 0.0, 0.0]).vjp(np.ones((2, 4)))
+
+
+def test_a_run_is_recalled_by_values_and_shapes():
+    flow, x0, u, p = falling_ball(events=0)
+    tape = flow.recall(x0, u, p)
+    assert flow.recall(x0.tolist(), u, p) is tape
+    sent = pickle.loads(pickle.dumps(flow))  # without the run
+    assert not sent._recent
+    np.testing.assert_array_equal(sent.recall(x0, u, p).states, tape.states)
+    with pytest.raises(InputError, match="inputs must have shape"):
+        flow.recall(x0, u.ravel(), p)
+    with pytest.raises(InputError, match="shape"):
+        flow.recall(x0, u.reshape(3, 8), p)
 
 
 def test_events_after_the_last_time_do_not_matter():

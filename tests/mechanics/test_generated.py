@@ -251,6 +251,38 @@ def test_another_structure_has_another_file(directory, monkeypatch):
     assert len(list(directory.iterdir())) == 2
 
 
+def make_bump(bend):
+    """A surface of one's own: its shape is in no attribute."""
+
+    class Bump(_Hollow):
+        curved = True
+
+        def distance(self, r):
+            return r[:, 2] - bend * r[:, 0] ** 2
+
+        def curvature(self, r):
+            return np.tile(np.diag([-2.0 * bend, 0.0, 0.0]), (len(r), 1, 1))
+
+        def curvature_along(self, r, direction):
+            return np.zeros((len(r), 3, 3))
+
+        def expression(self, r):
+            return r[2] - bend * r[0] ** 2
+
+    return Bump()
+
+
+def test_surfaces_of_one_class_with_other_expressions_have_other_files(directory, monkeypatch):
+    made, robot = [], five_link.robot()
+    for bend in (0.5, 1.5, 0.5):
+        ground = Contact("foot", "left_foot", make_bump(bend))
+        p = Point(robot, ContactSet(robot, [ground]), 9)
+        made += _made(p, monkeypatch)
+        gaps = p.terms.values(p.q, p.v, p.u).gaps
+        np.testing.assert_allclose(gaps, p.contacts.gaps(p.q), rtol=1e-12)
+    assert made == ["values", "values"]
+
+
 def test_where_nothing_can_be_kept_functions_are_made(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("HYBRIDCTL_CACHE", str(tmp_path / "file" / "kept"))

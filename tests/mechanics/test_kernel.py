@@ -4,6 +4,7 @@ import os
 import pickle
 import subprocess
 import sys
+from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 
@@ -17,11 +18,12 @@ from hybridctl.app.cli import main
 from hybridctl.hybrid.explicit import StageKernel
 from hybridctl.hybrid.implicit import ImplicitStepper
 from hybridctl.hybrid.laws import HeldInput
-from hybridctl.hybrid.model import StepRequest
+from hybridctl.hybrid.model import Collocation, StepRequest
 from hybridctl.hybrid.radau import COMPLEX_EIGENVALUE, REAL_EIGENVALUE, CompiledRadau
 from hybridctl.hybrid.step import DrivenMode
 from hybridctl.hybrid.tableau import DOP853_TABLEAU
 from hybridctl.mechanics import Contact, ContactDynamics, Plane, Robot
+from hybridctl.mechanics.kernel import extension
 from hybridctl.mechanics.kernel.extension import describe_kernel, is_kernel_available
 from hybridctl.mechanics.modes import kernel_mode
 from hybridctl.mechanics.modes.contact_mode import ContactMode
@@ -32,6 +34,7 @@ from hybridctl.mechanics.modes.kernel_mode import (
 )
 from hybridctl.mechanics.multibody.state import RobotStateSpace
 from hybridctl.mechanics.system import contact_system
+from hybridctl.mechanics.terms import expression_terms
 from mechanics.models import BOWL, HILL, PLANAR_PAIR, SLOPE, TWINS, WHEEL, pair, random_state
 from mechanics.random_robots import random_robot
 
@@ -229,6 +232,16 @@ def test_implicit_steps_are_those_of_scipy(slow):
     np.testing.assert_allclose(found[-1].states[-1], expected[-1].states[-1], rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
+def test_pivots_of_any_size_of_integers(kind):
+    """LAPACK's are of 64 bits where SciPy is built so."""
+    mode, x, u = hopping()
+    n, h, pivots = len(x), 1e-9, np.arange(len(x), dtype=kind)
+    factors = [(value / h * np.eye(n), pivots) for value in (REAL_EIGENVALUE, COMPLEX_EIGENVALUE)]
+    equations = Collocation(h, x, np.zeros((3, n)), np.ones(n), 1e-3, *factors)
+    assert ModeKernel(mode).solve_collocation(equations, HeldInput(u)).converged
+
+
 def test_eigenvalues_are_those_of_the_method():
     """det(A^-1 - mu) = 0 for Radau IIA of order 5; the kernel's own are seen by its convergence."""
     r = np.sqrt(6.0)
@@ -317,6 +330,8 @@ def test_casadi_without_its_function_means_no_kernel(monkeypatch):
     dynamics = GROUNDS["slope"]()
     monkeypatch.setattr(kernel_mode, "find_buffer_evaluator", lambda: None)
     assert "CasADi" in find_kernel_obstacle(dynamics, dynamics.phase(("open",) * 4))
+    monkeypatch.setattr(extension, "find_buffer_evaluator", lambda: None)
+    assert describe_kernel("cc").startswith("contact kernel: none, this CasADi")
 
 
 # Systems
@@ -405,6 +420,22 @@ def test_without_a_compiler_casadi_evaluates_the_terms(monkeypatch):
     monkeypatch.setenv("CC", "no-such-compiler")
     interpreted = drop(biped())
     np.testing.assert_allclose(interpreted.final_state, machine_code.final_state, rtol=0, atol=1e-8)
+
+
+def test_without_a_folder_terms_are_made_once_for_a_structure(monkeypatch):
+    monkeypatch.setenv("HYBRIDCTL_CACHE", "off")
+    monkeypatch.setattr(expression_terms, "_MODE_TERMS", OrderedDict())
+    monkeypatch.setattr(expression_terms, "_MAX_MODE_TERMS", 2)
+
+    def make(ground):
+        dynamics = GROUNDS[ground]()
+        return expression_terms.ExpressionTerms(dynamics.robot, dynamics.contact_set).mode_terms
+
+    first, second, _, _, again = map(make, ("slope", "slope", "hill", "plane", "slope"))
+    assert first is second
+    assert again is not first  # two others have been asked for since
+    monkeypatch.setenv("CC", "no-such-compiler")
+    assert make("slope") is not again
 
 
 def test_systems_are_pickled_and_shared(processes):

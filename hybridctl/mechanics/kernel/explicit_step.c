@@ -75,8 +75,9 @@ static void compute_bounds(const struct tableau *tableau, const double *guards, 
     }
 }
 
-/* Take a step; the fields of `step` marked "out" are written. Those from `states` to `end_rate` are
- * written only if the error is below 1: a rejected step ends early. Returns DONE or FAILED. */
+/* Take a step; the fields of `step` marked "out" are written. Those from `states` to `end_rate`, but
+ * for the guards at the end, are written only if the error is below 1: a rejected step ends early.
+ * Returns DONE or FAILED. */
 int take_explicit_step(const struct field *field, const struct tableau *tableau, double *scratch,
                        struct explicit_step *step) {
     const int nx = field->kernel->nx, n = field->kernel->guard_count;

@@ -12,6 +12,8 @@ from functools import cache
 from importlib import import_module
 from typing import Literal
 
+from hybridctl.symbolic.compiled_function import find_buffer_evaluator
+
 KernelChoice = Literal["auto", "off"]
 """Whether contact modes use the compiled kernel where it covers them, or never."""
 
@@ -34,6 +36,8 @@ def describe_kernel(compiler: str | None) -> str:
         return "contact kernel: none, this installation has no compiled extension"
     if _is_turned_off():
         return f"contact kernel: off by {_SWITCH}"
+    if find_buffer_evaluator() is None:  # as on Windows, see `find_kernel_obstacle`
+        return "contact kernel: none, this CasADi does not let compiled code call its functions"
     terms = f"machine code by {compiler}" if compiler else "interpreted, as there is no C compiler"
     return f"contact kernel: compiled, terms {terms}"
 

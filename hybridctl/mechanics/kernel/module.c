@@ -344,7 +344,8 @@ static void keep_end(KernelObject *self, const struct explicit_step *step, const
 PyDoc_STRVAR(step_doc,
              "step(x, u, settings, states, guards, bounds)\n--\n\n"
              "Take a step of DOP853; return its error, and the fastest decay seen in s.\n\n"
-             "The arrays that are marked out are written only if the error is below 1.\n\n"
+             "The arrays that are marked out are written only if the error is below 1,\n"
+             "but for the guards at the end.\n\n"
              "Args:\n"
              "    x: Coordinates (nx,) at the start.\n"
              "    u: Input (nu,), held.\n"

@@ -258,7 +258,10 @@ class ModeKernel:
         return field if self._kernel.differentiate(x, u, accelerations, rates, field) else None
 
     def take_step(self, ahead: StepRequest, law: HeldInput) -> CompiledStep:
-        """Return a step of DOP853; of one with an error of 1 or more all else is NaN.
+        """Return a step of DOP853.
+
+        Of one with an error that is not below 1, states, bounds and guards are NaN, but for the
+        guards at its end.
 
         Args:
             ahead: Start, length and tolerances of the step.
@@ -290,9 +293,9 @@ class ModeKernel:
             _as_doubles(equations.scale),
             stages,
             _as_doubles(real.T),
-            real_pivots,
+            real_pivots.astype(np.intc),
             np.ascontiguousarray(complex_.T, dtype=np.complex128).view(np.float64),
-            complex_pivots,
+            complex_pivots.astype(np.intc),
         )
         return CollocationSolution(converged, stages, iterations, rate)
 

@@ -253,6 +253,25 @@ def check_expressed(surface: Surface) -> ExpressedSurface:
     )
 
 
+def serialize_surface(surface: Surface) -> str:
+    """Return all that functions take of a surface, as text: equal where their code is.
+
+    The text is that of its expressions, since two surfaces of one class may differ in what their
+    attributes do not show, such as a method that was edited or the variables of a closure.
+
+    Args:
+        surface: Surface of a contact.
+
+    Raises:
+        InputError: If the surface has no expression.
+    """
+    r = ca.SX.sym("r", 3)
+    expressions = [check_expressed(surface).expression(r)]
+    if isinstance(surface, PiecewiseSurface) and surface.has_borders:
+        expressions.extend(surface.piece_expressions(r))
+    return str(ca.Function("surface", [r], expressions).serialize())
+
+
 def _express_surface(surface: ExpressedSurface, r: Expression) -> Expression:
     """Return distance, normal (3, 1) and curvature (3, 3) at the point r (3, 1) in its frame."""
     at = ca.SX.sym("r", 3)

@@ -86,8 +86,9 @@ def make_kernel_terms(
 ) -> ExpressionTerms | None:
     """Return the expressions that compiled modes evaluate, None if modes are not compiled.
 
-    They are machine code where there is a C compiler: one function of 0.7 s for a quadruped, made
-    at the first run of its structure and kept. Without a compiler CasADi interprets them.
+    Those that are made here are machine code where there is a C compiler: one function of 0.7 s for
+    a quadruped, made at the first run of its structure and kept. Without a compiler CasADi
+    interprets them. Terms that are expressions already are machine code under "native" alone.
 
     Args:
         choice: Where terms come from; "pinocchio" asks for no expressions.
