@@ -27,8 +27,9 @@ class AccurateRange(NamedTuple):
     Attributes:
         direction: Unit direction (ndx,) of the initial state, in the tangent space.
         growth: Euclidean norm of the perturbation at the end, for each unit of `direction`.
-        size: |dx0| along it at which the map is off by a tenth of what it predicts, or at which the
-            order of events changes. Infinite if no size that was tried has such an error.
+        size: |dx0| along it at which the map is off by a tenth of what it predicts, or at which a
+            change of the order of events puts it off by more. Infinite if no size that was tried
+            has such an error.
     """
 
     direction: Array
@@ -40,8 +41,8 @@ def measure_range(lin: RunMap) -> AccurateRange | None:
     """Return how far a map holds along the direction that it amplifies most.
 
     The error of a map grows as the square of a perturbation. So one motion whose error is near a
-    tenth tells where it is a tenth; sizes are tried until there is one. The recorded input is
-    replayed.
+    tenth tells where it is a tenth; sizes are tried until there is one. A smaller one must have a
+    smaller error: it shows that the map is a derivative. The recorded input is replayed.
 
     Args:
         lin: The linearization.
@@ -49,7 +50,8 @@ def measure_range(lin: RunMap) -> AccurateRange | None:
     Returns:
         The range. None if it is not measured: the map is under feedback, whose policy it does not
         have; contacts of one impact touch "at once", within a window that it does not have; no
-        direction has an effect; or no motion nearby shows an error near a tenth.
+        direction has an effect; or no motion nearby shows an error near a tenth that falls with
+        the size, as where jumps were replaced by others than those of the run.
     """
     if lin.gains is not None or lin.simultaneous != "in turn":
         return None
@@ -60,6 +62,23 @@ def measure_range(lin: RunMap) -> AccurateRange | None:
             return None if size is None else AccurateRange(direction, growth, size)
         found = found or AccurateRange(direction, growth, size)
     return found
+
+
+def measure_end_error(lin: RunMap, dx0: Array) -> float:
+    """Return by how much the end of a motion differs from what a map predicts, in its norm.
+
+    The motion replays the recorded input, which is what an open-loop map "in turn" is of.
+
+    Args:
+        lin: The linearization.
+        dx0: Perturbation (ndx,) of the initial state that changes the end to first order.
+
+    Returns:
+        The norm of the difference, relative to that of the predicted perturbation of the end. Zero
+        for a difference that tolerances may make. Infinite if the motion cannot be simulated or
+        ends in another dimension.
+    """
+    return PerturbedMotions(lin, dx0, None, 0.0).measure_error(1.0)
 
 
 def _list_amplified(lin: RunMap) -> list[tuple[Array, float]]:

@@ -81,6 +81,12 @@ _RANGE_ERROR = 0.1
 """Relative error of a map at the end of its `AccurateRange`, as of `Linearization.radius`."""
 _MAX_RANGE_SIZES = 12
 """Sizes that are tried for an `AccurateRange`. A hopper needs four."""
+_PAST_ORDER = 2.0
+"""Size at which a motion shows whether another order of events makes a difference, relative to the
+size at which it changes: half of the error of a kink is there. A choice."""
+_LOWER_PART = 0.125
+"""Part of a range at which the error must be less than half as large. It is an eighth where the
+error of the map grows as the square, and the same where the map is no derivative."""
 
 
 class RunMap(Protocol):
@@ -431,30 +437,58 @@ class PerturbedMotions:
     def find_range(self) -> float | None:
         """Return the size at which a simulated motion is off by a tenth of its prediction.
 
-        It is at most the size at which the order of events changes. None if no size settles it.
+        It is the size at which the order of events changes if that comes first and a motion at
+        twice the size is off by a tenth or more.
+
+        Returns:
+            The size. Infinite if the largest size is off by less. None if no size settles it: the
+            relative error does not fall with the size, such as that of a map with jumps of the
+            user's own, or falls to a tenth only where tolerances hide it.
         """
+        growth = float(np.linalg.norm(self.lin.derivative(self.direction)))
+        # A fourth of a tenth is visible here: half of the least error that counts as near a tenth.
+        least = _NEAR_RATIO**2 * self._noise / (_RANGE_ERROR * growth)
         order_size = find_order_change(self.lin, self.direction).size
-        most = min(_ORDER_MARGIN * order_size, _LARGEST_SIZE * self._scale)
+        largest = _LARGEST_SIZE * self._scale
+        most = min(_ORDER_MARGIN * order_size, largest)
         size, right, wrong = min(_FIRST_SIZE * self._scale, most), 0.0, np.inf
         for _ in range(_MAX_RANGE_SIZES):
-            found = size * _RANGE_ERROR / max(self._measure_error(size), _LEAST_SPREAD)
+            error = self.measure_error(size)
+            found = size * _RANGE_ERROR / max(error, _LEAST_SPREAD)
             if size / _NEAR_RATIO <= found <= _NEAR_RATIO * size:
-                return found
-            if found > size == most:  # the order of events, or the largest size, comes first
-                return order_size if most < _LARGEST_SIZE * self._scale else np.inf
+                if right > 0.0:  # a smaller motion has a smaller error
+                    return found
+                lower = _LOWER_PART * size
+                is_falling = lower >= least and self.measure_error(lower) <= 0.5 * error
+                return found if is_falling else None
+            if found > size == most:
+                if most == largest:
+                    return np.inf
+                # The order of events changes before. It is no end where that makes no difference,
+                # such as that of two robots that do not touch each other.
+                most, size = largest, min(max(_PAST_ORDER * order_size, least), largest)
+                if self.measure_error(size) >= _RANGE_ERROR:
+                    return order_size
+                continue
             right, wrong = (size, wrong) if found > size else (right, size)
             size = min(max(found, size / _MAX_GROWTH), _MAX_GROWTH * size, most)
             if not right < size < wrong:  # the error jumps, such as where a contact slides instead
                 size = float(np.sqrt(right * wrong))
                 if wrong <= _NEAR_RATIO * right:
                     return size
+            if size < least:  # the error is what tolerances leave visible, not that of the map
+                return None
         return None
 
-    def _measure_error(self, size: float) -> float:
+    def measure_error(self, size: float) -> float:
         """Return by how much a motion differs from its prediction, relative to the prediction.
 
-        Zero for a difference that tolerances may make. Infinite for a motion that cannot be
-        simulated or ends in another dimension.
+        Args:
+            size: Size of the perturbation along the direction, in its unit.
+
+        Returns:
+            The relative difference of the ends. Zero for one that tolerances may make. Infinite for
+            a motion that cannot be simulated or ends in another dimension.
         """
         lin, last = self.lin, self.lin.trajectory.arcs[-1]
         end, predicted = last(last.end), lin.follow(size * self.direction).state

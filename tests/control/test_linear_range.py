@@ -3,6 +3,7 @@
 import re
 import warnings
 
+import casadi as ca
 import numpy as np
 import pytest
 from sensitivity.test_radius import bowl
@@ -62,6 +63,44 @@ def test_no_warning_where_no_map_is_known_or_nobody_chose_the_start(tracked):
     assert not _warnings_from(tracked, 20.0, constant)
     with computed_starts():
         assert not _warnings_from(tracked, 20.0, hc.ReferenceSpreading)
+
+
+X, U = ca.SX.sym("x", 4), ca.SX.sym("u", 2)
+
+
+@pytest.mark.parametrize("later", [1e-6, -1e-6])
+def test_an_order_of_events_that_makes_no_difference_warns_of_nothing(later):
+    """Two balls that do not touch each other fall on the ground almost at the same time."""
+    air = hc.symbolic.SymbolicMode("air", X, ca.vertcat(X[2:], U - 9.81), U)
+    resets = [[X[0], X[1], -0.5 * X[2], X[3]], [X[0], X[1], X[2], -0.5 * X[3]]]
+    bounces = [
+        hc.symbolic.SymbolicTransition("air", f"ball {i}", X[i], "air", ca.vertcat(*reset))
+        for i, reset in enumerate(resets)
+    ]
+    system = hc.symbolic.hybrid_system([air], bounces)
+    start, span = np.array([1.0, 1.0 + later, 0.0, 0.0]), (0.0, 0.6)
+    run = hc.simulate(system, "air", start, span)
+    lin = hc.linearize(system, run)
+    lqr = hc.hybrid_lqr(lin, np.eye(4), np.eye(2), np.eye(4))
+    policy = hc.ReferenceSpreading(hc.extend(system, run, before=0.1, after=0.1), lqr.gains)
+    assert lin.accurate_range.size > 0.1
+    for change in 0.01 * np.vstack([np.eye(4), -np.eye(4)]):
+        hc.simulate(system, "air", start + change, span, policy)
+
+
+def test_a_start_off_in_a_direction_in_which_the_map_is_exact_warns_of_nothing():
+    """A pendulum beside a mass: its range is none of the mass, whose motion is linear."""
+    field = ca.vertcat(X[1], -ca.sin(X[0]) + U[0], X[3], U[1] - X[3] - X[2])
+    system = hc.symbolic.hybrid_system([hc.symbolic.SymbolicMode("go", X, field, U)], [])
+    start = np.array([1.0, 0.0, 0.0, 0.0])
+    run = hc.simulate(system, "go", start, SPAN)
+    lin = hc.linearize(system, run)
+    lqr = hc.hybrid_lqr(lin, np.eye(4), np.eye(2), np.eye(4))
+    policy = hc.ReferenceSpreading(hc.extend(system, run, before=0.1, after=0.1), lqr.gains)
+    far = np.array([0.0, 0.0, 100.0, 0.0])
+    known = lin.accurate_range
+    assert np.linalg.norm(lin.derivative(far)) > 20.0 * known.growth * known.size
+    hc.simulate(system, "go", start + far, SPAN, policy)
 
 
 def test_gains_from_a_file_rest_on_no_map(tracked, tmp_path):
