@@ -176,6 +176,25 @@ def test_a_second_step_goes_on_from_the_end_of_the_first():
     assert (kernel.take_step(ahead, other).states[-1] != again.states[-1]).any()
 
 
+def test_a_guard_that_is_not_finite_within_a_step_leaves_it_to_the_stages():
+    mode, x, u = hopping()
+    kernel = ModeKernel(mode)
+    inner = kernel._kernel
+
+    class Broken:
+        """Takes the same steps, and has no number for a guard at an inner point."""
+
+        def step(self, *arguments):
+            found = inner.step(*arguments)
+            arguments[4][3] = np.nan
+            return found
+
+    ahead = StepRequest(0.0, x, 1e-4, 1e-6, 1e-6)
+    assert kernel.take_step(ahead, HeldInput(u)).error < 1.0
+    kernel._kernel = Broken()
+    assert kernel.take_step(ahead, HeldInput(u)) is None
+
+
 def test_slow_contacts_are_left_to_python_within_steps():
     mode, x, u = hopping()
     # The sliding contact is put to rest: on the first stages it is slower than a direction needs.

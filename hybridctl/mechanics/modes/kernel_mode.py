@@ -257,11 +257,12 @@ class ModeKernel:
         accelerations, rates = _as_doubles(d.accelerations), _as_doubles(d.rates)
         return field if self._kernel.differentiate(x, u, accelerations, rates, field) else None
 
-    def take_step(self, ahead: StepRequest, law: HeldInput) -> CompiledStep:
+    def take_step(self, ahead: StepRequest, law: HeldInput) -> CompiledStep | None:
         """Return a step of DOP853.
 
         Of one with an error that is not below 1, states, bounds and guards are NaN, but for the
-        guards at its end.
+        guards at its end. None where a guard inside the step is not finite although its error is
+        below 1: stage by stage the point is named.
 
         Args:
             ahead: Start, length and tolerances of the step.
@@ -274,6 +275,8 @@ class ModeKernel:
         error, decay = self._kernel.step(
             _as_doubles(ahead.x), _as_doubles(law.value), settings, states, guards, bounds
         )
+        if error < 1.0 and not np.isfinite(guards).all():
+            return None
         return CompiledStep(error, states, law.at_nodes, guards, bounds, decay)
 
     def solve_collocation(self, equations: Collocation, law: HeldInput) -> CollocationSolution:
