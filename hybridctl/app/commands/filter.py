@@ -351,7 +351,11 @@ def summarize(
 
 
 def print_tables(console: Console, judgements: Sequence[Judgement]) -> None:
-    """Print whether filters can be trusted, and the events and notes of the first."""
+    """Print the verdict on each filter, what it is by, and the events and notes of the first."""
+    for judgement in judgements:
+        say(console, f"{judgement.name}: {judgement.verdict}")
+    if len(judgements) > 1:
+        say(console, rank_filters({j.name: j.result.log_likelihood for j in judgements}))
     console.print(make_trust_table(judgements))
     first = judgements[0]
     events = first.result.events
@@ -361,10 +365,6 @@ def print_tables(console: Console, judgements: Sequence[Judgement]) -> None:
     if shown:
         title = "Events" if len(events) <= _SHOWN else f"The first {_SHOWN} of {len(events)} events"
         console.print(table(title, ["time [s]", "guards", "mode after"], shown))
-    for judgement in judgements:
-        say(console, f"{judgement.name}: {judgement.verdict}")
-    if len(judgements) > 1:
-        say(console, rank_filters({j.name: j.result.log_likelihood for j in judgements}))
     for time, note in first.result.notes[:_NOTES]:
         say(console, f"note at {time:.4f} s: {note}")
     if len(first.result.notes) > _NOTES:
