@@ -36,6 +36,7 @@ from hybridctl.hybrid.model import (
 from hybridctl.hybrid.series import NODES, TO_SERIES
 from hybridctl.hybrid.tableau import DOP853_TABLEAU
 from hybridctl.mechanics.kernel.extension import is_kernel_available
+from hybridctl.mechanics.modes.constraint_equations import Solution
 from hybridctl.mechanics.modes.contact_mode import MAX_STEP_TO_STOP, ContactMode, ContactPoint
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.modes.guards import ContactGuard, Kind
@@ -75,6 +76,21 @@ class KernelPoint(ContactPoint):
         """What the kernel finds here, None where it does not cover the point."""
         kernel = self.mode.kernel
         return None if kernel is None else kernel.evaluate(self.x, self.u)
+
+    @PointProperty
+    def solution(self) -> Solution:
+        """The equations solved in Python, with the acceleration and the forces of the kernel.
+
+        Both differ by rounding. Where the equations are nearly singular, as beside a pole of the
+        forces, forces of one would not fit the acceleration of the other.
+        """
+        found, kernel = super().solution, self.mode.kernel
+        solved = None if kernel is None else kernel.find_forces(self.x, self.u)
+        if solved is None:
+            return found
+        acceleration, forces = solved
+        multipliers = forces[found.phase.constrained_rows]
+        return found._replace(acceleration=acceleration, multipliers=multipliers)
 
     @PointProperty
     def field(self) -> Array:
@@ -233,6 +249,22 @@ class ModeKernel:
             return None
         return KernelValues(rate, guards, *times.tolist())
 
+    def find_forces(self, x: Array, u: Array) -> tuple[Array, Array] | None:
+        """Return the acceleration and the forces at a point.
+
+        Args:
+            x: State (nx,).
+            u: Input (nu,).
+
+        Returns:
+            The acceleration (nv,), and the forces (R,) along the rows of all contacts, zero where
+            these are open. None where the kernel does not cover the point.
+        """
+        rate, forces = np.empty(self._nx), np.empty(len(self._dynamics.contact_set.owner))
+        if not self._kernel.find_forces(_as_doubles(x), _as_doubles(u), rate, forces):
+            return None
+        return rate[self._dynamics.robot.nq :], forces
+
     def differentiate(self, x: Array, u: Array) -> Array | None:
         """Return the derivatives (nv, 2 nv + nu) of the acceleration by (q, v, u).
 
@@ -246,11 +278,11 @@ class ModeKernel:
             The derivatives, None where the kernel does not cover the point.
         """
         x, u, robot = _as_doubles(x), _as_doubles(u), self._dynamics.robot
-        rate, forces = np.empty(self._nx), np.empty(len(self._dynamics.contact_set.owner))
-        if not self._kernel.find_forces(x, u, rate, forces):
+        solved = self.find_forces(x, u)
+        if solved is None:
             return None
         nq, nv = robot.nq, robot.nv
-        d = self._dynamics.terms.derivatives(x[:nq], x[nq:], rate[nq:], forces)
+        d = self._dynamics.terms.derivatives(x[:nq], x[nq:], *solved)
         field = np.empty((nv, 2 * nv + robot.nu))
         np.negative(d.equations, out=field[:, : 2 * nv])
         field[:, 2 * nv :] = robot.actuation
