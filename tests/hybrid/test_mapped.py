@@ -256,7 +256,7 @@ STEPS: dict[str, tuple[Callable, Callable]] = {
     "batched": (batched, Wrapped.of_batched),
     "retakes_steps": (
         lambda s: s.mode.compiled_steps and s.mode.compiled_steps.retakes_steps,
-        lambda w, told: told,
+        lambda w, told: told if w.steps else None,
     ),
 }
 OF_RESETS = {"jump_terms", "batched_jump"}
