@@ -10,7 +10,9 @@ from hybridctl.robots import ball
 
 import hybridctl as hc
 from hybridctl.app.cli import cli
+from hybridctl.app.commands import simulate_robot
 from hybridctl.app.commands.stored_run import load_stored_runs
+from hybridctl.app.page import shapes
 from hybridctl.app.robot_run import (
     configure_motion,
     find_start,
@@ -187,6 +189,23 @@ def test_a_legged_robot_stands_in_its_posture():
     assert ready.system.robot.nu == 12
     assert ready.system.dynamics.gaps(ready.start[:19]).min() == pytest.approx(0.05, abs=1e-11)
     assert ready.simulate().final_mode == ("stick",) * 4
+
+
+def test_without_what_reads_meshes_links_are_lines(tmp_path, monkeypatch):
+    """As after the installation of the README, which has no extras."""
+
+    def refuse(name):
+        raise ImportError(name)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(simulate_robot, "draw_run", lambda run, folder: None)
+    monkeypatch.setattr(shapes, "import_module", refuse)
+    monkeypatch.setattr(shapes, "find_spec", lambda name: None)
+    output = call("simulate", "go2", "--out", "run", "--set", "duration=0.01")
+    assert "links are drawn as lines: meshes need `pip install" in " ".join(output.split())
+    (scene,) = json.loads((tmp_path / "run/motion.json").read_text())["scenes"]
+    assert scene["movers"]
+    assert (tmp_path / "run/index.html").is_file()
 
 
 def test_a_stored_run_is_drawn(stored):

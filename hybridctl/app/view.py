@@ -126,6 +126,7 @@ def make_scene(
     estimate: FilterResult | None = None,
     urdf: str | os.PathLike[str] | None = None,
     packages: Sequence[str | os.PathLike[str]] = (),
+    shapes: bool = True,
 ) -> Scene:
     """Return the scene of a run in space.
 
@@ -136,6 +137,7 @@ def make_scene(
         estimate: See `View`.
         urdf: See `View`.
         packages: See `View`.
+        shapes: Whether links have the shapes of the URDF; else they are lines between joints.
 
     Raises:
         InputError: States are not those of the robot, or a mesh is to be drawn and
@@ -148,7 +150,7 @@ def make_scene(
     nominal = reference.nominal if isinstance(reference, Reference) else reference
     _check_sizes(body, run, nominal, estimate)
     source = body.source if urdf is None else urdf
-    geometry = None if source is None else shapes_of(body.model, source, packages)
+    geometry = None if source is None or not shapes else shapes_of(body.model, source, packages)
     contacts = () if system is None else system.contacts
     figure = Figure(body, contacts)
 

@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hybridctl.app.page.motion import write_motion
+from hybridctl.app.page.shapes import can_read_meshes
 from hybridctl.app.plots.runs import draw_run, short_mode
 from hybridctl.app.report import encode_event, progress, report_alive, say, table
 from hybridctl.app.robot_file import RobotFile
@@ -34,7 +35,7 @@ from hybridctl.app.robot_run import (
 )
 from hybridctl.app.view import make_scene
 from hybridctl.base.checks import format_count
-from hybridctl.base.errors import HybridctlWarning
+from hybridctl.base.errors import HybridctlWarning, InputError
 from hybridctl.base.files import read_file_or_text
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.hybrid.trajectory import HybridTrajectory
@@ -119,7 +120,31 @@ def run_robot(file: RobotFile, ready: RobotRun, folder: RunFolder, console: Cons
         return
     with report_alive(console, "writing figures and the page"):
         draw_run(run, folder / "figures")
+        _write_motion(folder, run, ready, file, console)
+
+
+def _write_motion(
+    folder: RunFolder, run: HybridTrajectory, ready: RobotRun, file: RobotFile, console: Console
+) -> None:
+    """Write the motion for the page; links are lines where nothing is installed that reads meshes.
+
+    Args:
+        folder: Folder of the run.
+        run: The run.
+        ready: What was simulated.
+        file: The robot.
+        console: Where is said that links are lines.
+
+    Raises:
+        InputError: The motion cannot be drawn for another reason.
+    """
+    try:
         write_motion(folder, [make_scene(run, ready.system, urdf=file.urdf)])
+    except InputError as error:
+        if can_read_meshes():
+            raise
+        say(console, f"links are drawn as lines: {error}")
+        write_motion(folder, [make_scene(run, ready.system, shapes=False)])
 
 
 @contextmanager

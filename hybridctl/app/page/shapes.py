@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -240,6 +241,11 @@ def _read_parts(geometry_object: Any) -> list[tuple[Mesh, str]]:
     else:  # the reader of URDFs makes no other kind
         mesh = make_cylinder(shape.radius, shape.halfLength)
     return [(mesh, GREY)]
+
+
+def can_read_meshes() -> bool:
+    """Return whether the library that reads meshes is installed."""
+    return find_spec("trimesh") is not None
 
 
 def _read_file(path: str, scale: Array) -> list[tuple[Mesh, str]]:
