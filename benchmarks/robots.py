@@ -17,7 +17,7 @@ from rich.table import Table
 
 from hybridctl.app.report import table
 from hybridctl.base.checks import Array
-from hybridctl.base.errors import HybridctlError, HybridctlWarning
+from hybridctl.base.errors import HybridctlError, HybridctlWarning, InputError
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.mechanics.kernel.extension import KernelChoice, is_kernel_available
 from hybridctl.mechanics.system import contact_system
@@ -82,7 +82,7 @@ class Landing:
         return process_time() - began, counter.steps, run.final_state[: robot.nq]
 
     def run_mujoco(self) -> tuple[float, Array] | None:
-        """Seconds and final configuration in MuJoCo, None where that is not installed."""
+        """Seconds and final configuration in MuJoCo, None where it is missing or refuses."""
         try:
             import mujoco
 
@@ -91,7 +91,10 @@ class Landing:
             return None
         robot, contacts = public.robot(self.name), public.contacts(self.name)
         made = MujocoModel(robot, contacts, Compliance(TIME_CONSTANT), PERIOD)
-        data = mujoco.MjData(made.model)
+        try:
+            data = mujoco.MjData(made.model)
+        except InputError:  # of links without an inertia, which the engine needs
+            return None
         data.qpos[:], data.qvel[:] = made.to_engine(self.x0)
         began = process_time()
         for _ in range(round(END / PERIOD)):

@@ -44,7 +44,12 @@ from hybridctl.interop.engine import (
 from hybridctl.mechanics.contacts.contact import WORLD, Contact, check_contacts
 from hybridctl.mechanics.contacts.surfaces import Plane, Sphere
 from hybridctl.mechanics.multibody.bodies import MovingBody
-from hybridctl.mechanics.multibody.mjcf import load_mujoco, load_viewer, mujoco_warnings_logged
+from hybridctl.mechanics.multibody.mjcf import (
+    compile_spec,
+    load_mujoco,
+    load_viewer,
+    mujoco_warnings_logged,
+)
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.push import Wrench
 
@@ -453,8 +458,7 @@ def _compile_model(made: MujocoModel) -> Any:
         obstacles = [*_add_boxes(spec, made, i, contact), *(geom.name for geom in found)]
         for name in obstacles:
             _add_pair(spec, made, contact, f"{contact.name} on {name}", f"point {i}", name)
-    with mujoco_warnings_logged():
-        return spec.compile()
+    return compile_spec(spec)
 
 
 def _read_scene(scene: str | os.PathLike[str] | None) -> Any:

@@ -209,3 +209,20 @@ def test_without_the_engine_the_error_says_what_to_install(monkeypatch):
     robot = Robot.from_urdf(CART)
     with pytest.raises(InputError, match=r"pip install .hybridctl\[mujoco\]"):
         _ = MujocoModel(robot, [Contact("foot", "cart", GROUND)]).model
+
+
+def test_a_robot_that_the_engine_refuses_is_named():
+    """A link of mass without inertia about an axis, as some public robots have."""
+    inertial = '<inertial><mass value="1"/><inertia {} ixy="0" ixz="0" iyz="0"/></inertial>'
+    body = inertial.format('ixx="1" iyy="1" izz="1"')
+    rod = inertial.format('ixx="-2e-22" iyy="8e-23" izz="3e-6"')
+    text = (
+        f'<robot name="thin"><link name="body">{body}</link>'
+        '<joint name="hip" type="revolute"><parent link="body"/><child link="rod"/>'
+        '<axis xyz="0 0 1"/><limit lower="-1" upper="1" effort="1" velocity="1"/></joint>'
+        f'<link name="rod">{rod}</link></robot>'
+    )
+    touching = Contact("tip", "rod", Plane((0, 0, 0), (0, 0, 1)))
+    made = MujocoModel(Robot.from_urdf(text, root="floating"), [touching])
+    with pytest.raises(InputError, match="MuJoCo refuses the robot"):
+        made.model  # noqa: B018

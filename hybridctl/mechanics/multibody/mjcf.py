@@ -108,6 +108,19 @@ def mujoco_warnings_logged() -> Iterator[None]:
         mujoco.set_mju_user_warning(None)
 
 
+def compile_spec(spec: Any) -> Any:
+    """Return the model of an `MjSpec` that was made of a robot.
+
+    Raises:
+        InputError: The compiler refuses it, as where a link has no inertia about an axis.
+    """
+    try:
+        with mujoco_warnings_logged():
+            return spec.compile()
+    except ValueError as error:
+        raise InputError(f"MuJoCo refuses the robot: {error}") from error
+
+
 def read_mjcf(
     mjcf: str | os.PathLike[str], ignore: Collection[str] = (), *, is_fixed: bool = False
 ) -> CompiledRobot:
