@@ -233,7 +233,12 @@ class _SlopeSource:
         return ArcSlopes(by_state, by_input if self.has_input else by_input[..., :0], by_parameters)
 
     def make_error(self, t: float, length: float) -> IntegrationError:
-        """Return the error of intervals that do not resolve the field at a time t, s."""
+        """Return the error of intervals that do not resolve the field.
+
+        Args:
+            t: Where they do not, s.
+            length: Length of the shortest interval that was tried, s.
+        """
         return IntegrationError(
             f"the adjoint changes faster than intervals of {length:.3g} s resolve in mode "
             f"{self.arc.mode!r} at t = {t:.9g} s"

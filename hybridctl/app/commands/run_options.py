@@ -135,15 +135,15 @@ def add_run_options(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command whose first argument is `RunOptions`, from options that all runs have."""
 
     @wraps(command)
-    def packed(**given: Any) -> None:
+    def call_with_options(**given: Any) -> None:
         run_options = RunOptions(
             **{field.name: given.pop(field.name) for field in fields(RunOptions)}
         )
         command(run_options, **given)
 
     for option in (SHOW, OPEN, SET, CONFIG, OVERWRITE, OUT):
-        packed = option(packed)
-    return packed
+        call_with_options = option(call_with_options)
+    return call_with_options
 
 
 def echo_settings(configuration: Any) -> None:

@@ -413,7 +413,15 @@ def _name_marks(axes: Axes, marks: Sequence[Mark]) -> None:
 
 
 def _write_note(axes: Axes, time: float, text: str, color: str, *, below: float = 0.0) -> None:
-    """Write a small text at a time, s, some points below the upper edge of a panel."""
+    """Write a small text at a time, below the upper edge of a panel.
+
+    Args:
+        axes: The panel.
+        time: Where the text begins, s.
+        text: The text.
+        color: Its colour.
+        below: Distance in points below the first line of texts.
+    """
     axes.annotate(
         text,
         (time, 1.0),
