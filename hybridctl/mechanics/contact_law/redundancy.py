@@ -95,9 +95,9 @@ _LINE_CONVERGED = 1e-14
 _MIN_RESIDUAL = 1e-6
 """Residual r of the least-distance problem up to which no point is taken to exist.
 
-It is 1 where the least z is zero, and about 1 / |z| where it is long, with z in units of max h /
-max |G|. So a point that exists is given up if it is a million of these units away, however small
-the unit is. A choice, above the rounding of the residual."""
+It is 1 where the least z is zero, and about 1 / |z| where it is long, with z in the unit of
+`_solve_least_distance`. So a point that exists is given up only if forces would have to change by a
+million times the largest one. A choice, above the rounding of the residual."""
 
 INSIDE, SIDE, APEX = range(3)
 """Active boundary of a cone: none, its side (one equation), its apex (one for each force)."""
@@ -443,10 +443,11 @@ def _solve_pushing_contacts(
     rows, pulls = allowed.null[normals], -allowed.particular[normals]
     if pulls.max() <= 0.0:  # no normal force of m_0 pulls: what leaves the cones is friction
         return None, True
-    kappa = _solve_least_distance(rows, pulls)
+    kappa = _solve_least_distance(rows, pulls, allowed.size)
     if kappa is None:
         pulls -= _THICKNESS * allowed.size
-        return None, bool(pulls.max() <= 0.0) or _solve_least_distance(rows, pulls) is not None
+        is_possible = bool(pulls.max() <= 0.0)
+        return None, is_possible or _solve_least_distance(rows, pulls, allowed.size) is not None
     active = [APEX if load > 0.0 else INSIDE for load in kappa.tolist()]
     if any(cone.tangents for cone, kind in zip(cones, active, strict=True) if kind == APEX):
         return None, True
@@ -457,16 +458,17 @@ def _solve_pushing_contacts(
     return (LeastPoint(m, active, kappa[unloaded]) if inside and touches else None), True
 
 
-def _solve_least_distance(rows: Array, least: Array) -> Array | None:
+def _solve_least_distance(rows: Array, least: Array, size: float) -> Array | None:
     r"""Return multipliers kappa of the least z = G' kappa with G z >= h, or None without any z.
 
     By :math:`r = \min_{u \ge 0} |(G, h)^T u - (0, 1)|`, Lawson and Hanson (1974), 23.4, with h in
-    units of max h / max |G|. The residual r is zero if and only if no z exists. If one does, kappa
-    is the unit times u / r^2, and in these units :math:`r^2 = 1 / (1 + |z|^2)`.
+    some unit of z. The residual r is zero if and only if no z exists. If one does, kappa is the
+    unit times u / r^2, and in this unit :math:`r^2 = 1 / (1 + |z|^2)`.
 
     Args:
         rows: G (k, d).
         least: h (k,), of which some entries are positive.
+        size: The largest multiplier, at least 1, see `AffineSet.size`.
 
     Returns:
         kappa (k,), not negative. None if all rows are zero, so that no z changes anything, or if r
@@ -474,11 +476,16 @@ def _solve_least_distance(rows: Array, least: Array) -> Array | None:
     """
     if not rows.any():
         return None
-    unit = float(least.max() / np.abs(rows).max())
+    # The first unit is that of h. A contact of which all z change next to nothing needs a z that
+    # is long in it, even if it is short beside the forces: then these give the unit.
+    first = float(least.max() / np.abs(rows).max())
     right = np.zeros(rows.shape[1] + 1)
     right[-1] = 1.0
-    u, residual = nnls(np.vstack((rows.T, least / unit)), right)
-    return unit / residual**2 * u if residual > _MIN_RESIDUAL else None
+    for unit in (first, size) if first < size else (first,):
+        u, residual = nnls(np.vstack((rows.T, least / unit)), right)
+        if residual > _MIN_RESIDUAL:
+            return np.asarray(unit / residual**2 * u)
+    return None
 
 
 class _IntervalEnd(NamedTuple):
