@@ -8,7 +8,7 @@ import numpy as np
 
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError
-from hybridctl.mechanics.multibody.joints import kind_of
+from hybridctl.mechanics.multibody.joints import find_joint_kind
 
 _NEGATIVE_MOMENT = 1e-9
 """Negative principal moment of inertia, relative to the largest of all joints, that counts as zero:
@@ -147,7 +147,7 @@ class Tree(NamedTuple):
     armature: Array
 
 
-def tree_of(model: Any) -> Tree:
+def read_tree(model: Any) -> Tree:
     """Return the constants of a `pinocchio.Model`."""
     bodies = tuple(_read_body(model, i) for i in range(1, model.njoints))
     return Tree(bodies, np.array(model.gravity.linear), np.array(model.armature))
@@ -157,7 +157,7 @@ def _read_body(model: Any, i: int) -> MovingBody:
     joint, placement, inertia = model.joints[i], model.jointPlacements[i], model.inertias[i]
     data = joint.createData()
     joint.calc(data, np.zeros(model.nq))  # the motion subspace is the same everywhere
-    kind, q = kind_of(joint), int(joint.idx_q)
+    kind, q = find_joint_kind(joint), int(joint.idx_q)
     unit = None if kind.unit is None else slice(q + kind.unit.start, q + kind.unit.stop)
     return MovingBody(
         int(model.parents[i]) - 1,

@@ -74,7 +74,7 @@ class JointIndices(dict[str, tuple[int, int] | None]):
         return self.circles[name][1] if name in self.circles else self.single(what, name)[1]
 
 
-def joint_indices(model: Any) -> JointIndices:
+def find_joint_indices(model: Any) -> JointIndices:
     """Return where the joints of one degree of freedom of a Pinocchio model are in q and v."""
     joints = list(zip(list(model.names)[1:], list(model.joints)[1:], strict=True))
     places = {n: (int(j.idx_q), int(j.idx_v)) for n, j in joints if j.nv == 1}
@@ -190,7 +190,9 @@ class Rotor:
         return self.gear**2 * self.inertia
 
 
-def armature(default: Array, joints: JointIndices, rotors: Mapping[str, Rotor] | None) -> Array:
+def compute_armature(
+    default: Array, joints: JointIndices, rotors: Mapping[str, Rotor] | None
+) -> Array:
     """Return the inertia (nv,) that rotors add to the diagonal of M.
 
     Args:

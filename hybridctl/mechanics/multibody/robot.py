@@ -38,27 +38,32 @@ from hybridctl.mechanics.multibody.bodies import (
     Tree,
     check_inertias,
     find_massless_velocity,
-    tree_of,
+    read_tree,
 )
 from hybridctl.mechanics.multibody.dry_friction import joint_friction
 from hybridctl.mechanics.multibody.joints import (
     CoordinateLabels,
     check_joints,
-    coordinate_labels,
     describe_joints,
     describe_range,
-    motors,
+    list_motor_joints,
+    make_coordinate_labels,
 )
 from hybridctl.mechanics.multibody.limits import (
     JointLimit,
-    joint_limits,
-    motor_efforts,
+    read_joint_limits,
+    read_motor_efforts,
     warn_of_posture,
 )
 from hybridctl.mechanics.multibody.links import CollisionModel
 from hybridctl.mechanics.multibody.mimic import Mimic, find_coupling, read_mimics
 from hybridctl.mechanics.multibody.mjcf import read_mjcf
-from hybridctl.mechanics.multibody.passive import Passive, Rotor, armature, joint_indices
+from hybridctl.mechanics.multibody.passive import (
+    Passive,
+    Rotor,
+    compute_armature,
+    find_joint_indices,
+)
 from hybridctl.mechanics.multibody.sweeps import (
     Sweeps,
     ThreadData,
@@ -155,14 +160,14 @@ class Robot:
         self._model = model.copy()
         self._model.gravity.linear = np.array(check_vector("gravity", gravity, 3))
         self.joint_names: tuple[str, ...] = tuple(self._model.names)[1:]
-        tree_joints = joint_indices(self._model)
+        tree_joints = find_joint_indices(self._model)
         self._coupling = find_coupling(mimics, tree_joints, int(model.nq), int(model.nv))
         self.mimics = {} if self._coupling is None else dict(self._coupling.mimics)
         self.joints = tree_joints
         if self._coupling is not None:
             self.joints = self._coupling.reduce_indices(tree_joints)
-        self.limits = joint_limits(self._model, tree_joints, self.joints)
-        self._model.armature = armature(model.armature, tree_joints, rotors)
+        self.limits = read_joint_limits(self._model, tree_joints, self.joints)
+        self._model.armature = compute_armature(model.armature, tree_joints, rotors)
         self._set_model(self._model)
         self._nv_all = int(self._model.nv)
         tree = self.tree()
@@ -175,7 +180,7 @@ class Robot:
         self._turns = [
             (slice(b.v, b.v + b.twist.shape[1]), subspace_adjoint(b.twist)) for b in curved
         ]
-        names = [name for name in motors(self._model) if name not in self.mimics]
+        names = [name for name in list_motor_joints(self._model) if name not in self.mimics]
         if actuated is not None:
             names = check_sequence("actuated", actuated)
         for name in self.mimics:
@@ -187,7 +192,7 @@ class Robot:
         self.actuation[columns, np.arange(self.nu)] = 1.0
         self.actuation.flags.writeable = False
         own = np.arange(self.nv) if self._coupling is None else self._coupling.v_own
-        self.effort = motor_efforts(self._model, own[columns].tolist())
+        self.effort = read_motor_efforts(self._model, own[columns].tolist())
         self.passive = Passive.of(tree_joints, self._model.damping, stiffness, rest, damping)
         self.friction = joint_friction(self._model, friction)
         if self._coupling is not None:
@@ -358,7 +363,7 @@ class Robot:
     @property
     def labels(self) -> CoordinateLabels:
         """Names, with units, of coordinates, velocities and forces along these."""
-        labels = coordinate_labels(self._model)
+        labels = make_coordinate_labels(self._model)
         return labels if self._coupling is None else self._coupling.reduce_labels(labels)
 
     def _set_model(self, model: Any) -> None:
@@ -862,5 +867,5 @@ class Robot:
 
     def tree(self) -> Tree:
         """Return the constants of the dynamics; springs and dampers are in `passive`."""
-        tree = tree_of(self._model)
+        tree = read_tree(self._model)
         return tree if self._coupling is None else self._coupling.reduce_tree(tree)

@@ -542,6 +542,6 @@ def _unwind_joint(joint: Element) -> None:
     numbers = {} if limit is None else dict(limit.attrib)
     if limit is not None:
         joint.remove(limit)
-    # Limits of 0 and 0 are none (see `limits.joint_limits`); those of continuous joints count not.
+    # Limits of 0 and 0 are none (see `read_joint_limits`); those of continuous joints count not.
     motor = {name: numbers.get(name, "0") for name in ("effort", "velocity")}
     ElementTree.SubElement(joint, "limit", {"lower": "0", "upper": "0", **motor})
