@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hybridctl.mechanics.multibody.robot import Robot
 
 WORLD = "universe"
+"""Name of the world among the frames of a robot, as Pinocchio has it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +105,7 @@ class Contact(ByValue):
 
     @property
     def rough(self) -> bool:
-        """Whether the contact has static friction; the kinetic coefficient may be 0."""
+        """Whether static friction is above 0, so that there are tangents; kinetic may be 0."""
         return bool(self.static_friction)
 
 
@@ -112,10 +113,10 @@ class ContactPlace(NamedTuple):
     """The constants of a contact, from which its motion follows.
 
     Attributes:
-        joint_a: Joint of the body with the point.
+        joint_a: Index of the joint that moves the body with the point; 0 for the world.
         point: Point (3,) in the frame of joint a, m.
         radius: Radius of the sphere around the point, m; 0 for the point itself.
-        joint_b: Joint of the body with the surface.
+        joint_b: Index of the joint that moves the body with the surface; 0 for the world.
         rotation: Orientation (3, 3) of the surface in the frame of joint b.
         position: Origin (3,) of the surface in the frame of joint b, m.
         surface: The surface.
@@ -141,7 +142,7 @@ def check_contacts(
 
     Args:
         robot: The robot.
-        contacts: The contacts.
+        contacts: The contacts, each with the name of its frame and body.
         may_be_none: Whether there may be no contact at all.
 
     Raises:
@@ -156,7 +157,7 @@ def check_contacts(
         if not isinstance(contact, Contact):
             raise InputError(f"contacts[{i}] must be a Contact, got {quote(contact)}")
         point = robot.frame(contact.frame, f"contact {contact.name!r}: frame")
-        surface = robot.frame(contact.body, f"contact {contact.name!r}: frame")
+        surface = robot.frame(contact.body, f"contact {contact.name!r}: body")
         if point.joint == surface.joint:
             raise InputError(
                 f"contact {contact.name!r} must join two bodies that move against each other, but "

@@ -3,7 +3,8 @@ r"""Impacts of a contact system as CasADi expressions, for given modes after the
 .. math:: M (v^+ - v^-) = J^T E \Lambda, \qquad C v^+ = -e\, C v^-,
 
 with the constrained rows C and the mix E of these modes, as in `mode_expressions`, and coefficients
-e of normals and of tangents that stick. It is not checked that the impact law leads to these modes:
+e of normals and of tangents that stick. Contacts that slide in a surface have friction against
+their velocity before the impact. It is not checked that the impact law leads to these modes:
 the caller has to see that impulses are inside their cones, and that contacts which let go have a
 rate that is not negative.
 """
@@ -79,6 +80,9 @@ def build_constraints(
     robot: Robot, contacts: Sequence[Contact], modes: Modes, x: Expression
 ) -> Expression:
     """Return the gaps and rates that modes hold at zero, as `ContactMode.held`.
+
+    On a surface of several pieces, gaps beyond the border of a piece are those of the next piece,
+    where `ContactMode.held` keeps to the piece that the contact is on.
 
     Args:
         robot: The robot.

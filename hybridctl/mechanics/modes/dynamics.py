@@ -316,7 +316,7 @@ class ContactDynamics:
             mass: Mass matrix (nv, nv).
         """
         assert isinstance(self.contact_set, JointContactSet)
-        velocities = self.contact_set.pressed_velocities[phase.pressed_contacts]
+        velocities = self.contact_set.joint_velocities[phase.pressed_contacts]
         inverse, _ = dpotri(dpotrf(mass, lower=1)[0], lower=1)
         compliance = np.zeros(len(phase.owner))
         largest = max(1.0, 0.5 * len(velocities)) * inverse.diagonal()[velocities]

@@ -129,8 +129,8 @@ class Robot:
         source: URDF that the robot was built from, a path or its text; None for none.
         keyframes: Named configurations (nq,) of an MJCF file; empty without one.
         collision: Collision shapes of an MJCF file; None without one.
-        fixed_by_default: Root link with mass that is fixed because `from_urdf` was given no root;
-            None for none.
+        fixed_by_default: Root link that is fixed because `from_urdf` was given no root, if it or a
+            link fixed to it has mass; else None.
 
     Raises:
         InputError: An inertia is not physical, a joint has a type that is not supported, or another
