@@ -549,8 +549,8 @@ def contact_system(
     if robot.fixed_by_default is not None and _has_feet(robot, contacts):
         warnings.warn(
             f"robot is fixed to the world at its link {robot.fixed_by_default!r}, which has mass "
-            'with the links fixed to it, and has feet: Robot.from_urdf(..., root="floating") lets it '
-            'move in space, "sagittal" in a plane; root="fixed" says that it is meant',
+            'with the links fixed to it, and has feet: Robot.from_urdf(..., root="floating") lets '
+            'it move in space, "sagittal" in a plane; root="fixed" says that it is meant',
             FixedRootWarning,
             stacklevel=2,
         )

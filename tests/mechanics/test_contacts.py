@@ -101,7 +101,7 @@ def test_contacts_and_surfaces_survive_pickle(value):
         ([], InputError, "at least one contact"),
         ([Contact("a", "cube", GROUND)] * 2, InputError, "contact names must differ"),
         ([Contact("a", "leg", GROUND)], UnknownNameError, "frame 'leg'"),
-        ([Contact("a", "cube", GROUND, body="leg")], UnknownNameError, "frame 'leg'"),
+        ([Contact("a", "cube", GROUND, body="leg")], UnknownNameError, "body 'leg'"),
         ([Contact("a", "tip", KNOB, body="arm")], InputError, "'a' must join two bodies.*'tip'"),
     ],
 )
