@@ -109,14 +109,14 @@ def limb_symmetry(
     in_space = [contact.name for contact in system.contacts if isinstance(contact, Contact)]
     swapped = _check_pairs("contacts", contacts, in_space)
     partners = _check_pairs("joints", joints, robot.joint_names)
-    mirror = _mirror(robot, partners, axis / np.linalg.norm(axis))
+    mirror = _find_mirror(robot, partners, axis / np.linalg.norm(axis))
     swapped |= _pair_contacts_of_joints(system, partners, mirror)
     order = tuple(names.index(swapped.get(name, name)) for name in names)
     inputs = np.linalg.pinv(robot.actuation) @ mirror.velocities @ robot.actuation
     unmatched = robot.actuation @ inputs - mirror.velocities @ robot.actuation
     if np.abs(unmatched).max(initial=0.0) > _DIFFERENT:
         raise InputError("joints: of each pair both or none must have a motor, which is not so")
-    signs = _check(system, mirror, order, tolerance)
+    signs = _check_symmetry(system, mirror, order, tolerance)
     flipped = frozenset(name for name, sign in zip(names, signs, strict=True) if sign < 0.0)
     ways = {
         way: np.eye(2 * robot.nv)[robot.velocity_index(joint)]
@@ -126,8 +126,8 @@ def limb_symmetry(
     return Symmetry(
         np.kron(np.eye(2), mirror.velocities),
         inputs,
-        partial(_mirrored_mode, order, tuple(name in flipped for name in names)),
-        partial(_mirrored_guard, swapped, flipped),
+        partial(_mirror_mode, order, tuple(name in flipped for name in names)),
+        partial(_mirror_guard, swapped, flipped),
         order,
         ways,
         block_diag(mirror.coordinates, mirror.velocities) if curved else None,
@@ -205,7 +205,7 @@ def _check_pairs(what: str, pairs: Mapping[str, str], known: Sequence[str]) -> d
     return found
 
 
-def _mirror(robot: Robot, partners: Mapping[str, str], normal: Array) -> _Mirror:
+def _find_mirror(robot: Robot, partners: Mapping[str, str], normal: Array) -> _Mirror:
     """Return the maps that follow from the joints' axes at the neutral configuration.
 
     Args:
@@ -240,13 +240,13 @@ def _mirror(robot: Robot, partners: Mapping[str, str], normal: Array) -> _Mirror
         block = np.where(np.abs(block - whole) < _ROUNDING, whole, block)
         error = max(error, float(np.abs(columns[:, other] @ block - mirrored[:, own]).max()))
         v_map[other, own] = block
-        coordinates = _coordinate_block(body.kind, block)
+        coordinates = _make_coordinate_block(body.kind, block)
         count = len(coordinates)
         q_map[partner.q : partner.q + count, body.q : body.q + count] = coordinates
     return _Mirror(q_map, v_map, error)
 
 
-def _coordinate_block(kind: str, block: Array) -> Array:
+def _make_coordinate_block(kind: str, block: Array) -> Array:
     """Return the map of a joint's coordinates, given that of its velocities.
 
     A quaternion x, y, z, w turns with the rotation vector: its vector part is mapped as angular
@@ -261,7 +261,7 @@ def _coordinate_block(kind: str, block: Array) -> Array:
     return block
 
 
-def _check(
+def _check_symmetry(
     system: ContactSystem, mirror: _Mirror, order: tuple[int, ...], tolerance: float
 ) -> list[float]:
     """Check the symmetry at random states, and return how signs of sliding change.
@@ -308,7 +308,7 @@ def _check(
         for i, tangents in enumerate(system.dynamics.contact_set.tangents):
             images = system.dynamics.contact_set.tangents[order[i]]
             if not len(tangents) == len(images):
-                raise InputError(_unlike(system, i, order[i], "directions of sliding"))
+                raise InputError(_describe_difference(system, i, order[i], "directions of sliding"))
             if len(tangents):
                 seen, own = image_rows[images] @ v_map, rows[tangents]
                 turn = seen @ np.linalg.pinv(own)
@@ -318,7 +318,7 @@ def _check(
         for what in _COEFFICIENTS:
             # Contacts in space have no constant load.
             if getattr(contacts[i], what, 0.0) != getattr(contacts[j], what, 0.0):
-                raise InputError(_unlike(system, i, j, what))
+                raise InputError(_describe_difference(system, i, j, what))
     if not max(errors.values()) <= tolerance:
         listed = ", ".join(f"{what} {error:.2g}" for what, error in errors.items())
         raise InputError(
@@ -334,12 +334,12 @@ def _raise_to(errors: dict[str, float], what: str, error: float) -> None:
         errors[what] = float(error)
 
 
-def _unlike(system: ContactSystem, i: int, j: int, what: str) -> str:
+def _describe_difference(system: ContactSystem, i: int, j: int, what: str) -> str:
     one, other = system.contacts[i].name, system.contacts[j].name
     return f"contacts: {one!r} and {other!r} must have the same {what} to be exchanged"
 
 
-def _mirrored_mode(order: tuple[int, ...], flips: tuple[bool, ...], key: ModeKey) -> ModeKey:
+def _mirror_mode(order: tuple[int, ...], flips: tuple[bool, ...], key: ModeKey) -> ModeKey:
     """Return the mode of the mirrored motion: contacts exchanged, signs of sliding changed.
 
     Args:
@@ -351,7 +351,7 @@ def _mirrored_mode(order: tuple[int, ...], flips: tuple[bool, ...], key: ModeKey
     return tuple(_OPPOSITE.get(key[i], key[i]) if flips[i] else key[i] for i in order)
 
 
-def _mirrored_guard(swapped: Mapping[str, str], flipped: frozenset[str], name: str) -> str:
+def _mirror_guard(swapped: Mapping[str, str], flipped: frozenset[str], name: str) -> str:
     """Return the guard of the mirrored motion; names are "<contact> closes" and so on.
 
     Names of contacts without a partner, and "sliding jams", remain.

@@ -304,7 +304,7 @@ def find_least_in_cones(cones: Sequence[Cone], allowed: AffineSet) -> LeastPoint
         The point. None if the cones contain none, and also if none is found: the cone programme
         does not converge and the active sets lead to no point in the cones.
     """
-    slacks = _cone_slacks(cones, allowed.particular)
+    slacks = _compute_cone_slacks(cones, allowed.particular)
     # z = 0 is the least of all. If it lies in the cones it is the answer, with no active boundary.
     if slacks.min(initial=0.0) >= -_INSIDE_TOLERANCE * allowed.size:
         return LeastPoint(allowed.particular, [INSIDE] * len(cones), np.zeros(0))
@@ -319,7 +319,7 @@ def find_least_in_cones(cones: Sequence[Cone], allowed: AffineSet) -> LeastPoint
     return _solve_by_programme(cones, allowed) if possible and found is None else found
 
 
-def _cone_slacks(cones: Sequence[Cone], m: Array) -> Array:
+def _compute_cone_slacks(cones: Sequence[Cone], m: Array) -> Array:
     """Return the slacks of the cones (k,): mu f_n - |f_t|, or f_n without friction."""
     v = m.tolist()
     return np.array(
@@ -452,7 +452,7 @@ def _solve_pushing_contacts(
     if any(cone.tangents for cone, kind in zip(cones, active, strict=True) if kind == APEX):
         return None, True
     m = allowed.particular + allowed.null @ (kappa @ rows)  # z = G' kappa
-    slacks, unloaded = _cone_slacks(cones, m), kappa > 0.0
+    slacks, unloaded = _compute_cone_slacks(cones, m), kappa > 0.0
     inside = slacks.min() >= -_INSIDE_TOLERANCE * allowed.size
     touches = slacks[unloaded].max(initial=0.0) <= _BOUNDARY_TOLERANCE * allowed.size
     return (LeastPoint(m, active, kappa[unloaded]) if inside and touches else None), True
@@ -553,7 +553,7 @@ def _find_interval_end(
     first_slope = 0.0
     for _ in range(_MAX_LINE_STEPS):
         value, slope, j = min(
-            _slack_on_line(cone, point, along, z, j) for j, cone in enumerate(cones)
+            _compute_slack_on_line(cone, point, along, z, j) for j, cone in enumerate(cones)
         )
         value += widening
         if value >= 0.0:
@@ -568,7 +568,7 @@ def _find_interval_end(
     return None
 
 
-def _slack_on_line(
+def _compute_slack_on_line(
     cone: Cone, point: list[float], along: list[float], z: float, j: int
 ) -> tuple[float, float, int]:
     """Return the slack of the j-th cone at m_0 + N z, its derivative by z, and j.
@@ -618,7 +618,7 @@ def _clip_to_cones(cones: Sequence[Cone], allowed: AffineSet, z: Array, size: fl
 
 def _guess_active_set(cones: Sequence[Cone], m: Array, size: float) -> ActiveSet:
     """Return the active boundary of each cone: one that is at most `_NEAR_BOUNDARY` away."""
-    slacks, near = _cone_slacks(cones, m).tolist(), _NEAR_BOUNDARY * size
+    slacks, near = _compute_cone_slacks(cones, m).tolist(), _NEAR_BOUNDARY * size
     return [
         APEX if m[cone.normal] <= near else SIDE if slack <= near else INSIDE
         for cone, slack in zip(cones, slacks, strict=True)
@@ -645,7 +645,7 @@ def _search_active_set(
     while active not in tried and len(tried) <= _MAX_SET_CHANGES:
         tried.append(list(active))
         m, kappa = _minimise_on_boundaries(cones, active, allowed, z)
-        if _cone_slacks(cones, m).min() >= -_BOUNDARY_TOLERANCE * size:
+        if _compute_cone_slacks(cones, m).min() >= -_BOUNDARY_TOLERANCE * size:
             found = LeastPoint(m, list(active), kappa)
         change = _find_worst_boundary(cones, active, m, kappa)
         if change is None:
@@ -738,7 +738,7 @@ def _find_worst_boundary(
     slack_weight = _BOUNDARY_TOLERANCE / _INSIDE_TOLERANCE
     worst, change, place = _BOUNDARY_TOLERANCE, None, 0
     for j, (cone, kind, slack) in enumerate(
-        zip(cones, active, _cone_slacks(cones, m), strict=True)
+        zip(cones, active, _compute_cone_slacks(cones, m), strict=True)
     ):
         outside = slack_weight * -min(slack, m[cone.normal]) / size  # positive outside the cone
         # No boundary is active, or m is outside the cone though its side is active, by more than

@@ -49,7 +49,8 @@ def find_sole_face(vertices: Array, up: Array) -> SoleFace | None:
         up: Unit vector (3,) upwards, in the frame of the vertices.
 
     Returns:
-        The face. None if it is smaller than 5 cm^2, as that of a round foot.
+        The face. None if it is smaller than 5 cm^2, as that of a round foot, or no face at all:
+        fewer than three vertices, or all on a line.
     """
     heights = vertices @ up
     low = heights <= heights.min() + _FLATNESS  # vertices of the face

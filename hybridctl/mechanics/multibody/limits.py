@@ -112,7 +112,7 @@ def read_joint_limits(
 
 
 def read_motor_efforts(model: Any, velocities: Sequence[int]) -> Array:
-    """Return the limits of motors, (nu,) in N m or N, read-only; inf where there is none.
+    """Return the limits of motors from a model, (nu,) in N m or N, read-only; inf for none.
 
     Files often have an effort of 0 where it was never filled in: no motor could move anything.
 

@@ -14,9 +14,9 @@ from hybridctl.base.errors import InputError
 
 
 class JointIndices(dict[str, tuple[int, int] | None]):
-    """The indices of the coordinate and the velocity of each joint that has one of each.
+    """The indices in q and v of each joint, by name, that has one coordinate and one velocity.
 
-    The value is None for joints of several coordinates.
+    The value is None for joints of several coordinates, and for those that mimic others.
 
     Args:
         indices: Pairs of a joint's name and its indices.
@@ -152,7 +152,12 @@ class Passive(NamedTuple):
         return np.asarray(stretch)
 
     def torque(self, q: Array, v: Array) -> Array:
-        """Return the torques k (q - q_rest) + d v (nv,) at q (nq,) and v (nv,)."""
+        """Return k (q - q_rest) + d v (nv,), N m or N, which resists the motion as the bias h does.
+
+        Args:
+            q: Configuration (nq,).
+            v: Velocity (nv,).
+        """
         return np.asarray(self.stiffness * self.stretch(q) + self.damping * v)
 
     def energy(self, q: Array) -> float:
