@@ -46,9 +46,12 @@ _DIFFERENT = 0.5
 _LEAST_DIAGONAL = 1e-9
 """Smallest entry of the diagonal of M, relative to the largest, by which errors are scaled."""
 _OPPOSITE = {SLIP_PLUS: SLIP_MINUS, SLIP_MINUS: SLIP_PLUS, "slips+": "slips-", "slips-": "slips+"}
+"""Modes of a sliding contact, and last words of names of guards, by those of the other
+direction."""
 _LEAVES = " leaves its piece"
 """End of the name of a guard at which a contact leaves its tread of `Stairs`."""
 _OTHER_SIDE: dict[Side, Side] = {"lower": "upper", "upper": "lower"}
+"""The stop of a joint at the other end, onto which a mirror that reverses the joint takes one."""
 _COEFFICIENTS = (
     "friction",
     "static_friction",
@@ -57,6 +60,7 @@ _COEFFICIENTS = (
     "restitution_threshold",
     "load",
 )
+"""Attributes in which contacts that are exchanged must be equal."""
 
 
 def limb_symmetry(
@@ -80,8 +84,8 @@ def limb_symmetry(
             or sagittal base, a waist.
         contacts: Pairs of contacts in space that are exchanged, each given once. Stops and dry
             friction of joints follow their joints.
-        free: Joints of one degree of freedom along which motions may be moved, by the name of that
-            direction, such as {"translation": "root_x"}.
+        free: Joints of one degree of freedom along which motions may be moved, by a name that the
+            caller gives to this direction, such as {"translation": "root_x"}.
         normal: Normal (3,) of the plane of symmetry, in world axes at the neutral configuration;
             the plane contains the origin of the world.
         tolerance: Largest deviation from symmetry that is accepted: of joint axes in m and without
@@ -93,8 +97,9 @@ def limb_symmetry(
         InputError: If the mirror image of a joint with stops or dry friction has none, if the
             normal is zero, if a name is in several pairs, if joints or contacts of a pair are of
             different kinds, if contacts of a pair have different coefficients, if one joint of a
-            pair has a motor and the other none, or if the robot is not symmetric within
-            `tolerance`; the message has the deviations.
+            pair has a motor and the other none, if joints mimic others, if a joint in `free` has
+            several degrees of freedom, or if the robot is not symmetric within `tolerance`; the
+            message has the deviations.
     """
     robot = system.robot
     if robot.mimics:

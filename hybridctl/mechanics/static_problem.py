@@ -39,7 +39,13 @@ so it begins with r W^2, which is 100 for a robot of 1 kN at r = 1e-4."""
 
 
 class StaticMargins(NamedTuple):
-    """Limits of `equilibrium`: torque in N m, normal force in N, share of static friction."""
+    """Limits of the inputs and contact forces that `equilibrium` admits.
+
+    Attributes:
+        torque: Largest absolute input, N m or N; inf for none.
+        force: Smallest normal force of a closed contact, N.
+        share: Part of static friction that may be used, in (0, 1].
+    """
 
     torque: float
     force: float
@@ -58,7 +64,13 @@ class StaticPoint(NamedTuple):
 
 
 class StaticTrial(NamedTuple):
-    """The solution of one conic programme: step (nv,), point, and the merit that it predicts."""
+    """The solution of one conic programme around a point.
+
+    Attributes:
+        step: Change (nv,) of the posture, rad and m.
+        point: The point after it, moved into the joint limits.
+        predicted: Merit there by the linearised equations, without unit; see `StaticProblem.merit`.
+    """
 
     step: Array
     point: StaticPoint

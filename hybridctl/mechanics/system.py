@@ -574,5 +574,11 @@ def closed_contacts(mode: ModeKey) -> tuple[int, ...]:
     """Return the indices of the contacts that are closed in a mode of a contact system.
 
     Dry friction of joints is never open, so that its indices are always among them.
+
+    Args:
+        mode: Key of the mode.
+
+    Raises:
+        UnknownNameError: If the key is no tuple.
     """
     return tuple(i for i, contact in enumerate(contact_modes(mode)) if contact != OPEN)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hybridctl.base.checks import Array, check_number, check_vector, quote
 from hybridctl.base.errors import InputError
 from hybridctl.mechanics.contacts.stairs import PiecewiseSurface
-from hybridctl.mechanics.contacts.surfaces import ByValue, Surface, Terrain
+from hybridctl.mechanics.contacts.surfaces import ByValue, Sphere, Surface, Terrain
 
 if TYPE_CHECKING:
     from hybridctl.mechanics.multibody.robot import Robot
@@ -44,7 +44,8 @@ class Contact(ByValue):
     Raises:
         InputError: A name is empty, a value is out of range, `surface` is no surface, a body would
             touch itself, there is tangential restitution without kinetic friction, or a radius on a
-            surface whose function is no distance (`PiecewiseSurface`, `Terrain`).
+            surface whose function is no distance (`PiecewiseSurface`, `Terrain`) or in a bowl that
+            is not wider.
     """
 
     name: str
@@ -99,6 +100,12 @@ class Contact(ByValue):
             raise InputError(
                 f"radius of contact {self.name!r} must be 0 on {kind}, whose function is no "
                 f"distance everywhere, got {quote(self.radius)}"
+            )
+        bowl = self.surface if isinstance(self.surface, Sphere) and self.surface.inside else None
+        if bowl is not None and checked["radius"] >= bowl.radius:
+            raise InputError(
+                f"radius of contact {self.name!r} must be below that of its bowl, {bowl.radius:g} "
+                f"m, got {self.radius:g} m"
             )
         for what, value in checked.items():
             object.__setattr__(self, what, value)
