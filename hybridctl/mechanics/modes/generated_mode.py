@@ -52,8 +52,8 @@ def _evaluate_with_transport(
 ) -> list[Array]:
     """Return soundness (m, 1), A and B at m points, where perturbations turn with the motion.
 
-    Perturbations of quaternions and circles are in axes that turn with the body: their rate has the
-    transport - ad(v) beside D_q v, which is linear in v.
+    Perturbations of joints with quaternions or circles are in the axes of the body, which turn: to
+    their rate belongs the transport, -ad(v), which is linear in v.
 
     Args:
         function: Returns soundness, D_x f and D_u f.

@@ -100,8 +100,9 @@ class MovingBody(NamedTuple):
             coordinates), "translation", "planar", "spherical" or "floating".
         twist: Spatial velocity (6, n) of the body by each velocity of the joint, linear before
             angular, in the axes of the body.
-        rotation: Orientation (3, 3) of the joint, at zero, in the frame of the parent.
-        position: Position (3,) of the joint, at zero, in the frame of the parent, m.
+        rotation: Orientation (3, 3), in the frame of the parent, of the frame in which the joint
+            moves the body.
+        position: Origin (3,) of that frame in the frame of the parent, m.
         q: Index of the first coordinate.
         v: Index of the first velocity.
         unit: Places in q of a quaternion or unit circle; None without one.

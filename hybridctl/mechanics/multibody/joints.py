@@ -148,10 +148,10 @@ def check_joints(model: Any) -> None:
 
 
 def list_motor_joints(model: Any) -> list[str]:
-    """Return the names of all joints but those of a floating or sagittal base.
+    """Return the joints that have a motor by default: all but those of a base that moves.
 
-    These have a motor by default. Those of a base are found by the type of a free flyer, and by the
-    names `SAGITTAL_JOINTS`.
+    A floating base is found by the type of its joint, a free flyer, and a sagittal one by the names
+    of its joints, `SAGITTAL_JOINTS`.
     """
     joints = list(zip(model.names, model.joints, strict=True))[1:]
     return [

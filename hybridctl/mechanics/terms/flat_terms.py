@@ -1,4 +1,4 @@
-r"""The terms of points that touch planes of the world, from one sweep of Pinocchio for each set.
+r"""The terms of points that touch planes of the world, by few of Pinocchio's sweeps.
 
 A row d . v_p of a contact at p is the power of the wrench w = (d, p x d). With Pinocchio's columns
 J in the world, and those that its derivatives of inverse dynamics leave (:math:`\partial_q V`,
