@@ -77,6 +77,7 @@ class Contact(ByValue):
             )
         friction = check_number("friction", self.friction, at_least=0.0)
         static = friction if self.static_friction is None else self.static_friction
+        radius = check_number("radius", self.radius, at_least=0.0)
         checked = {
             "offset": check_vector("offset", self.offset, 3),
             "restitution": check_number("restitution", self.restitution, at_least=0.0, at_most=1.0),
@@ -85,7 +86,7 @@ class Contact(ByValue):
             "restitution_threshold": check_number(
                 "restitution_threshold", self.restitution_threshold, at_least=0.0
             ),
-            "radius": check_number("radius", self.radius, at_least=0.0),
+            "radius": radius,
             "tangential_restitution": check_number(
                 "tangential_restitution", self.tangential_restitution, at_least=0.0, at_most=1.0
             ),
@@ -95,17 +96,17 @@ class Contact(ByValue):
                 f"tangential_restitution of contact {self.name!r} must be 0 without "
                 f"friction, which reverses sliding velocities, got {self.tangential_restitution}"
             )
-        if checked["radius"] and isinstance(self.surface, PiecewiseSurface | Terrain):
+        if radius and isinstance(self.surface, PiecewiseSurface | Terrain):
             kind = type(self.surface).__name__
             raise InputError(
                 f"radius of contact {self.name!r} must be 0 on {kind}, whose function is no "
                 f"distance everywhere, got {quote(self.radius)}"
             )
         bowl = self.surface if isinstance(self.surface, Sphere) and self.surface.inside else None
-        if bowl is not None and checked["radius"] >= bowl.radius:
+        if bowl is not None and radius >= bowl.radius:
             raise InputError(
                 f"radius of contact {self.name!r} must be below that of its bowl, {bowl.radius:g} "
-                f"m, got {self.radius:g} m"
+                f"m, got {radius:g} m"
             )
         for what, value in checked.items():
             object.__setattr__(self, what, value)
