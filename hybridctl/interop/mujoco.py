@@ -48,7 +48,7 @@ from hybridctl.mechanics.multibody.mjcf import (
     compile_spec,
     load_mujoco,
     load_viewer,
-    mujoco_warnings_logged,
+    log_mujoco_warnings,
 )
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.push import Wrench
@@ -334,7 +334,7 @@ class MujocoPlant:
         x = check_vector("state", state, robot.nq + robot.nv)
         self._engine.mj_resetData(self.model.model, data)
         data.qpos[:], data.qvel[:] = self.model.to_engine(x)
-        with mujoco_warnings_logged():
+        with log_mujoco_warnings():
             self._engine.mj_forward(self.model.model, data)
         self._begun, self._count = check_number("time", time), 0
         return self._read_sample()
@@ -350,7 +350,7 @@ class MujocoPlant:
         """
         data = self.data
         data.qfrc_applied[:] = self.model.to_forces(u, data.qpos)
-        with mujoco_warnings_logged():
+        with log_mujoco_warnings():
             if self._pushes.wrenches:
                 self._step_pushed()
             else:
@@ -474,7 +474,7 @@ def _read_scene(scene: str | os.PathLike[str] | None) -> Any:
     if scene is None:
         return kind()
     try:
-        with mujoco_warnings_logged():
+        with log_mujoco_warnings():
             if isinstance(scene, str) and scene.lstrip().startswith("<"):
                 return kind.from_string(scene)
             return kind.from_file(os.fspath(scene))

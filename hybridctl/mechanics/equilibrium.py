@@ -82,7 +82,7 @@ class Equilibrium:
         input: Input (nu,) that holds it, N m or N.
         normal: Normal forces (c,) of all contacts in N, and of joint stops in N m or N, zero where
             open. Redundant contacts share loads as they do in a run from this state.
-        friction: Friction forces (c, 2) in N along the tangents of each surface.
+        friction: Friction forces (c, 2) in N along the tangents of each surface; zero at stops.
         residual: Largest violation, at most 1e-9: of the equations of motion relative to the
             weight, of closed gaps in m, and of open gaps, by their depth in m.
         distance: Largest change of a coordinate from q0, rad or m.
@@ -121,8 +121,8 @@ def equilibrium(
     """Return the equilibrium near a posture, in a mode whose closed contacts do not slide.
 
     It minimises the distance from q0 and the torques, weighed against each other (see the module),
-    within the joint limits of the model. A joint whose two limits are equal, as URDF has it where
-    none are written, has none. q0 itself may be outside limits and surfaces.
+    within the joint limits of the model. A joint whose lower limit is not below the upper one, as
+    URDF has it where none are written, has none. q0 itself may be outside limits and surfaces.
 
     Joints with dry friction stick. Their friction is zero where motors and contacts hold the
     posture without it; otherwise it is the least that holds it, within `share` of its limit. So a

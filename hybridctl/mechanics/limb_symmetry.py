@@ -46,9 +46,12 @@ _DIFFERENT = 0.5
 _LEAST_DIAGONAL = 1e-9
 """Smallest entry of the diagonal of M, relative to the largest, by which errors are scaled."""
 _OPPOSITE = {SLIP_PLUS: SLIP_MINUS, SLIP_MINUS: SLIP_PLUS, "slips+": "slips-", "slips-": "slips+"}
+"""Modes of a sliding contact, and last words of names of guards, by those of the other
+direction."""
 _LEAVES = " leaves its piece"
 """End of the name of a guard at which a contact leaves its tread of `Stairs`."""
 _OTHER_SIDE: dict[Side, Side] = {"lower": "upper", "upper": "lower"}
+"""The stop of a joint at the other end, onto which a mirror that reverses the joint takes one."""
 _COEFFICIENTS = (
     "friction",
     "static_friction",
@@ -57,6 +60,7 @@ _COEFFICIENTS = (
     "restitution_threshold",
     "load",
 )
+"""Attributes in which contacts that are exchanged must be equal."""
 
 
 def limb_symmetry(
@@ -80,8 +84,8 @@ def limb_symmetry(
             or sagittal base, a waist.
         contacts: Pairs of contacts in space that are exchanged, each given once. Stops and dry
             friction of joints follow their joints.
-        free: Joints of one degree of freedom along which motions may be moved, by the name of that
-            direction, such as {"translation": "root_x"}.
+        free: Joints of one degree of freedom along which motions may be moved, by a name that the
+            caller gives to this direction, such as {"translation": "root_x"}.
         normal: Normal (3,) of the plane of symmetry, in world axes at the neutral configuration;
             the plane contains the origin of the world.
         tolerance: Largest deviation from symmetry that is accepted: of joint axes in m and without
@@ -93,8 +97,9 @@ def limb_symmetry(
         InputError: If the mirror image of a joint with stops or dry friction has none, if the
             normal is zero, if a name is in several pairs, if joints or contacts of a pair are of
             different kinds, if contacts of a pair have different coefficients, if one joint of a
-            pair has a motor and the other none, or if the robot is not symmetric within
-            `tolerance`; the message has the deviations.
+            pair has a motor and the other none, if joints mimic others, if a joint in `free` has
+            several degrees of freedom, or if the robot is not symmetric within `tolerance`; the
+            message has the deviations.
     """
     robot = system.robot
     if robot.mimics:
@@ -109,14 +114,14 @@ def limb_symmetry(
     in_space = [contact.name for contact in system.contacts if isinstance(contact, Contact)]
     swapped = _check_pairs("contacts", contacts, in_space)
     partners = _check_pairs("joints", joints, robot.joint_names)
-    mirror = _mirror(robot, partners, axis / np.linalg.norm(axis))
+    mirror = _find_mirror(robot, partners, axis / np.linalg.norm(axis))
     swapped |= _pair_contacts_of_joints(system, partners, mirror)
     order = tuple(names.index(swapped.get(name, name)) for name in names)
     inputs = np.linalg.pinv(robot.actuation) @ mirror.velocities @ robot.actuation
     unmatched = robot.actuation @ inputs - mirror.velocities @ robot.actuation
     if np.abs(unmatched).max(initial=0.0) > _DIFFERENT:
         raise InputError("joints: of each pair both or none must have a motor, which is not so")
-    signs = _check(system, mirror, order, tolerance)
+    signs = _check_symmetry(system, mirror, order, tolerance)
     flipped = frozenset(name for name, sign in zip(names, signs, strict=True) if sign < 0.0)
     ways = {
         way: np.eye(2 * robot.nv)[robot.velocity_index(joint)]
@@ -126,8 +131,8 @@ def limb_symmetry(
     return Symmetry(
         np.kron(np.eye(2), mirror.velocities),
         inputs,
-        partial(_mirrored_mode, order, tuple(name in flipped for name in names)),
-        partial(_mirrored_guard, swapped, flipped),
+        partial(_mirror_mode, order, tuple(name in flipped for name in names)),
+        partial(_mirror_guard, swapped, flipped),
         order,
         ways,
         block_diag(mirror.coordinates, mirror.velocities) if curved else None,
@@ -205,7 +210,7 @@ def _check_pairs(what: str, pairs: Mapping[str, str], known: Sequence[str]) -> d
     return found
 
 
-def _mirror(robot: Robot, partners: Mapping[str, str], normal: Array) -> _Mirror:
+def _find_mirror(robot: Robot, partners: Mapping[str, str], normal: Array) -> _Mirror:
     """Return the maps that follow from the joints' axes at the neutral configuration.
 
     Args:
@@ -240,13 +245,13 @@ def _mirror(robot: Robot, partners: Mapping[str, str], normal: Array) -> _Mirror
         block = np.where(np.abs(block - whole) < _ROUNDING, whole, block)
         error = max(error, float(np.abs(columns[:, other] @ block - mirrored[:, own]).max()))
         v_map[other, own] = block
-        coordinates = _coordinate_block(body.kind, block)
+        coordinates = _make_coordinate_block(body.kind, block)
         count = len(coordinates)
         q_map[partner.q : partner.q + count, body.q : body.q + count] = coordinates
     return _Mirror(q_map, v_map, error)
 
 
-def _coordinate_block(kind: str, block: Array) -> Array:
+def _make_coordinate_block(kind: str, block: Array) -> Array:
     """Return the map of a joint's coordinates, given that of its velocities.
 
     A quaternion x, y, z, w turns with the rotation vector: its vector part is mapped as angular
@@ -261,7 +266,7 @@ def _coordinate_block(kind: str, block: Array) -> Array:
     return block
 
 
-def _check(
+def _check_symmetry(
     system: ContactSystem, mirror: _Mirror, order: tuple[int, ...], tolerance: float
 ) -> list[float]:
     """Check the symmetry at random states, and return how signs of sliding change.
@@ -308,7 +313,7 @@ def _check(
         for i, tangents in enumerate(system.dynamics.contact_set.tangents):
             images = system.dynamics.contact_set.tangents[order[i]]
             if not len(tangents) == len(images):
-                raise InputError(_unlike(system, i, order[i], "directions of sliding"))
+                raise InputError(_describe_difference(system, i, order[i], "directions of sliding"))
             if len(tangents):
                 seen, own = image_rows[images] @ v_map, rows[tangents]
                 turn = seen @ np.linalg.pinv(own)
@@ -318,7 +323,7 @@ def _check(
         for what in _COEFFICIENTS:
             # Contacts in space have no constant load.
             if getattr(contacts[i], what, 0.0) != getattr(contacts[j], what, 0.0):
-                raise InputError(_unlike(system, i, j, what))
+                raise InputError(_describe_difference(system, i, j, what))
     if not max(errors.values()) <= tolerance:
         listed = ", ".join(f"{what} {error:.2g}" for what, error in errors.items())
         raise InputError(
@@ -334,12 +339,12 @@ def _raise_to(errors: dict[str, float], what: str, error: float) -> None:
         errors[what] = float(error)
 
 
-def _unlike(system: ContactSystem, i: int, j: int, what: str) -> str:
+def _describe_difference(system: ContactSystem, i: int, j: int, what: str) -> str:
     one, other = system.contacts[i].name, system.contacts[j].name
     return f"contacts: {one!r} and {other!r} must have the same {what} to be exchanged"
 
 
-def _mirrored_mode(order: tuple[int, ...], flips: tuple[bool, ...], key: ModeKey) -> ModeKey:
+def _mirror_mode(order: tuple[int, ...], flips: tuple[bool, ...], key: ModeKey) -> ModeKey:
     """Return the mode of the mirrored motion: contacts exchanged, signs of sliding changed.
 
     Args:
@@ -351,7 +356,7 @@ def _mirrored_mode(order: tuple[int, ...], flips: tuple[bool, ...], key: ModeKey
     return tuple(_OPPOSITE.get(key[i], key[i]) if flips[i] else key[i] for i in order)
 
 
-def _mirrored_guard(swapped: Mapping[str, str], flipped: frozenset[str], name: str) -> str:
+def _mirror_guard(swapped: Mapping[str, str], flipped: frozenset[str], name: str) -> str:
     """Return the guard of the mirrored motion; names are "<contact> closes" and so on.
 
     Names of contacts without a partner, and "sliding jams", remain.

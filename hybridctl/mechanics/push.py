@@ -44,7 +44,7 @@ _SAME_TIME = 4.0
 
 @dataclass(frozen=True, eq=False)
 class Wrench:
-    """A force on a body for a while, which `simulate` accepts.
+    """A force and moment on a body for a while, which `simulate` accepts.
 
     Attributes:
         body: Name of the frame that is pushed.
@@ -52,10 +52,11 @@ class Wrench:
         start: Time at which it begins, s.
         end: Time at which it ends, s, after its start.
         at: Point (3,) where it acts, m, in the axes of the frame, moving with it.
-        moment: Moment (3,) in N m, in world axes, besides the force.
+        moment: Moment (3,) in N m, in world axes, besides the moment that the force has there.
 
     Raises:
-        InputError: If force and moment are both zero, or if it does not end after its start.
+        InputError: If force and moment are both zero, if it does not end after its start, or if a
+            vector is not of three finite numbers.
     """
 
     body: str
@@ -77,7 +78,10 @@ class Wrench:
 
     @property
     def size(self) -> float:
-        """Norm of the force in N or, if there is none, of the moment in N m."""
+        """Norm of the force in N or, if there is none, of the moment in N m.
+
+        It is the wrench as an input: force and moment are this times a fixed direction of both.
+        """
         return float(np.linalg.norm(self.force) or np.linalg.norm(self.moment))
 
     @property
@@ -91,7 +95,11 @@ class _UnitWrench:
 
     Args:
         robot: The robot.
-        wrench: The wrench; its force or moment is scaled to one.
+        wrench: The wrench, whose force and moment are divided by its `size`.
+
+    Raises:
+        InputError: If the body is fixed to the world.
+        UnknownNameError: If the robot has no such frame.
     """
 
     def __init__(self, robot: Robot, wrench: Wrench) -> None:

@@ -39,7 +39,13 @@ so it begins with r W^2, which is 100 for a robot of 1 kN at r = 1e-4."""
 
 
 class StaticMargins(NamedTuple):
-    """Limits of `equilibrium`: torque in N m, normal force in N, share of static friction."""
+    """Limits of the inputs and contact forces that `equilibrium` admits.
+
+    Attributes:
+        torque: Largest absolute input, N m or N; inf for none.
+        force: Smallest normal force of a closed contact, N.
+        share: Part of static friction that may be used, in (0, 1].
+    """
 
     torque: float
     force: float
@@ -58,7 +64,13 @@ class StaticPoint(NamedTuple):
 
 
 class StaticTrial(NamedTuple):
-    """The solution of one conic programme: step (nv,), point, and the merit that it predicts."""
+    """The solution of one conic programme around a point.
+
+    Attributes:
+        step: Change (nv,) of the posture, rad and m.
+        point: The point after it, moved into the joint limits.
+        predicted: Merit there by the linearised equations, without unit; see `StaticProblem.merit`.
+    """
 
     step: Array
     point: StaticPoint
@@ -108,21 +120,21 @@ class StaticProblem:
         self.nv, self._weight, self._margins = robot.nv, robot.weight, margins
         self._closed = list(self._phase.closed)
         self._open = [i for i in range(len(modes)) if i not in self._phase.closed]
-        self._held = self._phase.constrained_rows
+        self._constrained_rows = self._phase.constrained_rows
         self._pressed = self._phase.pressed_places.tolist()
         self._joint_friction = [t for j in self._pressed for t in self._phase.cones[j][1]]
         self._has_joint_friction = True
         coefficients = margins.share * self._phase.friction.static
         cones = zip(self._phase.cones, coefficients.tolist(), strict=True)
         self._cones = [Cone(normal, tangents, mu) for (normal, tangents), mu in cones]
-        count = len(self._held)
+        count = len(self._constrained_rows)
         self._in_cones = (
             build_cone_rows(self._cones, [], count) if count else (np.zeros((0, 0)), [])
         )
-        self._lower, self._upper = _joint_limits(robot)
+        self._lower, self._upper = _list_joint_limits(robot)
         weights = 0.0, torque_weight * robot.weight**2, _FORCE_WEIGHT
         self.first_penalty = max(_LEAST_PENALTY, torque_weight * robot.weight**2)
-        self._load_weights = np.repeat(weights, [robot.nv, robot.nu, len(self._held)])
+        self._load_weights = np.repeat(weights, [robot.nv, robot.nu, len(self._constrained_rows)])
 
     def stay_near(self, point: StaticPoint) -> StaticProblem:
         """Return the same problem with the objective to stay near a point instead of q0.
@@ -182,7 +194,7 @@ class StaticProblem:
         Args:
             point: The best point of a search, where friction takes what it can.
         """
-        residual, _, _ = self._residuals(point)
+        residual, _, _ = self._compute_residuals(point)
         found = []
         for j, t in zip(self._pressed, self._joint_friction, strict=True):
             contact = self._system.contacts[self._closed[j]]
@@ -206,8 +218,8 @@ class StaticProblem:
         Returns:
             The posture q0 plus the change, moved into the joint limits; inputs and forces are zero.
         """
-        q = self._clipped(self._robot.integrate(self._q0, change))
-        return StaticPoint(q, np.zeros(self._robot.nu), np.zeros(len(self._held)))
+        q = self._clip_to_limits(self._robot.integrate(self._q0, change))
+        return StaticPoint(q, np.zeros(self._robot.nu), np.zeros(len(self._constrained_rows)))
 
     def inputs(self, point: StaticPoint) -> Array:
         """Return the inputs at a point, multiplied by the weight.
@@ -254,7 +266,7 @@ class StaticProblem:
             The largest of the residuals of the equations of motion, relative to the weight, the
             gaps of closed contacts in m, and the depths of open contacts in m.
         """
-        residual, open_gaps, _ = self._residuals(point)
+        residual, open_gaps, _ = self._compute_residuals(point)
         return max(float(np.abs(residual).max()), float(-open_gaps.min(initial=0.0)))
 
     def merit(self, point: StaticPoint, penalty: float) -> float:
@@ -265,29 +277,29 @@ class StaticProblem:
             penalty: Factor of the sum of all residuals and of the depths of open contacts. With 0
                 the merit is the objective alone.
         """
-        residual, open_gaps, _ = self._residuals(point)
+        residual, open_gaps, _ = self._compute_residuals(point)
         violated = float(np.abs(residual).sum()) - float(np.minimum(open_gaps, 0.0).sum())
         change = self._robot.difference(self._preferred, point.q)
-        return self._objective(change, point) + penalty * violated
+        return self._compute_objective(change, point) + penalty * violated
 
-    def _objective(self, change: Array, point: StaticPoint) -> float:
+    def _compute_objective(self, change: Array, point: StaticPoint) -> float:
         loads = np.concatenate((point.inputs, point.forces))
         return 0.5 * float(change @ change + self._load_weights[self.nv :] @ loads**2)
 
-    def _along_all_rows(self, point: StaticPoint) -> Array:
+    def _scatter_forces(self, point: StaticPoint) -> Array:
         """Return the contact forces along the rows of all contacts, N."""
         forces = np.zeros(len(self._system.dynamics.contact_set.owner))
-        forces[self._held] = self._weight * point.forces
+        forces[self._constrained_rows] = self._weight * point.forces
         return forces
 
-    def _residuals(self, point: StaticPoint) -> tuple[Array, Array, Array]:
+    def _compute_residuals(self, point: StaticPoint) -> tuple[Array, Array, Array]:
         """Return residuals (nv + k,), gaps of open contacts in m, and J of all contacts' rows.
 
         The first rows of J are the gradients of the gaps, one for each contact.
         """
         still, inputs = np.zeros(self.nv), self._weight * point.inputs
         values = self._system.dynamics.terms.values(point.q, still, inputs)
-        net = values.drive + values.jacobian.T @ self._along_all_rows(point)
+        net = values.drive + values.jacobian.T @ self._scatter_forces(point)
         residual = np.concatenate((-net / self._weight, values.gaps[self._closed]))
         return residual, values.gaps[self._open], values.jacobian.copy()
 
@@ -307,8 +319,8 @@ class StaticProblem:
             reach: Largest change of a coordinate from q0, rad or m.
         """
         nv, robot = self.nv, self._robot
-        residual, open_gaps, jacobian = self._residuals(point)
-        slopes = self._slopes(point, jacobian)
+        residual, open_gaps, jacobian = self._compute_residuals(point)
+        slopes = self._differentiate_residuals(point, jacobian)
         n, count, depths = slopes.shape[1], len(residual), len(open_gaps)
         # The model is affine in inputs and forces themselves, so that limits of these are exact.
         offset = residual - slopes[:, nv:] @ np.concatenate((point.inputs, point.forces))
@@ -319,10 +331,10 @@ class StaticProblem:
         penalised = np.concatenate((slopes, -slopes, gap_slope))
         slacks = np.eye(count + depths)
         slacks_of_rows = np.concatenate((slacks[:count], slacks))
-        hard, hard_offset = self._limits(point, jacobian, radius, reach)
+        hard, hard_offset = self._make_limits(point, jacobian, radius, reach)
         cones, kinds = self._in_cones
         exact = np.zeros((len(hard) + len(cones), n))
-        exact[: len(hard)], exact[len(hard) :, n - len(self._held) :] = hard, cones
+        exact[: len(hard)], exact[len(hard) :, n - len(self._constrained_rows) :] = hard, cones
         no_slack = np.zeros((len(exact), len(slacks)))
         signs = np.zeros((len(slacks), n))
         rows = np.block([[penalised, slacks_of_rows], [signs, slacks], [exact, no_slack]])
@@ -340,23 +352,23 @@ class StaticProblem:
             return None
         moves, violations = found.point[:n], found.point[n:]
         step, inputs, forces = np.split(moves, [nv, nv + robot.nu])
-        moved = StaticPoint(self._clipped(robot.integrate(point.q, step)), inputs, forces)
-        predicted = self._objective(change + change_slope @ moves, moved)
+        moved = StaticPoint(self._clip_to_limits(robot.integrate(point.q, step)), inputs, forces)
+        predicted = self._compute_objective(change + change_slope @ moves, moved)
         return StaticTrial(step, moved, predicted + penalty * float(violations.sum()))
 
-    def _slopes(self, point: StaticPoint, jacobian: Array) -> Array:
+    def _differentiate_residuals(self, point: StaticPoint, jacobian: Array) -> Array:
         """Return the derivatives (nv + k, n) of the residuals by the unknowns."""
         still, nv, nu = np.zeros(self.nv), self.nv, self._robot.nu
-        forces = self._along_all_rows(point)
+        forces = self._scatter_forces(point)
         terms = self._system.dynamics.terms.derivatives(point.q, still, still, forces)
         slopes = np.zeros((nv + len(self._closed), len(self._load_weights)))
         slopes[:nv, :nv] = terms.equations[:, :nv] / self._weight
         slopes[:nv, nv : nv + nu] = -self._robot.actuation
-        slopes[:nv, nv + nu :] = -jacobian[self._held].T
+        slopes[:nv, nv + nu :] = -jacobian[self._constrained_rows].T
         slopes[nv:, :nv] = jacobian[self._closed]
         return slopes
 
-    def _limits(
+    def _make_limits(
         self, point: StaticPoint, jacobian: Array, radius: float, reach: float
     ) -> tuple[Array, Array]:
         """Return the limits of a step as linear inequalities in the unknowns.
@@ -389,7 +401,7 @@ class StaticProblem:
             rows += [unit[nv : nv + nu], -unit[nv : nv + nu]]
             offsets.append(np.full(2 * nu, torque / self._weight))
         if self._shares_loads:
-            shares = self._sharing_rows(point, jacobian) @ unit[nv + nu :]
+            shares = self._make_sharing_rows(point, jacobian) @ unit[nv + nu :]
             rows += [shares, -shares]
             offsets.append(np.zeros(2 * len(shares)))
         pressed = [nv + nu + j for j in self._pressed]
@@ -408,22 +420,22 @@ class StaticProblem:
         offsets.append(np.full(len(normals), -force / self._weight))
         return np.concatenate(rows), np.concatenate(offsets)
 
-    def _sharing_rows(self, point: StaticPoint, jacobian: Array) -> Array:
+    def _make_sharing_rows(self, point: StaticPoint, jacobian: Array) -> Array:
         """Return rows (., m) that vanish on the contact-force distribution of a run.
 
         Of all forces with the same J^T f, a run has those of least sum f_i^2 / w_i (see
         `compute_friction_weights`). For these f / w is orthogonal to the null space of J^T. The
         weights w are those of the distribution with equal weights at this point.
         """
-        count = len(self._held)
+        count = len(self._constrained_rows)
         free = np.delete(np.arange(count), self._pressed)  # constant forces are not shared
-        among = null_space(jacobian[self._held[free]].T)
+        among = null_space(jacobian[self._constrained_rows[free]].T)
         idle = np.zeros((count, among.shape[1]))
         idle[free] = among
         even = point.forces - idle @ (idle.T @ point.forces)
         return np.asarray((idle / compute_friction_weights(self._phase, even)[:, None]).T)
 
-    def _clipped(self, q: Array) -> Array:
+    def _clip_to_limits(self, q: Array) -> Array:
         """Return a normalized posture, with joints of one degree of freedom within their limits."""
         q = np.array(self._robot.normalize(q))
         limited = np.isfinite(self._lower) | np.isfinite(self._upper)
@@ -447,7 +459,7 @@ class StaticProblem:
         at_rest = dynamics.acceleration(point.q, still, self._weight * point.inputs, self._modes)
         if np.isfinite(at_rest.acceleration).all():
             return at_rest.forces, at_rest.friction
-        forces = self._along_all_rows(point)
+        forces = self._scatter_forces(point)
         return forces[: len(self._modes)], dynamics.take_tangents(forces)
 
     def keeps_margins(self, point: StaticPoint) -> bool:
@@ -468,7 +480,7 @@ class StaticProblem:
         )
 
 
-def _joint_limits(robot: Robot) -> tuple[Array, Array]:
+def _list_joint_limits(robot: Robot) -> tuple[Array, Array]:
     """Return lower and upper limits (nv,) of the coordinates of joints with one, rad or m.
 
     They are infinite where a joint has no limits (see `Robot.limits`) or several degrees of

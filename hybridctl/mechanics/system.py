@@ -68,7 +68,7 @@ from hybridctl.mechanics.contact_law.law import (
     Modes,
 )
 from hybridctl.mechanics.contacts.contact import WORLD, Contact
-from hybridctl.mechanics.contacts.found_contacts import FoundContacts, says_foot
+from hybridctl.mechanics.contacts.found_contacts import FoundContacts, is_foot_name
 from hybridctl.mechanics.contacts.joint_contacts import (
     AnyContact,
     JointStops,
@@ -108,7 +108,7 @@ _JOINT_FRICTION_MODES: Modes = (STICK, SLIP_PLUS, SLIP_MINUS)
 """Modes of the dry friction of a joint, which is never open."""
 
 _FLOATING_COORDINATES = 7
-"""Coordinates of a floating base: position (3,), and a quaternion x, y, z, w."""
+"""Number of coordinates of a floating base: position (3,), and a quaternion x, y, z, w."""
 
 _MAX_LISTED_CONTACTS = 12
 """Number of contacts whose modes an error lists; the others are counted."""
@@ -231,6 +231,10 @@ class ContactSystem(HybridSystem):
             value: Its value, m or rad for a gap.
             x: State (nx,).
             u: Input (nu,).
+
+        Returns:
+            Text that goes on after the value of the guard, in an error about a start outside of its
+            mode.
         """
         inside = [c for c in self.contacts if guard == f"{c.name} closes"]
         meaning = ""
@@ -275,18 +279,20 @@ class ContactSystem(HybridSystem):
     def consistent_mode(self, x: ArrayLike, u: ArrayLike | None = None) -> Modes:
         """Return the mode in which a state flows on under an input.
 
-        A contact is taken for closed where its gap is at most 1e-7 m (`kick.TOUCHING_GAP`), and at
-        least -1e-5 m, and where it does not leave its surface; whether it stays so, sticks or slips
-        is decided by Coulomb's law for the accelerations ([RS] 2.3.4). A contact with a wider gap
-        is open, and lands: `system.mode(key).project(x)` closes the gaps of contacts that are
-        placed by hand.
+        A contact is taken for closed where its gap is from -1e-5 to 1e-7 m (`kick.TOUCHING_GAP`)
+        and its normal speed at most 1e-5 m/s (rad for stops of joints that turn). Whether it stays
+        so, sticks or slips is decided by Coulomb's law for the accelerations ([RS] 2.3.4). A
+        contact that leaves its surface faster, or has a wider gap, is open. So is one that comes to
+        its surface faster from a gap that is not negative: it lands at once.
+        `system.mode(key).project(x)` closes the gaps of contacts that are placed by hand.
 
         Args:
             x: State (nx,).
             u: Input (nu,); zero for None.
 
         Raises:
-            GuardViolatedError: If the state is inside a surface or just before an impact.
+            GuardViolatedError: If a contact is more than 1e-5 m inside its surface, or less and
+                goes further in.
             NoContactSolutionError: If the law has no solution.
             SeveralContactSolutionsError: If the law has several.
         """
@@ -317,9 +323,10 @@ class ContactSystem(HybridSystem):
             u: Input (nu,) after the blow; zero for None.
 
         Raises:
-            GuardViolatedError: If the state is inside a surface or just before an impact.
+            GuardViolatedError: If a contact is inside its surface, see `consistent_mode`.
             NoContactSolutionError: If the law has no solution.
             SeveralContactSolutionsError: If the law has several.
+            InputError: If the frame is fixed to the world.
             UnknownNameError: If the robot has no such frame.
         """
         self.robot.body(check_instance("body", body, str))
@@ -328,7 +335,7 @@ class ContactSystem(HybridSystem):
         return apply_kick(self.dynamics, state, body, blow, place, self._check_input(u, state))
 
     def pushed(self, wrench: object) -> PushedSystem:
-        """Return this system while a `Wrench`, or several, push it."""
+        """Return this system while a `Wrench`, or a sequence of them, pushes it."""
         return PushedSystem(self, check_wrenches(wrench))
 
     def wrap_inputs(self, made: HybridSystem) -> HybridSystem:
@@ -499,15 +506,16 @@ def contact_system(
     """Return the hybrid system of a robot with unilateral contacts with friction.
 
     State x = (q, v), input u the actuated joint torques or forces. Mode keys and guards are
-    those of this module, in the order of `contacts`. Outputs of a mode: "gap" (c,) m,
-    "normal_force" (c,) N, "friction_force" (c, 2) N and "slip_velocity" (c, 2) m/s along the
-    tangents of each surface, zero where open, "contact_position" (c, 3) and "joint_position"
-    (joints, 3) m in the world, "energy" (2,) J, kinetic and potential, "momentum" (6,), linear in
-    N s and angular about the centre of mass in N m s, along the axes of the world, without that of
-    rotors.
+    those of this module, in the order of `contacts`. Outputs of a mode, for the c contacts in space
+    and joint stops: "gap" (c,) m, "normal_force" (c,) N, "friction_force" (c, 2) N and
+    "slip_velocity" (c, 2) m/s along the tangents of each surface, zero where open,
+    "contact_position" (c, 3) and "joint_position" (joints, 3) m in the world, "energy" (2,) J,
+    kinetic and potential, "momentum" (6,), linear in N s and angular about the centre of mass in
+    N m s, along the axes of the world, without that of rotors. Gaps and forces of stops of joints
+    that turn are in rad and N m.
 
-    Gives a `FixedRootWarning` for a robot with feet whose root link has mass, and was fixed to the
-    world because `Robot.from_urdf` was given no `root`.
+    Gives a `FixedRootWarning` for a robot with feet whose root link, or a link fixed to it, has
+    mass, and was fixed to the world because `Robot.from_urdf` was given no `root`.
 
     Args:
         robot: Robot, whose joints move past their limits unless `joint_stops` makes these contacts.
@@ -540,9 +548,9 @@ def contact_system(
     )
     if robot.fixed_by_default is not None and _has_feet(robot, contacts):
         warnings.warn(
-            f"robot is fixed to the world at its link {robot.fixed_by_default!r}, which has mass, "
-            'and has feet: Robot.from_urdf(..., root="floating") lets it move in space, "sagittal" '
-            'in a plane; root="fixed" says that it is meant',
+            f"robot is fixed to the world at its link {robot.fixed_by_default!r}, which has mass "
+            'with the links fixed to it, and has feet: Robot.from_urdf(..., root="floating") lets '
+            'it move in space, "sagittal" in a plane; root="fixed" says that it is meant',
             FixedRootWarning,
             stacklevel=2,
         )
@@ -554,7 +562,7 @@ def _has_feet(robot: Robot, contacts: Sequence[Contact]) -> bool:
 
     An arm that is fixed to the world touches it with one limb, whose base may well have mass.
     """
-    if isinstance(contacts, FoundContacts) and any(says_foot(c.name) for c in contacts):
+    if isinstance(contacts, FoundContacts) and any(is_foot_name(c.name) for c in contacts):
         return True
     on_world = [contact for contact in contacts if contact.body == WORLD]
     joints = [robot.frame(contact.frame).joint for contact in on_world]
@@ -566,5 +574,11 @@ def closed_contacts(mode: ModeKey) -> tuple[int, ...]:
     """Return the indices of the contacts that are closed in a mode of a contact system.
 
     Dry friction of joints is never open, so that its indices are always among them.
+
+    Args:
+        mode: Key of the mode.
+
+    Raises:
+        UnknownNameError: If the key is no tuple.
     """
     return tuple(i for i, contact in enumerate(contact_modes(mode)) if contact != OPEN)

@@ -1,7 +1,7 @@
 r"""Moreau-Jean time stepping: a second, independent simulator of the same robots.
 
-Steps have a fixed length h, shorter where a policy changes its law in between. They go over
-impacts, accumulating ones too, without locating them:
+Steps have one length h, but for shorter ones where a policy changes its law in between. They go
+over impacts, accumulating ones too, without locating them:
 
 .. math::
     q_m &= q \oplus \tfrac h2 v, \qquad
@@ -64,8 +64,9 @@ class _SteppedState:
     Attributes:
         q: Configuration (nq,).
         v: Velocity (nv,).
-        impulses: Impulses (r,) of the step along the rows of all contacts, N s.
-        modes: Mode of each contact during the step.
+        impulses: Impulses (r,) of the step along the rows of all contacts, N s or N m s; zero where
+            open.
+        modes: State of each contact in the law of the step, which is its mode during the step.
     """
 
     q: Array
@@ -100,11 +101,13 @@ def time_stepping(
         x0: Initial state (q, v), (nq + nv,).
         t_span: Start and end, s.
         policy: Gives the input (nu,), N m or N; zero if None.
-        step: Length of a step, s.
+        step: Length of a step, s. It is changed so that a whole number of steps, at least one,
+            makes
+            up t_span.
         joint_stops: Which joints stop at their limits, as for `contact_system`: True for stops
             without restitution, the restitution of all, or that of each joint by name.
         joint_friction: Whether joints have their dry friction.
-        progress: Called with the time reached, s.
+        progress: Called with the time reached, s, after each step; None for no call.
 
     Returns:
         The run.
@@ -230,7 +233,7 @@ class _SteppedRun:
         impulses = stepped.impulses[: len(hits)]
         if not any(hits):
             impulses = np.zeros(len(hits))
-        guards = _guard_names(self._dynamics.contacts, self._modes, stepped.modes)
+        guards = _name_guards(self._dynamics.contacts, self._modes, stepped.modes)
         self._add_event(t, stepped.modes, guards, x, after, impulses)
         return after
 
@@ -365,7 +368,7 @@ def _check_risers(dynamics: ContactDynamics, t: float, q: Array, gaps: Array) ->
         raise error
 
 
-def _guard_names(contacts: Sequence[AnyContact], before: Modes, after: Modes) -> tuple[str, ...]:
+def _name_guards(contacts: Sequence[AnyContact], before: Modes, after: Modes) -> tuple[str, ...]:
     """Return the names of the guards that stand for a change of modes.
 
     Args:
@@ -374,13 +377,14 @@ def _guard_names(contacts: Sequence[AnyContact], before: Modes, after: Modes) ->
         after: Their modes after.
     """
     return tuple(
-        ContactGuard(i, _guard_kind(a, b), SLIPS.get(b, 0.0)).name(contacts)
+        ContactGuard(i, _select_guard_kind(a, b), SLIPS.get(b, 0.0)).name(contacts)
         for i, (a, b) in enumerate(zip(before, after, strict=True))
         if a != b
     )
 
 
-def _guard_kind(before: str, after: str) -> Kind:
+def _select_guard_kind(before: str, after: str) -> Kind:
+    """Return the kind of guard at which a contact goes from a mode into another one."""
     if before == OPEN:
         return "closes"
     if after == OPEN:

@@ -250,7 +250,9 @@ def test_directions_are_found_from_afar(push, turn):
     for angles in product(np.arange(8) * np.pi / 4.0, repeat=2):
         start = slip_directions._turn_directions(now, np.array(angles), phase.friction)
         found = slip_directions.turn_starting_contacts(start, phase.friction)
-        across, along = (slip_directions.slip_accelerations(found, way) for way in (False, True))
+        across, along = (
+            slip_directions.compute_slip_accelerations(found, way) for way in (False, True)
+        )
         scale = np.abs(found.acceleration).max()
         assert not found.inside_cones or np.abs(across).max() <= 1e-8 * scale
         onwards += bool((along >= -1e-8 * scale).all())

@@ -59,7 +59,7 @@ def random_modes(dynamics, rng, redundant):
     for i, tangents in enumerate(dynamics.contact_set.tangents):
         known = choices.get(len(tangents), ("open", "stick", "slip"))
         mode = str(rng.choice(known[i in dynamics.pressed_contacts :]))
-        joint = int(dynamics.contact_set.pressed_velocities[i])
+        joint = int(dynamics.contact_set.joint_velocities[i])
         if mode in ("closed", "stick") and joint >= 0 and not redundant:
             if joint in constrained:
                 mode = "slip-" if i in dynamics.pressed_contacts else "open"

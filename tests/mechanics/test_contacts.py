@@ -44,6 +44,7 @@ FIXED = PAIR.replace(
         ({"offset": (0.0, 0.0)}, r"offset must have shape \(3\)"),
         ({"offset": 1.0}, "offset must have shape"),
         ({"offset": "000"}, "offset must be an array of numbers"),
+        ({"surface": Sphere((0, 0, 0), 0.5, inside=True), "radius": 0.5}, "below that of its bowl"),
         ({"offset": np.ma.masked_less([1.0, -1.0, 0.0], 0.0)}, "offset must be an array"),
     ],
 )
@@ -101,7 +102,7 @@ def test_contacts_and_surfaces_survive_pickle(value):
         ([], InputError, "at least one contact"),
         ([Contact("a", "cube", GROUND)] * 2, InputError, "contact names must differ"),
         ([Contact("a", "leg", GROUND)], UnknownNameError, "frame 'leg'"),
-        ([Contact("a", "cube", GROUND, body="leg")], UnknownNameError, "frame 'leg'"),
+        ([Contact("a", "cube", GROUND, body="leg")], UnknownNameError, "body 'leg'"),
         ([Contact("a", "tip", KNOB, body="arm")], InputError, "'a' must join two bodies.*'tip'"),
     ],
 )

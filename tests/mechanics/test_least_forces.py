@@ -324,6 +324,24 @@ def test_contacts_that_only_push_share_loads_as_the_best_set_of_borders_says(mon
     assert len(programmes) <= 3  # for those that nonnegative least squares do not tell
 
 
+@pytest.mark.parametrize("response", [1e-4, 1e-6, 1e-7, 1e-8])
+@pytest.mark.parametrize("pull", [1e-3, 1e-5, 1e-7])
+def test_a_contact_that_hardly_responds_is_relieved_by_forces_of_the_size_of_others(response, pull):
+    """The first contact pulls next to nothing, and the other three push with 2: z = N_0 p / N_0^2.
+
+    Its pull is no unit in which a point could be too far away: |z| is 0.1 for 1e-6 and 1e-7.
+    """
+    null = np.linalg.qr([[response, 0.0], [1.0, 0.0], [0.0, 1.0], [0.3, 0.2]])[0]
+    particular = np.array([-pull, 2.0, 2.0, 2.0])
+    found = find_least_in_cones([Cone(j, [], 0.0) for j in range(4)], AffineSet(particular, null))
+    expected = particular + null @ null[0] * pull / (null[0] @ null[0])
+    size = np.abs(expected).max()
+    if expected.min() >= -1e-15:  # else others pull as well, and the point is another one
+        # kappa / N_0 has a few roundings, relative to z
+        np.testing.assert_allclose(found.multipliers, expected, atol=1e-13 * size)
+    assert found.multipliers.min() >= -1e-12 * size
+
+
 @pytest.mark.filterwarnings("error")
 def test_friction_that_is_open_does_not_relieve_a_contact_that_pulls():
     """Two against each other along x and along y: normal forces do not change."""

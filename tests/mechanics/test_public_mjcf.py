@@ -11,7 +11,7 @@ import pytest
 
 from hybridctl.base.errors import InputError
 from hybridctl.mechanics import Robot
-from hybridctl.mechanics.multibody.mjcf import _configuration
+from hybridctl.mechanics.multibody.mjcf import _convert_configuration
 
 mujoco = pytest.importorskip("mujoco")
 pytestmark = pytest.mark.slow
@@ -71,7 +71,7 @@ def largest_difference(path, model, rng):
         mass = np.zeros((model.nv, model.nv))
         mujoco.mj_fullM(model, data, mass)
         force = data.qfrc_bias - data.qfrc_passive
-        q_all = _configuration(model, robot.model, data.qpos)
+        q_all = _convert_configuration(model, robot.model, data.qpos)
         q, own = robot._reduce_q(q_all), independent(robot, model)
         turns = turns_to_bodies(model, data.qpos)
         v = turns @ data.qvel

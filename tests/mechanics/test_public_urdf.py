@@ -16,7 +16,7 @@ import pytest
 
 from hybridctl.base.errors import InputError
 from hybridctl.mechanics import Robot
-from hybridctl.mechanics.multibody.mjcf import mujoco_warnings_logged
+from hybridctl.mechanics.multibody.mjcf import log_mujoco_warnings
 from mechanics.urdf_reader import (
     STATES,
     UrdfReader,
@@ -73,7 +73,7 @@ def compiled_by_mujoco(root):
             copy.extend(part for part in element if part.tag not in ("visual", "collision"))
     text = ElementTree.tostring(bare, encoding="unicode")
     try:
-        with mujoco_warnings_logged():
+        with log_mujoco_warnings():
             return mujoco.MjModel.from_xml_string(text)
     except ValueError:  # it refuses inertias of no rigid body, and links without mass
         return None

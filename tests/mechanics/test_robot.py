@@ -291,3 +291,20 @@ def test_a_point_moves_by_its_jacobian():
         np.testing.assert_allclose((ahead - back) / 2e-6, jacobian[:, k], atol=1e-8)
     with pytest.raises(UnknownNameError):
         robot.point_position(q, "leg")
+
+
+@pytest.mark.parametrize(
+    "screw", [pin.JointModelHX(0.3), pin.JointModelHelicalUnaligned(np.array([0.0, 0.6, 0.8]), 0.3)]
+)
+def test_the_coordinate_of_a_helical_joint_is_its_angle(screw):
+    """One turn of the neutral screw moves its nut by 2 pi times the pitch, 0.3 m/rad."""
+    model = pin.Model()
+    joint = model.addJoint(0, screw, pin.SE3.Identity(), "screw")
+    model.appendBodyToJoint(joint, pin.Inertia(1.0, np.zeros(3), np.eye(3)), pin.SE3.Identity())
+    model.lowerPositionLimit[:], model.upperPositionLimit[:] = -1.0, 1.0
+    robot = Robot(model)
+    pose = robot.poses(np.array([2.0 * np.pi]), [1])[0]
+    np.testing.assert_allclose(pose[:3, :3], np.eye(3), atol=1e-15)
+    assert np.linalg.norm(pose[:3, 3]) == pytest.approx(0.6 * np.pi, rel=1e-15)
+    assert robot.labels == (("screw [rad]",), ("screw rate [rad/s]",), ("screw torque [N m]",))
+    assert robot.limits["screw"].turns

@@ -228,6 +228,25 @@ def test_planned_impacts_are_those_of_the_law():
         Task(system, [Phase(("stick",), (), (0.1, 0.2))])
 
 
+def test_impacts_that_slide_in_space_are_not_planned():
+    """Friction opposes the velocity after the impact: for a skew body not the one before it."""
+    link = (
+        '<link name="a"><inertial><origin xyz="0.1 0.05 0.2"/><mass value="1"/>'
+        '<inertia ixx="0.02" ixy="0.002" ixz="0" iyy="0.03" iyz="0" izz="0.025"/></inertial></link>'
+    )
+    robot = Robot.from_urdf(f'<robot name="r">{link}</robot>', root="floating")
+    system = contact_system(robot, [Contact("c", "a", Plane((0, 0, 0), (0, 0, 1)), friction=0.2)])
+    before = np.array([1.0, 0.5, -1.0, 0.0, 0.0, 0.0])
+    found = impact(system.dynamics, robot.neutral(), before, (0,))
+    assert found.states == found.modes == ("slip",)
+    friction, slip = found.friction_impulses[0], found.velocity_after[:2]
+    # along the velocity after it, to the rounding of a solve, and far from that before it
+    assert friction @ slip == pytest.approx(-np.linalg.norm(friction) * np.linalg.norm(slip))
+    assert abs(np.cross(np.append(friction, 0.0), np.append(before[:2], 0.0))[2]) > 0.01
+    with pytest.raises(InputError, match=r"contact 'c' slide in a surface.*not known before"):
+        build_impact_map(robot, system.contacts, ("slip",))
+
+
 def test_what_has_no_tangential_restitution_is_refused():
     with pytest.raises(InputError, match="tangential_restitution must be at most 1"):
         thrown(0.5, tangential=1.5)

@@ -97,7 +97,7 @@ class DependentStates:
         independent: list[Modes] = []
         dependent: list[Modes] = []
         for modes in sets:
-            (independent if self._motions(modes).independent else dependent).append(modes)
+            (independent if self._find_motions(modes).independent else dependent).append(modes)
         return independent, dependent
 
     def forces(self, modes: Modes) -> Iterator[Array]:
@@ -107,13 +107,13 @@ class DependentStates:
         yielded whether or not it is in the cones (`_find_point`). So callers judge each candidate
         by its residual, as `solver.solve` does.
         """
-        motions = self._motions(modes)
+        motions = self._find_motions(modes)
         if motions.consistent:
-            for directions in self._directions(modes, motions):
-                yield from self._forces_in_cones(modes, directions, motions)
+            for directions in self._generate_directions(modes, motions):
+                yield from self._generate_forces_in_cones(modes, directions, motions)
 
-    def _motions(self, modes: Modes) -> ConstrainedMotions:
-        constrained = _constrained_rows(self._problem, modes)
+    def _find_motions(self, modes: Modes) -> ConstrainedMotions:
+        constrained = _list_constrained_rows(self._problem, modes)
         if constrained not in self._cache:
             self._cache[constrained] = self._solve_constraints(list(constrained))
         return self._cache[constrained]
@@ -134,7 +134,7 @@ class DependentStates:
             self._factor @ null,
         )
 
-    def _directions(self, modes: Modes, motions: ConstrainedMotions) -> Iterator[Array]:
+    def _generate_directions(self, modes: Modes, motions: ConstrainedMotions) -> Iterator[Array]:
         """Yield directions (r,) of sliding contacts, of unit length on the tangents of each.
 
         A direction is given, or follows from the state (one tangent), from rates that are fixed, or
@@ -180,7 +180,7 @@ class DependentStates:
             forces = solve_by_newton(problem, start, modes)
             yield problem.delassus @ forces + problem.free
 
-    def _forces_in_cones(
+    def _generate_forces_in_cones(
         self, modes: Modes, directions: Array, motions: ConstrainedMotions
     ) -> Iterator[Array]:
         """Yield forces with given directions: of least multipliers, then of most different rates.
@@ -201,7 +201,7 @@ class DependentStates:
         if np.abs(equations @ z - motions.start).max(initial=0.0) > _CONSISTENT:
             return
         null = v[rank:].T
-        limits, least = self._rate_limits(modes, directions, motions, n)
+        limits, least = self._make_rate_limits(modes, directions, motions, n)
         rows, kinds = build_cone_rows(cones, [], n + motions.null.shape[1])
         rows = np.vstack((limits, rows))
         offset = rows @ z
@@ -209,7 +209,7 @@ class DependentStates:
         if len(least):
             kinds = [clarabel.NonnegativeConeT(len(least)), *kinds]
         size = max(1.0, float(np.abs(z[:n]).max(initial=0.0)))
-        inner = _inner_vector(rows, kinds)
+        inner = _make_inner_vector(rows, kinds)
         for margin in _MARGINS:
             inside = offset - margin * size * inner
             found = _find_point(np.zeros(null.shape[1]), rows @ null, inside, kinds)
@@ -224,7 +224,7 @@ class DependentStates:
                             yield mix @ (z + null @ other)[:n]
             return
 
-    def _rate_limits(
+    def _make_rate_limits(
         self, modes: Modes, directions: Array, motions: ConstrainedMotions, n: int
     ) -> tuple[Array, Array]:
         """Return the rates that must not be negative as linear functions of (m, alpha).
@@ -253,7 +253,7 @@ class DependentStates:
         return np.hstack((np.zeros((len(rows), n)), change)), np.array(constants)
 
 
-def _constrained_rows(problem: CoulombProblem, modes: Modes) -> tuple[int, ...]:
+def _list_constrained_rows(problem: CoulombProblem, modes: Modes) -> tuple[int, ...]:
     """Return rows whose rates are zero: normals of closed contacts, tangents of sticking ones."""
     closed = [i for i, state in enumerate(modes) if state != OPEN]
     sticking = [row for i in closed if modes[i] == STICK for row in problem.contacts[i][1]]
@@ -272,7 +272,7 @@ def _set_directions(known: Array, unknown: Sequence[list[int]], rates: Array) ->
     return directions
 
 
-def _inner_vector(rows: Array, kinds: Sequence[object]) -> Array:
+def _make_inner_vector(rows: Array, kinds: Sequence[object]) -> Array:
     """Return a vector inside the cones: 1 on scalar rows and axes, 0 across the axes.
 
     Args:

@@ -92,7 +92,7 @@ def enumerate_candidates(problem: CoulombProblem) -> Iterator[tuple[Modes, Array
     dependent_states = DependentStates(problem)
     every = list(product(*_restrict_states(problem)))
     sets, dependent = dependent_states.split(drop_infeasible_sets(problem, every))
-    counts = [len(_unknown_directions(problem, modes)) for modes in sets]
+    counts = [len(_list_unknown_directions(problem, modes)) for modes in sets]
     for number in sorted(set(counts)):
         chosen = [modes for modes, n in zip(sets, counts, strict=True) if n == number]
         directions = np.zeros((len(chosen), len(problem.free)))
@@ -257,7 +257,7 @@ def _solve_batch(matrix: Array, target: Array) -> Array:
         return np.where(singular[:, None, None], 0.0, np.linalg.solve(safe, target))
 
 
-def _unknown_directions(problem: CoulombProblem, modes: Modes) -> list[int]:
+def _list_unknown_directions(problem: CoulombProblem, modes: Modes) -> list[int]:
     """Return the contacts that begin to slide in space in these states."""
     return [i for i, state in enumerate(modes) if problem.has_unknown_direction(i, state)]
 
@@ -295,7 +295,7 @@ class _SlidingEquations:
     """
 
     def __init__(self, problem: CoulombProblem, sets: Sequence[Modes]) -> None:
-        contacts = np.array([_unknown_directions(problem, modes) for modes in sets])
+        contacts = np.array([_list_unknown_directions(problem, modes) for modes in sets])
         number, m = contacts.shape
         rows_of = [[i, *rows] for i, rows in enumerate(problem.tangents)]
         self.rows: SetNumbers = np.array([[rows_of[i] for i in chosen] for chosen in contacts])
@@ -322,7 +322,7 @@ class _SlidingEquations:
         With one contact they are the roots of its polynomial, otherwise a grid.
         """
         number, m = self._free.shape[:2]
-        grid = _angle_grid(m)
+        grid = _make_angle_grid(m)
         numbers, angles = np.repeat(np.arange(number), len(grid)), np.tile(grid, (number, 1))
         if m > 1:
             return numbers, angles
@@ -331,7 +331,7 @@ class _SlidingEquations:
         responses = responses[:, 0, :, 0]
         values = responses[:, 0] * (c * free[:, 2] - s * free[:, 1])
         values -= free[:, 0] * (c * responses[:, 2] - s * responses[:, 1])
-        roots = [_root_angles(row) for row in values.reshape(number, len(grid))]
+        roots = [_find_root_angles(row) for row in values.reshape(number, len(grid))]
         lengths = [len(each) for each in roots]
         return np.repeat(np.arange(number), lengths), np.concatenate(roots)[:, None]
 
@@ -388,14 +388,14 @@ class _SlidingEquations:
         return -_solve_batch(slope, residual[:, :, None])[:, :, 0]
 
 
-def _angle_grid(number: int) -> Array:
+def _make_angle_grid(number: int) -> Array:
     """Return the start angles (n, number) of contacts that begin to slide, rad."""
     each = _START_ANGLES[min(number, len(_START_ANGLES)) - 1]
     circle = _FIRST_ANGLE + 2.0 * np.pi * np.arange(each) / each
     return np.array(list(product(circle.tolist(), repeat=number)))
 
 
-def _root_angles(values: Array) -> Array:
+def _find_root_angles(values: Array) -> Array:
     """Return the angles at which a trigonometric polynomial of degree two is zero, or nearly.
 
     Args:
@@ -403,7 +403,7 @@ def _root_angles(values: Array) -> Array:
             there is no polynomial to solve, and the grid is returned.
     """
     if not np.isfinite(values).all() or not np.abs(values).max() > 0.0:
-        return _angle_grid(1)[:, 0]
+        return _make_angle_grid(1)[:, 0]
     orders = np.array([2, 1, 0, -1, -2])
     zeros = np.roots(np.fft.fft(values)[orders] * np.exp(-1j * _FIRST_ANGLE * orders))
     size = np.abs(zeros)

@@ -252,7 +252,7 @@ def scale_problem(problem: CoulombProblem) -> tuple[CoulombProblem, ProblemUnits
     responses = [
         max([diagonal[i], *[diagonal[row] for row in rows]]) for i, rows, *_ in problem.contacts
     ]
-    each, largest = force_scales(responses)
+    each, largest = compute_force_scales(responses)
     d = np.empty(len(diagonal))
     for (i, rows, *_), factor in zip(problem.contacts, each, strict=True):
         d[i] = d[rows] = factor
@@ -271,7 +271,7 @@ def scale_problem(problem: CoulombProblem) -> tuple[CoulombProblem, ProblemUnits
     return plain, units
 
 
-def force_scales(responses: list[float]) -> tuple[list[float], float]:
+def compute_force_scales(responses: list[float]) -> tuple[list[float], float]:
     r"""Return the scales :math:`d_i = \sqrt{g / g_i}` of forces, and the largest response g.
 
     Args:
@@ -313,7 +313,7 @@ def evaluate_forces(
         if state == OPEN:
             forces[[i, *rows]] = 0.0
         elif state != STICK and rows:
-            direction = _sliding_direction(state, force[1:], rate[1:], given)
+            direction = _find_sliding_direction(state, force[1:], rate[1:], given)
             forces[rows] = -kinetic * force[0] * direction
         states.append(state)
         directions.append(direction)
@@ -365,7 +365,7 @@ def _classify_contact(force: list[float], rate: list[float], given: list[float] 
     return SLIP_PLUS if (rate[1] if given is None else given[0]) > 0.0 else SLIP_MINUS
 
 
-def _sliding_direction(
+def _find_sliding_direction(
     state: str, friction: list[float], slip: list[float], given: list[float] | None
 ) -> Array:
     """Return the unit direction in which a contact slides: that of w_t - f_t.

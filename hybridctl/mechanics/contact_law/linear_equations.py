@@ -207,12 +207,12 @@ class LeastNormEquations:
         self, matrix: Array, weights: Array | None = None, *, definite: bool = False
     ) -> None:
         self.matrix, self._has_equal_weights = matrix, weights is None
-        self.weights = _ones(matrix.shape[1]) if weights is None else weights
+        self.weights = _make_ones(matrix.shape[1]) if weights is None else weights
         self._range: Array | None = None
         if definite:
-            row_space = _cholesky_factor(matrix)
+            row_space = _factorise_semidefinite(matrix)
         else:
-            row_space, self._range = _rank_factors(matrix)
+            row_space, self._range = _factorise_by_rank(matrix)
         self.rank = row_space.shape[1]
         self._reflectors, tau, _, _ = dgeqrf(row_space, overwrite_a=1)
         self._root, self._tau = self._reflectors[: self.rank], tau
@@ -240,14 +240,14 @@ class LeastNormEquations:
                 coordinates = _solve_upper(self._root, self._basis.T.dot(right))
             else:
                 coordinates = self._range.T.dot(right)
-            return self._least_norm_vector(_solve_transposed(self._root, coordinates))
+            return self._find_least_norm_vector(_solve_transposed(self._root, coordinates))
         return np.asarray(self.inverse @ right)
 
     def project(self, x: Array) -> Array:
         """Return the vector of least norm with the same product A x as x (n,)."""
-        return self._least_norm_vector(self._basis.T.dot(x))
+        return self._find_least_norm_vector(self._basis.T.dot(x))
 
-    def _least_norm_vector(self, coordinates: Array) -> Array:
+    def _find_least_norm_vector(self, coordinates: Array) -> Array:
         """Return the vector x (n,) of least norm with Z^T x = coordinates."""
         basis, root = self._weighted_basis
         return np.asarray(
@@ -260,7 +260,7 @@ class LeastNormEquations:
         if self._has_equal_weights:
             return self._basis, None
         half = np.sqrt(self.weights)[:, None]
-        q, root = _qr(half * self._basis)
+        q, root = _factorise_qr(half * self._basis)
         return half * q, root
 
     @cached_property
@@ -269,13 +269,13 @@ class LeastNormEquations:
         if not self.rank:
             return np.zeros(self.matrix.T.shape)
         basis, of_weights = self._weighted_basis
-        root = _upper_triangle(self._root)
+        root = _take_upper_triangle(self._root)
         if self._range is None:
             part = dposv(root @ root.T, self._basis.T)[1]
         else:
             part = dgesv(root.T, self._range.T)[2]
         if of_weights is not None:
-            part = dgesv(_upper_triangle(of_weights).T, part)[2]
+            part = dgesv(_take_upper_triangle(of_weights).T, part)[2]
         return np.asarray(basis @ part)
 
     @cached_property
@@ -289,7 +289,7 @@ class LeastNormEquations:
         if self._has_equal_weights:
             return np.asarray(complement)
         half = np.sqrt(self.weights)[:, None]
-        return np.asarray(half * _qr(complement / half)[0])
+        return np.asarray(half * _factorise_qr(complement / half)[0])
 
     def null_projector(self) -> Array:
         """Return the projector 1 - A^+ A (n, n) onto the null space of A."""
@@ -346,25 +346,25 @@ def solve_least_norm(matrix: Array, right: Array, norm_factors: Array | None = N
     return np.full_like(right, np.nan) if failed else np.asarray((x.T / size).T)
 
 
-def _rank_factors(matrix: Array) -> tuple[Array, Array]:
+def _factorise_by_rank(matrix: Array) -> tuple[Array, Array]:
     """Return factors Z R (n, rank) and Q (m, rank) of a matrix (m, n), by QR with pivots."""
     factors, pivots, tau, _, _ = dgeqp3(matrix)
     sizes = np.abs(factors.diagonal())
     rank = len(sizes) - int(np.count_nonzero(sizes <= RANK * sizes[:1]))
     row_space = np.empty((rank, matrix.shape[1])).T
-    row_space[pivots - 1] = _upper_triangle(factors[:rank]).T
+    row_space[pivots - 1] = _take_upper_triangle(factors[:rank]).T
     return row_space, dorgqr(factors[:, :rank], tau[:rank])[0]
 
 
-def _cholesky_factor(matrix: Array) -> Array:
+def _factorise_semidefinite(matrix: Array) -> Array:
     """Return the factor Z R (n, rank) of a semidefinite matrix (n, n) = (Z R) (Z R)^T."""
     factors, pivots, rank, _ = dpstrf(matrix, tol=RANK * matrix.diagonal().max())
     row_space: Array = np.empty((rank, len(matrix))).T
-    row_space[pivots - 1] = _upper_triangle(factors[:rank]).T
+    row_space[pivots - 1] = _take_upper_triangle(factors[:rank]).T
     return row_space
 
 
-def _qr(columns: Array) -> tuple[Array, Array]:
+def _factorise_qr(columns: Array) -> tuple[Array, Array]:
     """Return factors Q (n, r) and R (r, r), upper triangular, of columns that are overwritten."""
     factors, tau, _, _ = dgeqrf(columns, overwrite_a=1)
     q, _, _ = dorgqr(factors, tau)
@@ -381,16 +381,16 @@ def _solve_transposed(root: Array, right: Array) -> Array:
     return np.asarray(dtrtrs(root, right, trans=1)[0]) if len(root) else right
 
 
-def _upper_triangle(factors: Array) -> Array:
+def _take_upper_triangle(factors: Array) -> Array:
     """Return the upper triangle of finite factors (n, m), in a quarter of `np.triu`'s time."""
-    return np.asarray(factors * _triangle_of_ones(*factors.shape))
+    return np.asarray(factors * _make_triangle(*factors.shape))
 
 
 @lru_cache
-def _ones(count: int) -> Array:
+def _make_ones(count: int) -> Array:
     return np.ones(count)
 
 
 @lru_cache
-def _triangle_of_ones(rows: int, columns: int) -> Array:
+def _make_triangle(rows: int, columns: int) -> Array:
     return np.triu(np.ones((rows, columns)))

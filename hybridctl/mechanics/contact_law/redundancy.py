@@ -95,9 +95,9 @@ _LINE_CONVERGED = 1e-14
 _MIN_RESIDUAL = 1e-6
 """Residual r of the least-distance problem up to which no point is taken to exist.
 
-It is 1 where the least z is zero, and about 1 / |z| where it is long, with z in units of max h /
-max |G|. So a point that exists is given up if it is a million of these units away, however small
-the unit is. A choice, above the rounding of the residual."""
+It is 1 where the least z is zero, and about 1 / |z| where it is long, with z in the unit of
+`_solve_least_distance`. So a point that exists is given up only if forces would have to change by a
+million times the largest one. A choice, above the rounding of the residual."""
 
 INSIDE, SIDE, APEX = range(3)
 """Active boundary of a cone: none, its side (one equation), its apex (one for each force)."""
@@ -304,7 +304,7 @@ def find_least_in_cones(cones: Sequence[Cone], allowed: AffineSet) -> LeastPoint
         The point. None if the cones contain none, and also if none is found: the cone programme
         does not converge and the active sets lead to no point in the cones.
     """
-    slacks = _cone_slacks(cones, allowed.particular)
+    slacks = _compute_cone_slacks(cones, allowed.particular)
     # z = 0 is the least of all. If it lies in the cones it is the answer, with no active boundary.
     if slacks.min(initial=0.0) >= -_INSIDE_TOLERANCE * allowed.size:
         return LeastPoint(allowed.particular, [INSIDE] * len(cones), np.zeros(0))
@@ -319,7 +319,7 @@ def find_least_in_cones(cones: Sequence[Cone], allowed: AffineSet) -> LeastPoint
     return _solve_by_programme(cones, allowed) if possible and found is None else found
 
 
-def _cone_slacks(cones: Sequence[Cone], m: Array) -> Array:
+def _compute_cone_slacks(cones: Sequence[Cone], m: Array) -> Array:
     """Return the slacks of the cones (k,): mu f_n - |f_t|, or f_n without friction."""
     v = m.tolist()
     return np.array(
@@ -443,30 +443,32 @@ def _solve_pushing_contacts(
     rows, pulls = allowed.null[normals], -allowed.particular[normals]
     if pulls.max() <= 0.0:  # no normal force of m_0 pulls: what leaves the cones is friction
         return None, True
-    kappa = _solve_least_distance(rows, pulls)
+    kappa = _solve_least_distance(rows, pulls, allowed.size)
     if kappa is None:
         pulls -= _THICKNESS * allowed.size
-        return None, bool(pulls.max() <= 0.0) or _solve_least_distance(rows, pulls) is not None
+        is_possible = bool(pulls.max() <= 0.0)
+        return None, is_possible or _solve_least_distance(rows, pulls, allowed.size) is not None
     active = [APEX if load > 0.0 else INSIDE for load in kappa.tolist()]
     if any(cone.tangents for cone, kind in zip(cones, active, strict=True) if kind == APEX):
         return None, True
     m = allowed.particular + allowed.null @ (kappa @ rows)  # z = G' kappa
-    slacks, unloaded = _cone_slacks(cones, m), kappa > 0.0
+    slacks, unloaded = _compute_cone_slacks(cones, m), kappa > 0.0
     inside = slacks.min() >= -_INSIDE_TOLERANCE * allowed.size
     touches = slacks[unloaded].max(initial=0.0) <= _BOUNDARY_TOLERANCE * allowed.size
     return (LeastPoint(m, active, kappa[unloaded]) if inside and touches else None), True
 
 
-def _solve_least_distance(rows: Array, least: Array) -> Array | None:
+def _solve_least_distance(rows: Array, least: Array, size: float) -> Array | None:
     r"""Return multipliers kappa of the least z = G' kappa with G z >= h, or None without any z.
 
     By :math:`r = \min_{u \ge 0} |(G, h)^T u - (0, 1)|`, Lawson and Hanson (1974), 23.4, with h in
-    units of max h / max |G|. The residual r is zero if and only if no z exists. If one does, kappa
-    is the unit times u / r^2, and in these units :math:`r^2 = 1 / (1 + |z|^2)`.
+    some unit of z. The residual r is zero if and only if no z exists. If one does, kappa is the
+    unit times u / r^2, and in this unit :math:`r^2 = 1 / (1 + |z|^2)`.
 
     Args:
         rows: G (k, d).
         least: h (k,), of which some entries are positive.
+        size: The largest multiplier, at least 1, see `AffineSet.size`.
 
     Returns:
         kappa (k,), not negative. None if all rows are zero, so that no z changes anything, or if r
@@ -474,11 +476,16 @@ def _solve_least_distance(rows: Array, least: Array) -> Array | None:
     """
     if not rows.any():
         return None
-    unit = float(least.max() / np.abs(rows).max())
+    # The first unit is that of h. A contact of which all z change next to nothing needs a z that
+    # is long in it, even if it is short beside the forces: then these give the unit.
+    first = float(least.max() / np.abs(rows).max())
     right = np.zeros(rows.shape[1] + 1)
     right[-1] = 1.0
-    u, residual = nnls(np.vstack((rows.T, least / unit)), right)
-    return unit / residual**2 * u if residual > _MIN_RESIDUAL else None
+    for unit in (first, size) if first < size else (first,):
+        u, residual = nnls(np.vstack((rows.T, least / unit)), right)
+        if residual > _MIN_RESIDUAL:
+            return np.asarray(unit / residual**2 * u)
+    return None
 
 
 class _IntervalEnd(NamedTuple):
@@ -546,7 +553,7 @@ def _find_interval_end(
     first_slope = 0.0
     for _ in range(_MAX_LINE_STEPS):
         value, slope, j = min(
-            _slack_on_line(cone, point, along, z, j) for j, cone in enumerate(cones)
+            _compute_slack_on_line(cone, point, along, z, j) for j, cone in enumerate(cones)
         )
         value += widening
         if value >= 0.0:
@@ -561,7 +568,7 @@ def _find_interval_end(
     return None
 
 
-def _slack_on_line(
+def _compute_slack_on_line(
     cone: Cone, point: list[float], along: list[float], z: float, j: int
 ) -> tuple[float, float, int]:
     """Return the slack of the j-th cone at m_0 + N z, its derivative by z, and j.
@@ -611,7 +618,7 @@ def _clip_to_cones(cones: Sequence[Cone], allowed: AffineSet, z: Array, size: fl
 
 def _guess_active_set(cones: Sequence[Cone], m: Array, size: float) -> ActiveSet:
     """Return the active boundary of each cone: one that is at most `_NEAR_BOUNDARY` away."""
-    slacks, near = _cone_slacks(cones, m).tolist(), _NEAR_BOUNDARY * size
+    slacks, near = _compute_cone_slacks(cones, m).tolist(), _NEAR_BOUNDARY * size
     return [
         APEX if m[cone.normal] <= near else SIDE if slack <= near else INSIDE
         for cone, slack in zip(cones, slacks, strict=True)
@@ -638,7 +645,7 @@ def _search_active_set(
     while active not in tried and len(tried) <= _MAX_SET_CHANGES:
         tried.append(list(active))
         m, kappa = _minimise_on_boundaries(cones, active, allowed, z)
-        if _cone_slacks(cones, m).min() >= -_BOUNDARY_TOLERANCE * size:
+        if _compute_cone_slacks(cones, m).min() >= -_BOUNDARY_TOLERANCE * size:
             found = LeastPoint(m, list(active), kappa)
         change = _find_worst_boundary(cones, active, m, kappa)
         if change is None:
@@ -731,7 +738,7 @@ def _find_worst_boundary(
     slack_weight = _BOUNDARY_TOLERANCE / _INSIDE_TOLERANCE
     worst, change, place = _BOUNDARY_TOLERANCE, None, 0
     for j, (cone, kind, slack) in enumerate(
-        zip(cones, active, _cone_slacks(cones, m), strict=True)
+        zip(cones, active, _compute_cone_slacks(cones, m), strict=True)
     ):
         outside = slack_weight * -min(slack, m[cone.normal]) / size  # positive outside the cone
         # No boundary is active, or m is outside the cone though its side is active, by more than

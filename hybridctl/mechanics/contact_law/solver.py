@@ -104,7 +104,9 @@ def solve(problem: CoulombProblem) -> CoulombSolution:
         if problem.count_states() > MAX_ENUMERATED_SETS:
             return units.restore(best)
     found = _find_all(problem, plain, best)
-    least = _merge_solutions([], [_reduce_forces(plain, s, _norm_factors(units)) for s in found])
+    least = _merge_solutions(
+        [], [_reduce_forces(plain, s, _compute_norm_factors(units)) for s in found]
+    )
     if len(least) == 1:
         # Several solutions with one of least norm in their states are a continuum of rates.
         unique: Uniqueness = "proven" if len(found) == 1 else "disproven"
@@ -133,7 +135,7 @@ def solve_near(problem: CoulombProblem, near: Array) -> CoulombSolution:
     if best.residual <= CERTIFIED:
         return units.restore(best)
     first = _find_all(problem, plain, best)[0]
-    return units.restore(_reduce_forces(plain, first, _norm_factors(units)))
+    return units.restore(_reduce_forces(plain, first, _compute_norm_factors(units)))
 
 
 def solve_in_states(
@@ -179,11 +181,11 @@ def _search(
     """
     few = problem.count_states() <= MAX_ENUMERATED_SETS
     programmes = _PROGRAMMES_BEFORE_ENUMERATION if few else _MAX_PROGRAMMES
-    near = _holding_forces(plain) if near is None else near
-    return search_by_newton(plain, programmes, _norm_factors(units), near)
+    near = _compute_holding_forces(plain) if near is None else near
+    return search_by_newton(plain, programmes, _compute_norm_factors(units), near)
 
 
-def _holding_forces(plain: CoulombProblem) -> Array | None:
+def _compute_holding_forces(plain: CoulombProblem) -> Array | None:
     """Return the forces -G^-1 b that hold all rows still, None where contacts are redundant."""
     root, failed = dpotrf(plain.delassus)
     pivots = root.diagonal()
@@ -214,7 +216,7 @@ def _find_all(
     return found
 
 
-def _norm_factors(units: ProblemUnits) -> Array:
+def _compute_norm_factors(units: ProblemUnits) -> Array:
     """Return factors (r,) by which dimensionless forces have the norm of those with units."""
     return np.asarray(units.forces / units.forces.max(initial=0.0))
 
@@ -243,7 +245,7 @@ def search_by_newton(
     )
     if best.residual <= CERTIFIED or not programmes:
         return best
-    for start, rate_scale in _newton_starts(plain, programmes):
+    for start, rate_scale in _generate_newton_starts(plain, programmes):
         found = evaluate_forces(plain, solve_by_newton(plain, start, rate_scale=rate_scale))
         if found.residual < best.residual:
             best = found
@@ -252,7 +254,9 @@ def search_by_newton(
     return best
 
 
-def _newton_starts(plain: CoulombProblem, programmes: int) -> Iterator[tuple[Array, float]]:
+def _generate_newton_starts(
+    plain: CoulombProblem, programmes: int
+) -> Iterator[tuple[Array, float]]:
     """Yield starts and rate scales of Newton's method: programmes' minima, later random ones too.
 
     Args:

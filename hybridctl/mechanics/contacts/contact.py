@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hybridctl.base.checks import Array, check_number, check_vector, quote
 from hybridctl.base.errors import InputError
 from hybridctl.mechanics.contacts.stairs import PiecewiseSurface
-from hybridctl.mechanics.contacts.surfaces import ByValue, Surface, Terrain
+from hybridctl.mechanics.contacts.surfaces import ByValue, Sphere, Surface, Terrain
 
 if TYPE_CHECKING:
     from hybridctl.mechanics.multibody.robot import Robot
 
 WORLD = "universe"
+"""Name of the world among the frames of a robot, as Pinocchio has it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +44,8 @@ class Contact(ByValue):
     Raises:
         InputError: A name is empty, a value is out of range, `surface` is no surface, a body would
             touch itself, there is tangential restitution without kinetic friction, or a radius on a
-            surface whose function is no distance (`PiecewiseSurface`, `Terrain`).
+            surface whose function is no distance (`PiecewiseSurface`, `Terrain`) or in a bowl that
+            is not wider.
     """
 
     name: str
@@ -75,6 +77,7 @@ class Contact(ByValue):
             )
         friction = check_number("friction", self.friction, at_least=0.0)
         static = friction if self.static_friction is None else self.static_friction
+        radius = check_number("radius", self.radius, at_least=0.0)
         checked = {
             "offset": check_vector("offset", self.offset, 3),
             "restitution": check_number("restitution", self.restitution, at_least=0.0, at_most=1.0),
@@ -83,7 +86,7 @@ class Contact(ByValue):
             "restitution_threshold": check_number(
                 "restitution_threshold", self.restitution_threshold, at_least=0.0
             ),
-            "radius": check_number("radius", self.radius, at_least=0.0),
+            "radius": radius,
             "tangential_restitution": check_number(
                 "tangential_restitution", self.tangential_restitution, at_least=0.0, at_most=1.0
             ),
@@ -93,18 +96,24 @@ class Contact(ByValue):
                 f"tangential_restitution of contact {self.name!r} must be 0 without "
                 f"friction, which reverses sliding velocities, got {self.tangential_restitution}"
             )
-        if checked["radius"] and isinstance(self.surface, PiecewiseSurface | Terrain):
+        if radius and isinstance(self.surface, PiecewiseSurface | Terrain):
             kind = type(self.surface).__name__
             raise InputError(
                 f"radius of contact {self.name!r} must be 0 on {kind}, whose function is no "
                 f"distance everywhere, got {quote(self.radius)}"
+            )
+        bowl = self.surface if isinstance(self.surface, Sphere) and self.surface.inside else None
+        if bowl is not None and radius >= bowl.radius:
+            raise InputError(
+                f"radius of contact {self.name!r} must be below that of its bowl, {bowl.radius:g} "
+                f"m, got {radius:g} m"
             )
         for what, value in checked.items():
             object.__setattr__(self, what, value)
 
     @property
     def rough(self) -> bool:
-        """Whether the contact has static friction; the kinetic coefficient may be 0."""
+        """Whether static friction is above 0, so that there are tangents; kinetic may be 0."""
         return bool(self.static_friction)
 
 
@@ -112,10 +121,10 @@ class ContactPlace(NamedTuple):
     """The constants of a contact, from which its motion follows.
 
     Attributes:
-        joint_a: Joint of the body with the point.
+        joint_a: Index of the joint that moves the body with the point; 0 for the world.
         point: Point (3,) in the frame of joint a, m.
         radius: Radius of the sphere around the point, m; 0 for the point itself.
-        joint_b: Joint of the body with the surface.
+        joint_b: Index of the joint that moves the body with the surface; 0 for the world.
         rotation: Orientation (3, 3) of the surface in the frame of joint b.
         position: Origin (3,) of the surface in the frame of joint b, m.
         surface: The surface.
@@ -141,7 +150,7 @@ def check_contacts(
 
     Args:
         robot: The robot.
-        contacts: The contacts.
+        contacts: The contacts, each with the name of its frame and body.
         may_be_none: Whether there may be no contact at all.
 
     Raises:
@@ -156,7 +165,7 @@ def check_contacts(
         if not isinstance(contact, Contact):
             raise InputError(f"contacts[{i}] must be a Contact, got {quote(contact)}")
         point = robot.frame(contact.frame, f"contact {contact.name!r}: frame")
-        surface = robot.frame(contact.body, f"contact {contact.name!r}: frame")
+        surface = robot.frame(contact.body, f"contact {contact.name!r}: body")
         if point.joint == surface.joint:
             raise InputError(
                 f"contact {contact.name!r} must join two bodies that move against each other, but "

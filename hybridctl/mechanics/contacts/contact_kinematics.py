@@ -102,11 +102,12 @@ class ContactSet:
         contacts: The contacts; there may be none.
 
     Attributes:
-        joints: Joints of all bodies of the contacts, in increasing order.
-        owner: Contact (r,) of each row.
-        tangents: Rows of the tangents of each contact.
-        joint_a: Joint of the body with the point, for each row.
-        joint_b: Joint of the body with the surface, for each row.
+        joints: Indices of the joints that move the bodies of the contacts, in increasing order; 0
+            for the world.
+        owner: Index of the contact (r,) that each row belongs to.
+        tangents: For each contact the indices of its tangent rows: none without friction.
+        joint_a: Index of the joint of the body with the point, for each row.
+        joint_b: Index of the joint of the body with the surface, for each row.
         moved_trees: Whether each of the robot's k kinematic trees moves each contact, (c, k).
         loads: Constant forces (c,) that press contacts, N; 0 where the motion decides on the force.
 
@@ -196,7 +197,10 @@ class ContactSet:
         return TangentFrames(rough, axes)
 
     def gaps(self, q: Array) -> Array:
-        """Return the gaps (c,) at a configuration q (nq,), m; positive when open."""
+        """Return the gaps (c,) at a configuration q (nq,), m; positive when open.
+
+        On a surface of several pieces they are those of the piece below or above the point.
+        """
         _, _, r = self._place_contacts(self._robot.poses(q, self.joints))
         return self._compute_gaps(r)
 

@@ -22,9 +22,13 @@ from hybridctl.mechanics.multibody.urdf import read_meshes, shapes_of
 from hybridctl.mechanics.multibody.urdf_document import parse_urdf
 
 GROUND = Plane(point=(0, 0, 0), normal=(0, 0, 1))
+"""The plane z = 0 of the world, touched from above."""
 _FOOT_WORDS = ("sole", "toe", "foot", "feet", "ankle")
-_REACH = 0.01  # m, by which the origin of a foot may lie outside a shape that is taken as its own
-_OFFSET_DIGITS = 14  # of offsets in m, so that those that a file gives in decimals stay as they are
+"""Words by which the name of a link says that it is a foot, the most telling first."""
+_REACH = 0.01
+"""Distance in m by which the origin of a foot may lie outside a shape that is taken as its own."""
+_OFFSET_DIGITS = 14
+"""Decimals of offsets in m: those that a file gives in decimals stay as they are."""
 
 
 class FoundContacts(tuple[Contact, ...]):
@@ -59,10 +63,10 @@ def contacts_from(
     """Guess the contacts of a robot's feet with a surface of the world from its URDF or MJCF.
 
     Feet are the last bodies of its chains that have a link whose name says so (sole, toe, foot,
-    ankle). Of a robot without such names all links at ends that have collision spheres, boxes or
-    capsules are taken. A sphere makes a round contact, a capsule one at its lower end, or at both
-    where it lies level, and a box one at each of its four lowest corners, with the joints at zero.
-    Shapes are those of the links so named, else those of their body that reach to the link's
+    feet, ankle). Of a robot without such names all links at ends that have collision spheres, boxes
+    or capsules are taken. A sphere makes a round contact, a capsule one at its lower end, or at
+    both where it lies level, and a box one at each of its four lowest corners, with the joints at
+    zero. Shapes are those of the links so named, else those of their body that reach to the link's
     origin, to 1 cm. A foot with neither, whose collision mesh has a lowest face of at least 5 cm^2,
     makes a point at each of up to four corners of that face (see `find_sole_face`). Any other foot
     makes a point at the origin of its link. Print the result to see what was taken and why, and
@@ -79,12 +83,14 @@ def contacts_from(
         The contacts, in the order of the file.
 
     Raises:
-        InputError: The robot was not built from a file, or nothing is found.
+        InputError: The robot was not built from a file, nothing is found, a coefficient is out of
+            range, or a foot is round on a surface that takes points alone (see `Contact`).
+        FileFormatError: The file of the robot cannot be read any more, or a mesh is damaged.
     """
-    model = _collision_model(check_instance("robot", robot, Robot))
+    model = _read_collision_model(check_instance("robot", robot, Robot))
     if surface is None:
-        surface = _ground_of(model)
-    places = _contact_places(robot, model)
+        surface = _find_ground(model)
+    places = _find_foot_places(robot, model)
     counts = Counter(place.foot for place in places)
     numbers = {name: count(1) for name, several in counts.items() if several > 1}
     contacts, reasons = list[Contact](), dict[str, str]()
@@ -116,7 +122,7 @@ class _FootPlace(NamedTuple):
     reason: str = ""
 
 
-def _contact_places(robot: Robot, model: CollisionModel) -> list[_FootPlace]:
+def _find_foot_places(robot: Robot, model: CollisionModel) -> list[_FootPlace]:
     """Return where the feet of a robot touch.
 
     Args:
@@ -129,21 +135,22 @@ def _contact_places(robot: Robot, model: CollisionModel) -> list[_FootPlace]:
     Raises:
         InputError: No link is named as a foot, and no link at an end of a chain has a shape.
     """
-    bodies, ends = _ends(robot, model)
-    feet = [foot for foot in map(_foot_links, bodies) if foot]
+    bodies, ends = _find_chain_ends(robot, model)
+    feet = [foot for foot in map(_list_foot_links, bodies) if foot]
     places = list[_FootPlace]()
     for links in feet or [ends]:
         shapes = [shape for shape in model.shapes if shape.link in links]
+        # The shape of a foot may belong to another link of its body, such as the shank.
         if feet and not shapes:
             shapes = [shape for shape in model.shapes if _reaches(robot, shape, links[0])]
         foot = links[0] if feet else ""
         points = [
             _FootPlace(foot or shape.link, shape.link, *point)
             for shape in shapes
-            for point in _points_of(robot, shape)
+            for point in _find_lowest_points(robot, shape)
         ]
         if feet and not points:
-            points = _corners_of_mesh(robot, model, links)
+            points = _find_mesh_corners(robot, model, links)
         places += points
     if not places:
         raise InputError(
@@ -154,7 +161,7 @@ def _contact_places(robot: Robot, model: CollisionModel) -> list[_FootPlace]:
     return places
 
 
-def _corners_of_mesh(robot: Robot, model: CollisionModel, links: list[str]) -> list[_FootPlace]:
+def _find_mesh_corners(robot: Robot, model: CollisionModel, links: list[str]) -> list[_FootPlace]:
     """Return the corners of the mesh of a foot, or the origin of its link where it has no sole.
 
     Args:
@@ -183,7 +190,7 @@ def _corners_of_mesh(robot: Robot, model: CollisionModel, links: list[str]) -> l
         reason += f", whose {face.all_corners} corners are {len(face.corners)} here with "
         reason += f"{100.0 * face.share:.0f} % of their area"
     return [
-        _FootPlace(foot, mesh.link, _offset(robot, corner, mesh.link), reason=reason)
+        _FootPlace(foot, mesh.link, _compute_offset(robot, corner, mesh.link), reason=reason)
         for corner in face.corners
     ]
 
@@ -194,7 +201,7 @@ def _contains(mesh: CollisionMesh, place: Array) -> bool:
     return bool(np.all((low <= place) & (place <= high)))
 
 
-def _collision_model(robot: Robot) -> CollisionModel:
+def _read_collision_model(robot: Robot) -> CollisionModel:
     """Return the links and collision shapes of a robot's file.
 
     Args:
@@ -223,13 +230,15 @@ def _collision_model(robot: Robot) -> CollisionModel:
         parent, child = joint.find("parent"), joint.find("child")
         if parent is not None and child is not None:
             parents[child.attrib["link"]] = parent.attrib["link"]
-    shapes = [_urdf_shape(model.frames[s.parentFrame].name, s) for s in read.geometryObjects]
+    shapes = [
+        _convert_urdf_shape(model.frames[s.parentFrame].name, s) for s in read.geometryObjects
+    ]
     order = {name: k for k, name in enumerate(parents)}
     shapes.sort(key=lambda shape: order[shape.link])
     return CollisionModel(parents, tuple(shapes))
 
 
-def _urdf_shape(link: str, shape: Any) -> CollisionShape:
+def _convert_urdf_shape(link: str, shape: Any) -> CollisionShape:
     """Return a sphere or a box of Pinocchio's geometry model as a collision shape."""
     ball = isinstance(shape.geometry, coal.Sphere)
     at = shape.placement
@@ -258,11 +267,13 @@ def find_spheres(robot: Robot, link: str) -> list[tuple[Array, float]]:
     """
     if robot.collision is None and robot.source is None:
         return []
-    shapes = [s for s in _collision_model(robot).shapes if s.link == link and s.kind == "sphere"]
-    return [(np.array(_offset(robot, s.position, link)), float(s.size[0])) for s in shapes]
+    shapes = [
+        s for s in _read_collision_model(robot).shapes if s.link == link and s.kind == "sphere"
+    ]
+    return [(np.array(_compute_offset(robot, s.position, link)), float(s.size[0])) for s in shapes]
 
 
-def _ground_of(model: CollisionModel) -> Surface:
+def _find_ground(model: CollisionModel) -> Surface:
     """Return the one plane that a file has, or the plane z = 0."""
     planes = [shape for shape in model.shapes if shape.kind == "plane"]
     if len(planes) != 1:
@@ -270,7 +281,7 @@ def _ground_of(model: CollisionModel) -> Surface:
     return Plane(point=planes[0].position, normal=planes[0].rotation[:, 2])
 
 
-def _ends(robot: Robot, model: CollisionModel) -> tuple[list[list[str]], list[str]]:
+def _find_chain_ends(robot: Robot, model: CollisionModel) -> tuple[list[list[str]], list[str]]:
     """Return the ends of a robot's chains.
 
     Returns:
@@ -285,12 +296,12 @@ def _ends(robot: Robot, model: CollisionModel) -> tuple[list[list[str]], list[st
     return bodies, [name for name in body if body[name] and name not in {p for p, _ in pairs}]
 
 
-def _foot_links(links: list[str]) -> list[str]:
+def _list_foot_links(links: list[str]) -> list[str]:
     """Return the links of a body whose names say foot, those that say sole first."""
     return [name for word in _FOOT_WORDS for name in links if word in name.lower()]
 
 
-def says_foot(name: str) -> bool:
+def is_foot_name(name: str) -> bool:
     """Return whether a name contains a word for a foot: sole, toe, foot, feet or ankle.
 
     Args:
@@ -312,7 +323,9 @@ def _reaches(robot: Robot, shape: CollisionShape, link: str) -> bool:
     return bool(np.hypot(np.hypot(at[0], at[1]), axial) <= shape.size[0] + _REACH)
 
 
-def _points_of(robot: Robot, shape: CollisionShape) -> Iterator[tuple[tuple[float, ...], float]]:
+def _find_lowest_points(
+    robot: Robot, shape: CollisionShape
+) -> Iterator[tuple[tuple[float, ...], float]]:
     """Find the points of a shape that touch the ground, with the joints at zero.
 
     Args:
@@ -331,7 +344,7 @@ def _points_of(robot: Robot, shape: CollisionShape) -> Iterator[tuple[tuple[floa
         signs = np.array(list(product((-1, 1), repeat=3)))
         corners = shape.position + (signs * np.array(shape.size)) @ shape.rotation.T
         for i in np.sort(np.argsort(corners @ upright, kind="stable")[:4]):
-            yield _offset(robot, corners[i], shape.link), 0.0
+            yield _compute_offset(robot, corners[i], shape.link), 0.0
         return
     radius = shape.size[0]
     half = shape.size[1] if shape.kind == "capsule" else 0.0
@@ -341,10 +354,10 @@ def _points_of(robot: Robot, shape: CollisionShape) -> Iterator[tuple[tuple[floa
     # ends. The radius tells them apart, whatever small angle a file has.
     low = ends[heights <= heights.min() + radius] if half else ends[:1]
     for end in low:
-        yield _offset(robot, end, shape.link), radius
+        yield _compute_offset(robot, end, shape.link), radius
 
 
-def _offset(robot: Robot, place: Array, link: str) -> tuple[float, ...]:
+def _compute_offset(robot: Robot, place: Array, link: str) -> tuple[float, ...]:
     """Return a place (3,) of the frame of the link's joint in the frame of the link, rounded."""
     frame = robot.frame(link)
     offset = np.round(frame.rotation.T @ (place - frame.position), _OFFSET_DIGITS)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 Side = Literal["lower", "upper"]
 JointStops: TypeAlias = bool | float | Mapping[str, float]
+"""Which joints stop at their limits, see `joint_contacts`."""
 
 
 class _OnJoint:
@@ -35,8 +36,9 @@ class _OnJoint:
 class JointStop(_OnJoint):
     """A unilateral contact that stops a joint of one degree of freedom at a position limit.
 
-    Its gap is the distance of the joint's coordinate from the limit, positive between the limits,
-    so that its force is the torque or force along the joint.
+    Its gap is the distance of the joint's coordinate from the limit, positive between the limits.
+    Its normal force pushes away from the limit: it is `sign` times the torque in N m, or the force
+    in N, along the joint.
 
     Attributes:
         joint: Name of the joint.
@@ -71,10 +73,10 @@ class JointStop(_OnJoint):
 class JointFriction(_OnJoint):
     """The dry friction of a joint with one velocity, which may turn without end.
 
-    The joint sticks while the torque that holds it is at most `load`; it slips against that
-    torque. It is a contact with Coulomb friction of coefficient 1 that never opens, because it is
-    pressed with a constant force of size `load`. As that force is bounded, it takes no part in
-    impacts.
+    The joint sticks while the torque that holds it is at most `load`. Where it slips, friction is a
+    torque of that size against its velocity. It is a contact with Coulomb friction of coefficient 1
+    that never opens, because it is pressed with a constant force of size `load`. As that force is
+    bounded, it takes no part in impacts.
 
     Attributes:
         joint: Name of the joint.
@@ -124,12 +126,12 @@ class JointPlace(NamedTuple):
 
 
 def gap_unit(contact: AnyContact) -> str:
-    """Return the unit of the gap of a contact."""
+    """Return the unit of the gap of a contact; dry friction, whose gap is always 0, has "m"."""
     return "rad" if isinstance(contact, JointStop) and contact.turns else "m"
 
 
 def force_unit(contact: AnyContact) -> str:
-    """Return the unit of the normal force of a contact."""
+    """Return the unit of the normal force of a contact, or of the friction of a joint."""
     return "N m" if isinstance(contact, JointStop | JointFriction) and contact.turns else "N"
 
 
@@ -148,7 +150,7 @@ def joint_contacts(
         InputError: joint_stops is something else, or asks for stops of a joint without limits.
         UnknownNameError: A name in joint_stops is no joint.
     """
-    stops = tuple(_stops(robot, joint_stops))
+    stops = tuple(_list_stops(robot, joint_stops))
     if not joint_friction or not robot.friction.any():
         return stops
     # Joints that mimic have no velocity: their friction acts on the joint that they follow.
@@ -162,9 +164,9 @@ def joint_contacts(
     return (*stops, *rubbing)
 
 
-def _stops(robot: Robot, joint_stops: JointStops) -> Iterator[JointStop]:
+def _list_stops(robot: Robot, joint_stops: JointStops) -> Iterator[JointStop]:
     """Yield the stops of the joints that are asked for, the lower one of each joint first."""
-    for name, restitution in _restitutions(robot, joint_stops).items():
+    for name, restitution in _read_restitutions(robot, joint_stops).items():
         limit = robot.limits[name]
         sides: Sequence[tuple[Side, float]] = (("lower", limit.lower), ("upper", limit.upper))
         for side, position in sides:
@@ -172,12 +174,14 @@ def _stops(robot: Robot, joint_stops: JointStops) -> Iterator[JointStop]:
                 yield JointStop(name, side, position, limit.turns, restitution)
 
 
-def _restitutions(robot: Robot, joint_stops: JointStops) -> dict[str, float]:
+def _read_restitutions(robot: Robot, joint_stops: JointStops) -> dict[str, float]:
     """Return the restitution of the stops of each joint that has any, by name.
 
     Args:
         robot: Robot with its joint limits.
-        joint_stops: As `contact_system` takes it: for all joints, or by the joint's name.
+        joint_stops: As `contact_system` takes it: for all joints, or by the joint's name. For all
+            joints stands for those with limits and one coordinate (`Robot.limits`); those of which
+            no limit is finite get no stop.
 
     Raises:
         InputError: It is of another kind, a restitution is outside [0, 1], or a joint has no

@@ -34,12 +34,16 @@ class JointContactSet(ContactSet):
     Args:
         robot: The robot.
         contacts: Contacts in space.
-        joints: Contacts of joints.
+        joints: Contacts of joints: stops, then dry friction.
 
     Attributes:
         in_space: The contacts in space alone.
-        loads: What presses each contact with a constant force, (c,) in N m or N; 0 for none.
-        pressed_velocities: Index of the velocity of each contact of joints, (c,); -1 in space.
+        joints: Joints of the bodies of contacts in space; those of contacts of joints are not among
+            them, as their rows need no motion of bodies.
+        loads: Constant forces that press dry friction of joints, (c,) in N m or N; 0 for all other
+            contacts.
+        joint_velocities: Index in v of the velocity of each contact of joints, (c,); -1 for
+            contacts in space.
     """
 
     def __init__(
@@ -47,6 +51,7 @@ class JointContactSet(ContactSet):
     ) -> None:
         self._robot, self.in_space = robot, ContactSet(robot, contacts)
         own, count = self.in_space, len(contacts)
+        # The first contact of joints has the index `_first`; all contacts are `_count`.
         self._first, self._count = count, count + len(joints)
         # By name among joints: a link may have the name of a joint, and some models have no frames.
         self._frames_of = [robot.joint_names.index(contact.joint) + 1 for contact in joints]
@@ -63,20 +68,22 @@ class JointContactSet(ContactSet):
             [*range(count), *range(self._count, self._count + tangents)], dtype=np.intp
         )
         self.joints = own.joints
-        # No two bodies: joint contacts are never redundant with contacts of the same bodies.
+        # `ContactPhase.redundant` counts constraints between the same two bodies. Contacts in space
+        # do not have these numbers in place of a second body, so that both are not counted
+        # together.
         names = [-1 - j for j in self._frames_of]
         joint_a = [*own.joint_a[:count], *self._frames_of]
         joint_b = [*own.joint_b[:count], *names]
         self.joint_a = [joint_a[i] for i in self.owner]
         self.joint_b = [joint_b[i] for i in self.owner]
-        # Dry friction has no gap, so that any coordinate does.
+        # The gap of dry friction is the sign 0 times a coordinate, so that any coordinate does.
         coordinates = [
             robot.joints.single("joint", c.joint)[0] if isinstance(c, JointStop) else 0
             for c in joints
         ]
         self._coordinates = np.array(coordinates, dtype=np.intp)
         velocities = [robot.velocities(contact.joint)[0] for contact in joints]
-        self.pressed_velocities: Indices = np.array([-1] * count + velocities, dtype=np.intp)
+        self.joint_velocities: Indices = np.array([-1] * count + velocities, dtype=np.intp)
         self.loads = np.array([0.0] * count + [c.load for c in joints])
         signs = [c.sign if isinstance(c, JointStop) else 0.0 for c in joints]
         self._signs = np.array(signs)
@@ -90,18 +97,18 @@ class JointContactSet(ContactSet):
         self.moved_trees = np.concatenate((trees, find_moved_trees(robot, moved)))
 
     def with_joint_rows(self, own: Array) -> Array:
-        """Return rows (r, nv) of all contacts, of those of the contacts in space."""
+        """Return rows (r, nv) of all contacts, given the rows of the contacts in space."""
         k = self._first
         return np.concatenate((own[:k], self._normals, own[k:], self._tangents))
 
     def with_zero_rows(self, own: Array) -> Array:
-        """Return values (r, ...) of all rows that are zero for contacts of joints."""
+        """Return values (r, ...) of all rows: those given for contacts in space, else zero."""
         rows = np.zeros((len(self.owner), *own.shape[1:]))
         rows[self._own_rows] = own
         return rows
 
-    def of_space(self, rows: Array) -> Array:
-        """Return values of all rows (..., r) at those of the contacts in space."""
+    def take_space_rows(self, rows: Array) -> Array:
+        """Return those of the values (..., r) of all rows that belong to contacts in space."""
         return np.asarray(rows[..., self._own_rows])
 
     def with_joint_gaps(self, q: Array, own: Array) -> Array:
@@ -129,19 +136,19 @@ class JointContactSet(ContactSet):
         return np.concatenate((self.in_space.piece_gaps(q, gaps[:k]), gaps[k:]))
 
     def margins(self, q: Array) -> Array:
-        """Return how far contacts (c,) are from the borders of their pieces, m."""
+        """Return how far contacts (c,) are from the borders of their pieces, m; inf for joints."""
         margins = np.full(self._count, np.inf)
         margins[: self._first] = self.in_space.margins(q)
         return margins
 
     def margin_jacobian(self, q: Array) -> Array:
-        """Return the derivatives (c, nv) of the margins."""
+        """Return the derivatives (c, nv) of the margins, zero for contacts of joints."""
         rows = np.zeros((self._count, self._robot.nv))
         rows[: self._first] = self.in_space.margin_jacobian(q)
         return rows
 
     def gaps_beyond(self, q: Array) -> Array:
-        """Return the gaps (c,) just beyond the nearest border of each contact's piece, m."""
+        """Return the gaps (c,) just beyond the border of each piece, m; NaN for joints."""
         gaps = np.full(self._count, np.nan)
         gaps[: self._first] = self.in_space.gaps_beyond(q)
         return gaps
@@ -158,8 +165,8 @@ class JointContactSet(ContactSet):
 
         Args:
             q: Configuration (nq,).
-            normal: Normal forces (c,), N.
-            friction: Friction forces (c, 2) along the tangents of each contact, N.
+            normal: Normal forces (c,), N or N m.
+            friction: Friction forces (c, 2) along the tangents of each contact, N or N m.
         """
         k = self._first
         points, forces = np.zeros((2, self._count, 3))
@@ -183,7 +190,7 @@ class JointContactSet(ContactSet):
             JointPlace(int(q), int(v), float(sign), np.array(limit), np.array(load))
             for q, v, sign, limit, load in zip(
                 self._coordinates,
-                self.pressed_velocities[k:],
+                self.joint_velocities[k:],
                 self._signs,
                 self._limits,
                 self.loads[k:],
@@ -192,5 +199,5 @@ class JointContactSet(ContactSet):
         )
 
     def on_ground(self) -> PointsOnPlanes | None:
-        """Return None: not all contacts are points on planes."""
+        """Return None: contacts of joints are no points on planes."""
         return None

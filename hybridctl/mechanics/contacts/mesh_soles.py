@@ -49,10 +49,11 @@ def find_sole_face(vertices: Array, up: Array) -> SoleFace | None:
         up: Unit vector (3,) upwards, in the frame of the vertices.
 
     Returns:
-        The face. None if it is smaller than 5 cm^2, as that of a round foot.
+        The face. None if it is smaller than 5 cm^2, as that of a round foot, or no face at all:
+        fewer than three vertices, or all on a line.
     """
     heights = vertices @ up
-    low = heights <= heights.min() + _FLATNESS
+    low = heights <= heights.min() + _FLATNESS  # vertices of the face
     face = vertices[low] - np.outer(heights[low] - heights.min(), up)
     # Two unit vectors that span the face: the rows of the null space of `up`.
     plane = np.linalg.svd(up[None])[2][1:]
@@ -67,13 +68,14 @@ def find_sole_face(vertices: Array, up: Array) -> SoleFace | None:
     kept = hull.vertices.tolist()
     while len(kept) > _CORNERS:
         cuts = [
-            _area(flat[[kept[i - 1], kept[i], kept[(i + 1) % len(kept)]]]) for i in range(len(kept))
+            _compute_area(flat[[kept[i - 1], kept[i], kept[(i + 1) % len(kept)]]])
+            for i in range(len(kept))
         ]
         del kept[int(np.argmin(cuts))]
-    return SoleFace(face[kept], len(hull.vertices), _area(flat[kept]) / area)
+    return SoleFace(face[kept], len(hull.vertices), _compute_area(flat[kept]) / area)
 
 
-def _area(polygon: Array) -> float:
+def _compute_area(polygon: Array) -> float:
     """Return the area of a convex polygon of points (n, 2) in order."""
     x, y = polygon.T
     return float(0.5 * abs(x @ np.roll(y, -1) - y @ np.roll(x, -1)))

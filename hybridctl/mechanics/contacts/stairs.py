@@ -16,17 +16,19 @@ from hybridctl.base.errors import InputError
 from hybridctl.mechanics.contacts.surfaces import ByValue, Expression, Level, Surface
 
 _SAME_HEIGHT = 1e-12
-"""In m: heights of treads that differ by less are one height, written with other roundings."""
+"""Difference in m: heights of treads that differ by less are one height, written with other
+roundings."""
 _LEAST_RISE = 1e-4
-"""In m: lowest step of stairs. A mode tolerates gaps of 1e-5 m (`contact_mode.OFF_MODE`), and the
-tread nearest in height must be the one that is touched."""
+"""Height in m of the lowest step of stairs. A mode tolerates gaps of 1e-5 m
+(`contact_mode.OFF_MODE`), and the tread nearest in height must be the one that is touched."""
 _EDGE_WIDTH = 1e-9
-"""In m: a point this close to an edge counts as above the lower tread. Rounding of positions is
-1e-15 m."""
+"""Distance in m from an edge: a point this close to an edge counts as above the lower tread.
+Rounding of positions is 1e-15 m."""
 _AT_RISER = 1e-6
-"""In m, with two uses. A point is at a riser if it is no farther than this from the edge along x,
-and farther than this from the heights of both treads. The position error of an event, whose time
-is known to 1e-9 s, is below the first; the gap of a point that lands is below the second."""
+"""Distance in m, with two uses. A point is at a riser if it is no farther than this from the edge
+along x, and farther than this from the heights of both treads. The position error of an event,
+whose time is known to 1e-9 s, is below the first; the gap of a point that lands is below the
+second."""
 
 
 @runtime_checkable
@@ -120,8 +122,8 @@ class Stairs(ByValue, Level):
         heights: Of the treads (n + 1,), from the one before e_1 on, m.
 
     Raises:
-        InputError: If edges do not increase by more than 2e-9 m, or if heights differ by less than
-            1e-4 m but are not equal.
+        InputError: If edges do not increase by more than 2e-9 m, if there is not one height more
+            than edges, or if heights differ by less than 1e-4 m but are not equal.
     """
 
     edges: Any

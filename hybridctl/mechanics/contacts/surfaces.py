@@ -1,7 +1,7 @@
 r"""Smooth surfaces that contact points can touch, as signed distances in their body's frame.
 
-A surface is the zero set of a function phi with :math:`|\nabla\phi| = 1`, positive on the free
-side. All functions take n points (n, 3) at once, in m. A surface that also has a method
+A surface is the zero set of a function phi with :math:`|\nabla\phi| = 1` there, positive on the
+free side. All functions take n points (n, 3) at once, in m. A surface that also has a method
 `expression(r)`, phi as a CasADi expression of the point (3, 1), can be generated.
 
 Tangents are functions of the normal n. In space t_k = e_k - n_k (n + s e_3) / (1 + s n_3) for
@@ -72,7 +72,10 @@ class Surface(Protocol):
         ...
 
     def normal(self, r: Array) -> Array:
-        """Return the gradients (n, 3) of phi at points r (n, 3), of norm 1, to the free side."""
+        """Return the gradients (n, 3) of phi at points r (n, 3), to the free side.
+
+        Their norm is 1 on the surface.
+        """
         ...
 
     def curvature(self, r: Array) -> Array:
@@ -86,7 +89,7 @@ class Surface(Protocol):
 
 @runtime_checkable
 class ExpressedSurface(Protocol):
-    """A surface whose distance can be written as a CasADi expression."""
+    """A surface whose distance can be written as a CasADi expression, see `Surface` for phi."""
 
     def expression(self, r: Expression) -> Expression:
         """Return the signed distance phi (1, 1) of a point r (3, 1), m."""
@@ -424,7 +427,7 @@ class TangentFrames:
 
 
 def find_plane_of_motion(contact: str, moves: Array, normals: Array) -> Array | None:
-    """Return the axis of the plane in which the point of a contact moves.
+    """Return the normal of the plane in which the point of a contact moves (its axis).
 
     In space, friction across a plane that the point nearly moves in could not be told from no
     friction. In the plane it would be left out. So a point that nearly moves in a plane is refused.

@@ -69,7 +69,8 @@ class ImpactResult:
         velocity_after: Velocity v+ (nv,).
         impulses: Normal impulses (c,) of all contacts in N s, zero where they take no part.
         friction_impulses: Tangential impulses (c, 2) in N s along the tangents of each surface.
-        states: State of each contact during the impact; "open" without an impulse.
+        states: State of each contact during the impact; "open" where it has no impulse, unless it
+            only just touches (`border`).
         modes: Mode of each contact after the impact, by its velocity. A contact that sticks or
             slips during the impact is open afterwards if it bounces.
         border: Contacts on the boundary of another state, where the derivative is piecewise linear.
@@ -157,7 +158,7 @@ def solve_impact(
     """
     count = len(dynamics.contacts)
     at = tuple(i for i in at if i not in dynamics.pressed_contacts)
-    phase = dynamics.phase(_touching_states(dynamics, at))
+    phase = dynamics.phase(_list_touching_states(dynamics, at))
     mass, rows, closed = terms.mass, terms.jacobian[phase.all_rows], phase.places
     restitution = dynamics.select_restitution(terms.rates)
     if plastic:
@@ -205,7 +206,7 @@ def solve_impact(
     return result
 
 
-def _touching_states(dynamics: ContactDynamics, at: tuple[int, ...]) -> Modes:
+def _list_touching_states(dynamics: ContactDynamics, at: tuple[int, ...]) -> Modes:
     """Return states that select all rows of just the contacts `at` for the law of impact.
 
     A rough contact never slips, so it sticks; the others are closed, and the law decides.
@@ -365,7 +366,7 @@ def linearise_impact(phase: ContactPhase, result: ImpactResult) -> LinearisedImp
     """
     mass, rows = result.terms.mass, result.terms.jacobian[phase.all_rows]
     rates, impulses = result.law_rates[phase.all_rows], result.impulses_along_rows(phase)
-    directions = _sliding_directions(phase, rates, impulses)
+    directions = _find_sliding_directions(phase, rates, impulses)
     mix = phase.compute_mix(directions)
     turning = phase.compute_turning(directions, rates, impulses)
     select = np.eye(len(rows))[phase.constrained]
@@ -383,7 +384,9 @@ def linearise_impact(phase: ContactPhase, result: ImpactResult) -> LinearisedImp
     return LinearisedImpact(directions, mix, turning, select, system)
 
 
-def _sliding_directions(phase: ContactPhase, rates: Array, impulses: Array) -> dict[int, Array]:
+def _find_sliding_directions(
+    phase: ContactPhase, rates: Array, impulses: Array
+) -> dict[int, Array]:
     """Return the sliding direction (2,) of each contact that slides in a surface, by its place.
 
     It is that of the velocity. Where a contact begins to slide from rest, friction, which opposes

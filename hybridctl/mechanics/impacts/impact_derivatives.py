@@ -255,13 +255,13 @@ def find_linear_pieces(
             sliding velocity: the derivative is not piecewise linear there.
     """
     choices = [
-        _neighbouring_states(dynamics, result, i) if i in result.border else (state,)
+        _list_neighbouring_states(dynamics, result, i) if i in result.border else (state,)
         for i, state in enumerate(result.states)
     ]
     pieces = []
     for states in product(*choices):
         derivatives = differentiate_impact(dynamics, q, v, result, states)
-        slack, cones = _piece_conditions(dynamics, q, v, result, derivatives)
+        slack, cones = _make_piece_conditions(dynamics, q, v, result, derivatives)
         pieces.append(ImpactPiece(derivatives, slack, cones))
     return tuple(pieces)
 
@@ -271,7 +271,7 @@ def _has_impulse(result: ImpactResult, i: int) -> bool:
     return bool(result.impulses[i] > SEPARATION_SPEED * max(1.0, float(result.impulses.max())))
 
 
-def _neighbouring_states(dynamics: ContactDynamics, result: ImpactResult, i: int) -> Modes:
+def _list_neighbouring_states(dynamics: ContactDynamics, result: ImpactResult, i: int) -> Modes:
     """Return the states that contact i, which is on a boundary, may take.
 
     Args:
@@ -299,7 +299,7 @@ def _neighbouring_states(dynamics: ContactDynamics, result: ImpactResult, i: int
     )
 
 
-def _piece_conditions(
+def _make_piece_conditions(
     dynamics: ContactDynamics,
     q: Array,
     v: Array,

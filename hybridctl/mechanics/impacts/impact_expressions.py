@@ -3,9 +3,11 @@ r"""Impacts of a contact system as CasADi expressions, for given modes after the
 .. math:: M (v^+ - v^-) = J^T E \Lambda, \qquad C v^+ = -e\, C v^-,
 
 with the constrained rows C and the mix E of these modes, as in `mode_expressions`, and coefficients
-e of normals and of tangents that stick. It is not checked that the impact law leads to these modes:
-the caller has to see that impulses are inside their cones, and that contacts which let go have a
-rate that is not negative.
+e of normals and of tangents that stick. Friction of contacts that slide along one direction has the
+sign of their mode. In a surface its direction is that of the velocity after the impact, for which
+there is no expression. It is not checked that the impact law leads to these modes: the caller has
+to see that impulses are inside their cones, and that contacts which let go have a rate that is not
+negative.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from typing import NamedTuple
 
 import casadi as ca
 
-from hybridctl.mechanics.contact_law.law import Modes
+from hybridctl.base.errors import InputError
+from hybridctl.mechanics.contact_law.law import SLIP, Modes
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.contact_kinematics import ContactSet
 from hybridctl.mechanics.modes.mode_expressions import (
@@ -48,13 +51,24 @@ class ImpactMap(NamedTuple):
 def build_impact_map(robot: Robot, contacts: Sequence[Contact], modes: Modes) -> ImpactMap:
     """Return the impact in which closed contacts rebound or rest in given modes.
 
-    Contacts must not be redundant. Thresholds of restitution are not regarded.
+    Contacts must not be redundant, which is not checked. Restitution has no threshold here.
 
     Args:
         robot: The robot.
         contacts: Its contacts.
         modes: Mode of each contact.
+
+    Raises:
+        InputError: If a contact slides in a surface with friction, or no expression is known for a
+            surface.
     """
+    for contact, mode in zip(contacts, modes, strict=True):
+        if mode == SLIP and contact.friction > 0.0:
+            raise InputError(
+                f"modes must not have contact {contact.name!r} slide in a surface after an impact, "
+                f"got {modes}: friction opposes the velocity after it, and its direction is not "
+                "known before. Let it stick or open, or leave the impact out"
+            )
     members = ContactSet(robot, contacts)
     c = RobotConstants.of(robot, members)
     x = ca.SX.sym("x", c.nq + c.nv)
@@ -79,6 +93,9 @@ def build_constraints(
     robot: Robot, contacts: Sequence[Contact], modes: Modes, x: Expression
 ) -> Expression:
     """Return the gaps and rates that modes hold at zero, as `ContactMode.held`.
+
+    On a surface of several pieces, gaps beyond the border of a piece are those of the next piece,
+    where `ContactMode.held` keeps to the piece that the contact is on.
 
     Args:
         robot: The robot.

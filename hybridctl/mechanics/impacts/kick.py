@@ -24,7 +24,7 @@ from hybridctl.mechanics.modes.selection import select_modes
 from hybridctl.mechanics.terms.contact_terms import TermValues
 
 TOUCHING_GAP = 1e-7
-"""Gap in m up to which a contact that does not leave its surface is taken for closed.
+"""Gap in m or rad up to which a contact that does not leave its surface is taken for closed.
 
 Impacts that are one event leave gaps of 1e-8 m at 1 m/s (the event window of 1e-8 s), and solved
 postures 1e-9 m. A gap of a row of balls that is wider is crossed in an event of its own: at 1e-5 m
@@ -38,7 +38,7 @@ class Kick:
     Attributes:
         mode: Mode of each contact.
         state: State (nx,).
-        impulses: Normal impulses (c,) of the closed contacts against the blow, N s.
+        impulses: Normal impulses (c,) of all contacts against the blow, N s; zero where open.
     """
 
     mode: Modes
@@ -60,9 +60,10 @@ def apply_kick(
         u: Input (nu,).
 
     Raises:
-        GuardViolatedError: If x is inside a surface or just before an impact.
+        GuardViolatedError: If x is inside a surface, see `_propose_modes`.
         NoContactSolutionError: If no velocity or no acceleration obeys Coulomb's law.
-        SeveralContactSolutionsError: If several do, and `on_several` does not choose.
+        SeveralContactSolutionsError: If several velocities do, and `on_several` does not choose; or
+            several accelerations (a `SeveralModesError`), which it does not concern.
     """
     q, v = x[: dynamics.robot.nq], x[dynamics.robot.nq :]
     terms = dynamics.copy_terms(q, v)
@@ -96,9 +97,9 @@ def find_consistent_modes(dynamics: ContactDynamics, x: Array, u: Array) -> Mode
         u: Input (nu,).
 
     Raises:
-        GuardViolatedError: If x is inside a surface or just before an impact.
+        GuardViolatedError: If x is inside a surface, see `_propose_modes`.
         NoContactSolutionError: If no acceleration obeys Coulomb's law.
-        SeveralContactSolutionsError: If several do, and `on_several` does not choose.
+        SeveralModesError: If several do, see `select_modes`.
     """
     q, v = x[: dynamics.robot.nq], x[dynamics.robot.nq :]
     return select_modes(dynamics, q, v, u, _propose_modes(dynamics, dynamics.copy_terms(q, v)))
@@ -107,16 +108,18 @@ def find_consistent_modes(dynamics: ContactDynamics, x: Array, u: Array) -> Mode
 def _propose_modes(dynamics: ContactDynamics, terms: TermValues) -> Modes:
     """Return the modes of all contacts by gaps and velocities alone.
 
-    A contact is closed where its gap is at most `TOUCHING_GAP` and its normal speed at most
-    `OFF_MODE`. One inside its surface cannot be open, and is closed down to `-OFF_MODE`, which a
-    closed mode tolerates.
+    A contact is closed where its gap is at least `-OFF_MODE`, which a closed mode tolerates, and at
+    most `TOUCHING_GAP`, and its normal speed, either way, is at most `OFF_MODE`. It is open where
+    the gap is wider, or where it leaves its surface faster. One that approaches its surface faster
+    is open too, and lands at once, unless its gap is below zero: then no mode has the state.
 
     Args:
         dynamics: Dynamics of the robot with its contacts.
         terms: Terms at the state.
 
     Raises:
-        GuardViolatedError: If a contact is deeper inside its surface, or just before an impact.
+        GuardViolatedError: If a contact is deeper inside its surface than `OFF_MODE`, or approaches
+            it faster than that with a gap below zero.
     """
     modes: list[str] = []
     for i, contact in enumerate(dynamics.contacts):

@@ -45,7 +45,7 @@ from hybridctl.mechanics.modes.phase import contact_modes
 from hybridctl.mechanics.terms.contact_terms import TermValues
 
 TOUCHING = 2e-8
-"""Gap up to which a contact touches where others hit, m.
+"""Gap up to which a contact touches where others hit, m or rad.
 
 It is above what event times leave, which are known to 1e-9 s."""
 PENETRATION = 1e-6
@@ -80,7 +80,7 @@ class ContactEdges:
 
     def edge(self, fired: tuple[str, ...]) -> Edge | None:
         """Return the edge of guards that fire together, None if a name is no guard of this mode."""
-        events = self._guards_named(fired)
+        events = self._find_guards(fired)
         if events is None:
             return None
         after, hit = list(self.modes), set()
@@ -125,14 +125,18 @@ class ContactEdges:
     def bridge(self, t: float, x: Array, u: Array) -> Bridge | None:
         """Return the regularised passage past a jam.
 
-        The closed contacts let go until the first contact is `PASSAGE_DEPTH` deep. Then all that
-        touch hit at once. Between bounces of a contact with restitution there is no passage: it
-        would take the place of bounces, however many.
+        The closed contacts let go until the first contact is `PASSAGE_DEPTH` deep, if it is so
+        within 1e-7 to 1e-4 s, otherwise for the nearer of these two times. Then all that touch hit
+        at once.
 
         Args:
             t: Time, s.
             x: State (q, v) at the jam.
             u: Input (nu,).
+
+        Returns:
+            The passage. None between bounces of a contact with restitution, which is open and on
+            its surface: the passage would take the place of bounces, however many.
         """
         dynamics, n = self.dynamics, self.dynamics.robot.nq
         q, v = x[:n], x[n:]
@@ -143,7 +147,10 @@ class ContactEdges:
         fall = terms.drift + terms.jacobian @ dynamics.robot.free_acceleration(q, v, u)
         each = zip(terms.gaps.tolist(), terms.rates[:count].tolist(), fall.tolist(), strict=False)
         length = min(
-            [_MAX_PASSAGE, *(_closing_time(PASSAGE_DEPTH + gap, rate, a) for gap, rate, a in each)]
+            [
+                _MAX_PASSAGE,
+                *(_compute_closing_time(PASSAGE_DEPTH + gap, rate, a) for gap, rate, a in each),
+            ]
         )
         flying = tuple(
             mode if i in dynamics.pressed_contacts else OPEN for i, mode in enumerate(self.modes)
@@ -178,7 +185,8 @@ class ContactEdges:
             return Breakaway(self.dynamics, self.modes, after, tuple(sorted(begin)), took_part)
         return _Release(self.dynamics, after, took_part, keeps_field=True)
 
-    def _guards_named(self, fired: Sequence[str]) -> list[ContactGuard] | None:
+    def _find_guards(self, fired: Sequence[str]) -> list[ContactGuard] | None:
+        """Return the guards of these names, None if a name is no guard of this mode."""
         known = {guard.name(self.dynamics.contacts): guard for guard in self.guards}
         return [known[name] for name in fired] if known.keys() >= set(fired) else None
 
@@ -228,10 +236,10 @@ class _ImpactReset(ResetModel):
         result = self._solve(q, v)
         after = np.concatenate([q, result.velocity_after])
         gaps = result.terms.gaps
-        if any(gaps[i] > ON_SURFACE for i in self._newly_closed(result)):
+        if any(gaps[i] > ON_SURFACE for i in self._find_newly_closed(result)):
             phase = self.dynamics.phase(result.modes)
             after = np.concatenate(self.dynamics.project_state(phase, q, result.velocity_after))
-        hit = self.hit - self._separating(result.terms)
+        hit = self.hit - self._find_separating(result.terms)
         guards = None
         if hit != self.hit:
             names = list_closing_guards(self.dynamics.contacts)
@@ -241,9 +249,11 @@ class _ImpactReset(ResetModel):
     def calc_diff(self, at: JumpPoint) -> ResetJacobian:
         """Return the derivatives of the jump."""
         q, v = self._split_state(at.x)
-        result, nv = self._result_at(at), len(v)
+        result, nv = self._find_result(at), len(v)
         d = differentiate_impact(self.dynamics, q, v, result)
-        state = self._closing_derivative(q, result) @ np.vstack([np.eye(nv, 2 * nv), d.velocity_z])
+        state = self._differentiate_closing(q, result) @ np.vstack(
+            [np.eye(nv, 2 * nv), d.velocity_z]
+        )
         return ResetJacobian(np.zeros(2 * nv), state, np.zeros((2 * nv, len(at.u))))
 
     def border_at(self, at: JumpPoint, key: ModeKey, u_after: Array) -> ResetBorder | None:
@@ -255,42 +265,42 @@ class _ImpactReset(ResetModel):
             u_after: Input (nu,) after the event.
         """
         q, v = self._split_state(at.x)
-        after, result = contact_modes(key), self._result_at(at)
+        after, result = contact_modes(key), self._find_result(at)
         check_sticking(self.dynamics, q, result.velocity_after, u_after, after)
         border = find_stick_slip_boundary(self.dynamics, q, v, result, after, u_after)
         if border is None:
             return None
-        closing = self._closing_derivative(q, result)
+        closing = self._differentiate_closing(q, result)
         return border._replace(
             positive=border.positive._replace(state=closing @ border.positive.state),
             negative=border.negative._replace(state=closing @ border.negative.state),
         )
 
-    def _closing_derivative(self, q: Array, result: ImpactResult) -> Array:
+    def _differentiate_closing(self, q: Array, result: ImpactResult) -> Array:
         """Return how perturbations after the impact change where gaps are closed (2 nv, 2 nv)."""
-        closed = self._newly_closed(result)
+        closed = self._find_newly_closed(result)
         if not closed:
             return np.eye(2 * len(result.velocity_after))
         after, phase = result.velocity_after, self.dynamics.phase(result.modes)
         return self.dynamics.differentiate_projection(phase, q, after, closed)
 
-    def _newly_closed(self, result: ImpactResult) -> list[int]:
+    def _find_newly_closed(self, result: ImpactResult) -> list[int]:
         """Return the contacts that the impact closes, whose gaps have to be closed.
 
         A contact that hits alone is left out: its gap is zero at its event, whenever that is.
         """
-        touching = self._touching(result.terms)
+        touching = self._find_touching(result.terms)
         joined = [i for i in touching if i not in self._closed and result.modes[i] != OPEN]
         return [] if len(self.hit) == 1 and self.hit.issuperset(joined) else joined
 
-    def _result_at(self, at: JumpPoint) -> ImpactResult:
+    def _find_result(self, at: JumpPoint) -> ImpactResult:
         """Return the impact at a point: the report of its jump, if there is one."""
         return self._solve(*self._split_state(at.x)) if at.report is None else at.report
 
     def _solve(self, q: Array, v: Array) -> ImpactResult:
         terms = self.dynamics.copy_terms(q, v)
-        at = self._touching(terms)
-        reached = at if not self._closed else self._reached(at)
+        at = self._find_touching(terms)
+        reached = at if not self._closed else self._find_reached(at)
         result = solve_impact(self.dynamics, v, reached, terms)
         if reached == at:
             return result
@@ -298,8 +308,10 @@ class _ImpactReset(ResetModel):
         modes = tuple(self.modes[i] if i in unreached else m for i, m in enumerate(result.modes))
         return replace(result, modes=modes)
 
-    def _reached(self, at: tuple[int, ...]) -> tuple[int, ...]:
+    def _find_reached(self, at: tuple[int, ...]) -> tuple[int, ...]:
         """Return the contacts whose velocities the impulses of this impact can change.
+
+        An impact begins at contacts that were not closed before.
 
         M^-1 couples all velocities of a kinematic tree, so an impulse on one body of a tree may
         reach every contact of that tree. A contact between two trees passes impulses on. This is
@@ -321,12 +333,12 @@ class _ImpactReset(ResetModel):
                 return tuple(i for i in at if i in found)
             found = more
 
-    def _touching(self, terms: TermValues) -> tuple[int, ...]:
+    def _find_touching(self, terms: TermValues) -> tuple[int, ...]:
         """Return contacts that hit or are closed, and others that rest on their surface.
 
         A contact whose gap closes at the same instant, but that moves, has an event of its own.
         """
-        separating, count = self._separating(terms), len(terms.gaps)
+        separating, count = self._find_separating(terms), len(terms.gaps)
         each = enumerate(zip(terms.gaps.tolist(), terms.rates[:count].tolist(), strict=True))
         return tuple(
             i
@@ -335,7 +347,7 @@ class _ImpactReset(ResetModel):
             or (i not in separating and (i in self.hit or _is_resting(gap, rate)))
         )
 
-    def _separating(self, terms: TermValues) -> set[int]:
+    def _find_separating(self, terms: TermValues) -> set[int]:
         """Return contacts with restitution that separate already, and so do not hit.
 
         Where all contacts whose guards fired separate, these are not in the set: the event needs a
@@ -375,16 +387,16 @@ class _RestReset(_ImpactReset):
 
     def _solve(self, q: Array, v: Array) -> ImpactResult:
         terms = self.dynamics.copy_terms(q, v)
-        at = tuple(sorted({*self.hit, *self._touching(terms)}))
+        at = tuple(sorted({*self.hit, *self._find_touching(terms)}))
         return solve_accumulated_impacts(self.dynamics, v, at, terms)
 
-    def _newly_closed(self, result: ImpactResult) -> list[int]:
+    def _find_newly_closed(self, result: ImpactResult) -> list[int]:
         """Return all contacts that the impact closes: rest puts them on their surface."""
         closed = self._closed
         return [i for i, mode in enumerate(result.modes) if mode != OPEN and i not in closed]
 
 
-def _closing_time(height: float, rate: float, acceleration: float) -> float:
+def _compute_closing_time(height: float, rate: float, acceleration: float) -> float:
     """Return the time in which a gap closes at constant acceleration, s; infinite if never.
 
     Args:
@@ -445,7 +457,8 @@ class _Release(ResetModel):
         dynamics: Dynamics of the robot with its contacts.
         modes: Modes after it.
         guards: Names of the guards that took part; None for all.
-        keeps_field: Whether the forces of the contacts are zero.
+        keeps_field: Whether the contacts open at a normal force of zero, so that the acceleration
+            does not jump; see `ResetModel`.
     """
 
     dynamics: ContactDynamics

@@ -82,7 +82,7 @@ def find_stick_slip_boundary(
     if len(groups) == 1:  # all pieces have the same derivative
         return None
     names = ", ".join(repr(dynamics.contacts[i].name) for i in result.border)
-    sticking = _derivative_if_all_stick(dynamics, q, result, modes, u, pieces)
+    sticking = _differentiate_sticking(dynamics, q, result, modes, u, pieces)
     # All stick in the end, so one derivative holds on both sides: that in which they stick.
     # `calc_diff` differentiates the impact in the states that it reports.
     if sticking is not None and all(result.states[i] == STICK for i in result.border):
@@ -91,11 +91,11 @@ def find_stick_slip_boundary(
         # The impact reports a sliding state, so that `calc_diff` would not be this derivative. A
         # boundary whose distance never changes has it on both sides.
         nowhere = GuardJacobian(np.zeros(()), np.zeros(2 * len(v)), np.zeros(len(u)))
-        reset = _reset_jacobian(sticking, u)
+        reset = _make_reset_jacobian(sticking, u)
         return ResetBorder(f"{names} slips", nowhere, reset, reset)
     stick, slip = _select_stick_and_slip(groups, result, names)
-    distance, held = slip.slack[0], _velocity_derivative(stick)
-    change = _velocity_derivative(slip) - held
+    distance, held = slip.slack[0], _get_velocity_derivative(stick)
+    change = _get_velocity_derivative(slip) - held
     push = change @ distance / (distance @ distance)
     # One number, the distance, must tell both sides apart and measure their difference. So all
     # conditions of the slip have to be multiples of it (`along`), and the difference of the two
@@ -105,7 +105,7 @@ def find_stick_slip_boundary(
     independent = deviation > _SAME_PIECE * np.abs(distance).max()
     rest = np.abs(change - np.outer(push, distance)).max()
     if independent or rest > _SAME_PIECE * np.abs(change).max():
-        raise InputError(_independent_message(names))
+        raise InputError(_describe_independent_slips(names))
     # `stopping` contacts stay closed and have no sliding speed after the impact: they slip only if
     # perturbed, and briefly. `brief` are the modes while they do.
     states = slip.derivatives.states
@@ -118,15 +118,15 @@ def find_stick_slip_boundary(
     ]
     brief = tuple(states[i] if i in stopping else mode for i, mode in enumerate(modes))
     if brief != modes:
-        push = _change_after_slip(dynamics, q, result, u, brief, modes, push)
+        push = _compute_change_after_slip(dynamics, q, result, u, brief, modes, push)
     elif SLIP in (modes[i] for i in stopping):
         # SLIP is sliding in a surface. As `brief` equals `modes`, the mode after the impact already
         # is this slip: it goes on from rest and does not stop.
-        raise InputError(_unstopped_message(names))
+        raise InputError(_describe_unstopped_slip(names))
     slack = GuardJacobian(np.zeros(()), distance, np.zeros(len(u)))
     slipped = held + np.outer(push, distance)
     return ResetBorder(
-        f"{names} slips", slack, _reset_jacobian(slipped, u), _reset_jacobian(held, u)
+        f"{names} slips", slack, _make_reset_jacobian(slipped, u), _make_reset_jacobian(held, u)
     )
 
 
@@ -160,7 +160,7 @@ def check_sticking(dynamics: ContactDynamics, q: Array, v: Array, u: Array, mode
             )
 
 
-def _derivative_if_all_stick(
+def _differentiate_sticking(
     dynamics: ContactDynamics,
     q: Array,
     result: ImpactResult,
@@ -199,15 +199,15 @@ def _derivative_if_all_stick(
         z = find_interior_point(piece.slack)
         assert z is not None
         # Along z, well inside the piece, by how much the velocity changes per unit of slack.
-        change = _velocity_derivative(piece) - _velocity_derivative(stick)
+        change = _get_velocity_derivative(piece) - _get_velocity_derivative(stick)
         push = change @ z / float((piece.slack @ z).max())
         slipping = dict(zip(border, states, strict=True))
         brief = tuple(slipping.get(i, mode) for i, mode in enumerate(modes))
         after = result.velocity_after + _PROBE_SPEED * push
         if np.abs(push).max() > _SAME_PIECE and not is_consistent_at(dynamics, q, after, u, brief):
             names = ", ".join(repr(dynamics.contacts[i].name) for i in border)
-            raise InputError(_inconsistent_message(names, brief))
-    return _velocity_derivative(stick)
+            raise InputError(_describe_inconsistent_slip(names, brief))
+    return _get_velocity_derivative(stick)
 
 
 def _group_by_velocity(pieces: Sequence[ImpactPiece]) -> list[list[ImpactPiece]]:
@@ -215,7 +215,7 @@ def _group_by_velocity(pieces: Sequence[ImpactPiece]) -> list[list[ImpactPiece]]
     groups: list[list[ImpactPiece]] = []
     for piece in pieces:
         for group in groups:
-            first, other = _velocity_derivative(group[0]), _velocity_derivative(piece)
+            first, other = _get_velocity_derivative(group[0]), _get_velocity_derivative(piece)
             if np.abs(first - other).max() <= _SAME_PIECE * max(1.0, np.abs(first).max()):
                 group.append(piece)
                 break
@@ -251,11 +251,11 @@ def _select_stick_and_slip(
             elif STICK not in states:
                 found["slip"] = piece
     if len(groups) != 2 or len(found) != 2:
-        raise InputError(_independent_message(names))
+        raise InputError(_describe_independent_slips(names))
     return found["stick"], found["slip"]
 
 
-def _change_after_slip(
+def _compute_change_after_slip(
     dynamics: ContactDynamics,
     q: Array,
     result: ImpactResult,
@@ -288,9 +288,9 @@ def _change_after_slip(
     v, slipping = result.velocity_after, [i for i in result.border if after[i] != OPEN]
     names = ", ".join(repr(dynamics.contacts[i].name) for i in slipping)
     if not is_consistent_at(dynamics, q, v + _PROBE_SPEED * push, u, brief):
-        raise InputError(_inconsistent_message(names, brief))
+        raise InputError(_describe_inconsistent_slip(names, brief))
     if SLIP in (brief[i] for i in slipping):
-        raise InputError(_unstopped_message(names))
+        raise InputError(_describe_unstopped_slip(names))
     phase = dynamics.phase(brief)
     rows = dynamics.make_rows(phase, q, v, u)
     tangents = np.array([phase.tangents[phase.closed.index(i)][0] for i in slipping])
@@ -300,41 +300,41 @@ def _change_after_slip(
     slip, slip_rate = jacobian @ push, jacobian @ acceleration - target
     size = np.abs(jacobian) @ np.abs(acceleration) + np.abs(target)
     if not slip_rate @ slip < -_MIN_DECELERATION * np.abs(slip) @ size:
-        raise InputError(_unstopped_message(names))
+        raise InputError(_describe_unstopped_slip(names))
     # The slip rate opposes the slip, as just checked, so this time is positive, in s per m/s. For
     # several contacts it is that of least squares, and all have to stop at it.
     duration = -float(slip @ slip) / float(slip_rate @ slip)
     if np.abs(slip + duration * slip_rate).max() > _SAME_PIECE * np.abs(slip).max():
-        raise InputError(_independent_message(names))
+        raise InputError(_describe_independent_slips(names))
     return np.asarray(push + duration * (acceleration - later))
 
 
-def _velocity_derivative(piece: ImpactPiece) -> Array:
+def _get_velocity_derivative(piece: ImpactPiece) -> Array:
     """Return the derivative (nv, 2 nv) of v+ by (q, v-)."""
     return piece.derivatives.velocity_z
 
 
-def _reset_jacobian(velocity: Array, u: Array) -> ResetJacobian:
+def _make_reset_jacobian(velocity: Array, u: Array) -> ResetJacobian:
     """Return the derivatives of a reset that keeps q, by those (nv, 2 nv) of the velocity."""
     nv, n = velocity.shape
     return ResetJacobian(np.zeros(n), np.vstack([np.eye(nv, n), velocity]), np.zeros((n, len(u))))
 
 
-def _inconsistent_message(names: str, brief: Modes) -> str:
+def _describe_inconsistent_slip(names: str, brief: Modes) -> str:
     return (
         f"while contacts {names} slip from the border of stick and slip, others do not go on as "
         f"after the event: {brief} is not consistent"
     )
 
 
-def _independent_message(names: str) -> str:
+def _describe_independent_slips(names: str) -> str:
     return (
         f"contacts {names} are at the border of stick and slip and slip independently: only the "
         "border of contacts that slip together is served"
     )
 
 
-def _unstopped_message(names: str) -> str:
+def _describe_unstopped_slip(names: str) -> str:
     return (
         f"contacts {names} slip from the border of stick and slip, and friction does not simply "
         "stop them: there are no two linear pieces, or none that are known"

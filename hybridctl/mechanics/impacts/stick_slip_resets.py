@@ -1,6 +1,7 @@
 """Resets at which contacts stop sliding, or begin to: they remove the rest of sliding velocities.
 
-What is removed is at most 2e-8 m/s (`STANDSTILL`), so that these are events without an impact.
+Events of both kinds have no impact: impulses are reported as zero. A contact that stops has at most
+2e-8 m/s left (`STANDSTILL`). One that begins to slide has what integration has left of its rest.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class SlidingStop(ResetModel):
 
     Attributes:
         dynamics: Dynamics of the robot with its contacts.
-        modes: Modes of all contacts if those that stop were still sliding.
+        modes: Modes of all contacts before the event, in which those that stop still slide.
         stops: Names of the guards of contacts that stop, by contact.
     """
 
@@ -179,8 +180,8 @@ def _remove_sliding(
         contacts: The contacts.
     """
     q, v = np.split(x, [dynamics.robot.nq])
-    system, rows = _impulse_equations(dynamics, phase, q, v)
-    change = -_tangent_flags(dynamics, phase, contacts) * (rows @ v)
+    system, rows = _make_impulse_equations(dynamics, phase, q, v)
+    change = -_make_tangent_flags(dynamics, phase, contacts) * (rows @ v)
     return np.concatenate((q, v + system.solve(np.zeros(len(v)), change)[0]))
 
 
@@ -204,10 +205,10 @@ def _differentiate_removal(
         before: Phase before it, in which contacts that stop still slide.
     """
     q, v = np.split(at.x, [dynamics.robot.nq])
-    nv, held, solution = len(v), phase.constrained_rows, _solution_before(dynamics, before, at)
-    system, _ = _impulse_equations(dynamics, phase, q, v)
+    nv, held, solution = len(v), phase.constrained_rows, _find_solution_before(dynamics, before, at)
+    system, _ = _make_impulse_equations(dynamics, phase, q, v)
     rates_z = dynamics.differentiate_rates(q, v)
-    change = -_tangent_flags(dynamics, phase, contacts)[:, None] * rates_z[held]
+    change = -_make_tangent_flags(dynamics, phase, contacts)[:, None] * rates_z[held]
     dv, _ = system.solve(np.zeros((nv, 2 * nv)), change)
     slowed = np.eye(2 * nv)
     spatial = tuple(
@@ -222,7 +223,9 @@ def _differentiate_removal(
     return ResetJacobian(np.zeros(2 * nv), state, np.zeros((2 * nv, len(at.u))))
 
 
-def _solution_before(dynamics: ContactDynamics, phase: ContactPhase, at: JumpPoint) -> Solution:
+def _find_solution_before(
+    dynamics: ContactDynamics, phase: ContactPhase, at: JumpPoint
+) -> Solution:
     """Return the solved equations of a phase before a jump, from its point if that has them."""
     known = at.before
     if isinstance(known, ContactPoint) and known.mode.phase is phase:
@@ -231,7 +234,7 @@ def _solution_before(dynamics: ContactDynamics, phase: ContactPhase, at: JumpPoi
     return dynamics.solve_phase(phase, q, v, at.u)
 
 
-def _impulse_equations(
+def _make_impulse_equations(
     dynamics: ContactDynamics, phase: ContactPhase, q: Array, v: Array
 ) -> tuple[KKT, Array]:
     """Return the equations of impulses of a phase, and its constrained rows of J (m, nv)."""
@@ -245,7 +248,7 @@ def _impulse_equations(
     return KKT(rows.mass, constrained, force, compliance=soft), constrained
 
 
-def _tangent_flags(
+def _make_tangent_flags(
     dynamics: ContactDynamics, phase: ContactPhase, contacts: Sequence[int]
 ) -> Array:
     """Return 1 for constrained rows that are tangents of some contacts, else 0; shape (m,)."""

@@ -68,7 +68,10 @@ def solve_phase(phase_of: PhaseOf, phase: ContactPhase, rows: ContactRows) -> So
 def complete_forces(solution: Solution) -> Solution:
     """Return a solution of `solve_phase` whose redundant contacts share forces.
 
-    Raises `NoContactSolutionError` where no directions are found for contacts that start to slide.
+    It is returned as it is where contacts are not redundant.
+
+    Raises:
+        NoContactSolutionError: If no directions are found for contacts that start to slide.
     """
     if not solution.kkt.redundant:
         return solution

@@ -34,16 +34,19 @@ from hybridctl.mechanics.modes.selection import select_modes
 from hybridctl.mechanics.modes.slip_directions import compute_sliding_times
 
 OFF_MODE = 1e-5
-"""Gap (m) or speed (m/s) that its mode holds at zero, above which a state is not of that mode."""
+"""Size of a gap (m, rad) or speed (m/s, rad/s) that a mode holds at zero, above which a state is
+not of that mode. A choice."""
 
 MAX_STEP_TO_STOP = 0.9
-"""Longest step, relative to the time to a stop in a surface: the field ends there."""
+"""Longest step, relative to the time to a stop in a surface: the field ends there. A choice, below
+one."""
 
 
 class ContactPoint(Point):
     """A point of a contact mode, x = (q, v): each step of the pass, made when first asked for.
 
-    `solution`, `force_solution` and `acceleration_solution` exist where a contact is closed.
+    `solution`, `force_solution` and `acceleration_solution` are for modes with a closed contact:
+    without one there are no equations to solve.
     """
 
     mode: ContactMode
@@ -149,7 +152,23 @@ class ContactPoint(Point):
 
     @PointProperty
     def outputs(self) -> Mapping[str, Array]:
-        """The outputs that `contact_system` lists, by name, in arrays that last."""
+        """The outputs by name, in arrays that last.
+
+        Of the c contacts in space and joint stops, with stops of joints that turn in rad, N m and
+        rad/s:
+
+        - "gap" (c,), m, positive where open;
+        - "normal_force" (c,), N, zero where open;
+        - "friction_force" (c, 2), N, on the body with the point, along the tangents of the surface;
+          zero where open, and where there is no such tangent;
+        - "slip_velocity" (c, 2), m/s, of that point relative to the surface, likewise;
+        - "contact_position" (c, 3), m, in the world.
+
+        Where joints rub, "joint_friction" (j,), N m or N along the velocity of each such joint. Of
+        the robot "joint_position" (joints, 3), m, the origin of each joint in the world; "energy"
+        (2,), J, kinetic and potential; "momentum" (6,), linear in N s and angular about the centre
+        of mass in N m s, along the axes of the world, without that of rotors.
+        """
         dynamics, contact = self.mode.dynamics, self.contact
         joints = range(1, len(dynamics.robot.joint_names) + 1)
         # Contacts in space come first, dry friction of joints last.
@@ -172,7 +191,10 @@ class ContactPoint(Point):
 
     @PointProperty
     def selected_mode(self) -> ModeKey:
-        """The mode that flows on."""
+        """The mode in which closed contacts obey Coulomb's law, see `selection`.
+
+        Contacts that are open stay so: a gap that closes is an event.
+        """
         mode = self.mode
         return select_modes(mode.dynamics, self.q, self.v, self.u, mode.modes, self.contact)
 
@@ -219,12 +241,12 @@ class ContactMode(ModeModel):
 
     @cached_property
     def guard_scales(self) -> Array:
-        """The sizes (n,) of the guards: 1 m, 1 m/s, and the weight of the robot for forces."""
+        """Sizes (n,) that tolerances of guards are relative to, see `ContactGuards.scales`."""
         return self.contact_guards.scales
 
     @property
     def decay_time(self) -> float:
-        """Time in s in which residuals decay; inf if they do not."""
+        """Time constant in s with which residuals decay, 1 / `stabilization`; inf for none."""
         rate = self.dynamics.stabilization
         return 1.0 / rate if rate > 0.0 else np.inf
 
@@ -266,6 +288,9 @@ class ContactMode(ModeModel):
         return np.concatenate((gaps, rates[phase.solid_rows]))
 
     def _project(self, x: Array) -> Array:
-        """Return the state nearby with closed contacts closed and sticking ones at rest."""
+        """Return the state nearby with closed contacts closed and sticking ones at rest.
+
+        It raises the error of `ContactDynamics.project_state` where gaps do not close.
+        """
         n = self.dynamics.robot.nq
         return np.concatenate(self.dynamics.project_state(self.phase, x[:n], x[n:]))

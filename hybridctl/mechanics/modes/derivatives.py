@@ -33,7 +33,8 @@ class AccelerationDerivatives:
         acceleration_z: Of the acceleration (nv, n).
         forces_z: Of normal forces (c, n), zero where open.
         friction_z: Of friction (c, 2, n), zero where open.
-        slip_z: Of sliding velocities (c, 2, n), of open contacts too.
+        slip_z: Of sliding velocities (c, 2, n), of open contacts too, whose `slip` itself is given
+            as zero.
         gaps_z: Of gaps (c, n).
         rates_z: Of J v (r, n), all rows.
     """

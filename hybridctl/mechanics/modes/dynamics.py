@@ -161,7 +161,8 @@ class ContactDynamics:
     def expect_modes(self, modes: frozenset[Modes]) -> ContactDynamics:
         """Return the same dynamics, which prefer `modes` where the law has several solutions.
 
-        So a plan is followed through impacts and accelerations that its modes are to follow.
+        So a plan is followed through impacts and accelerations where its modes are one solution of
+        several.
         """
         other = copy(self)
         other.expected_modes = modes
@@ -184,7 +185,10 @@ class ContactDynamics:
 
     @property
     def force_scales(self) -> Array:
-        """Sizes (c,) of contact forces: the robot's weight, or the limit of dry friction."""
+        """Sizes (c,) of contact forces: the robot's weight in N, or the limit of dry friction.
+
+        The number of the weight also stands for N m, at stops of joints that turn.
+        """
         return np.where(self.contact_set.loads > 0.0, self.contact_set.loads, self.robot.weight)
 
     # Kinematics of all contacts
@@ -206,7 +210,7 @@ class ContactDynamics:
         return self.take_tangents(self.contact_set.jacobian(q))
 
     def slip_velocities(self, q: Array, v: Array) -> Array:
-        """Return the sliding velocities v_t (c, 2) of all contacts, m/s, closed or not."""
+        """Return the sliding velocities v_t (c, 2) of all contacts, m/s or rad/s, closed or not."""
         return np.asarray(self.tangent_jacobian(q) @ v)
 
     def differentiate_rates(self, q: Array, v: Array) -> Array:
@@ -241,7 +245,10 @@ class ContactDynamics:
     # The pass of one mode at one point
 
     def phase(self, modes: Modes) -> ContactPhase:
-        """Return the meaning of these modes of all contacts, made once."""
+        """Return the phase of these modes of all contacts: the rows that they constrain.
+
+        It is made once for each tuple of modes. A mode that a contact cannot have is not refused.
+        """
         known = self._phases.get(modes)
         if known is None:
             bodies = list(zip(self.contact_set.joint_a, self.contact_set.joint_b, strict=True))
@@ -316,7 +323,7 @@ class ContactDynamics:
             mass: Mass matrix (nv, nv).
         """
         assert isinstance(self.contact_set, JointContactSet)
-        velocities = self.contact_set.pressed_velocities[phase.pressed_contacts]
+        velocities = self.contact_set.joint_velocities[phase.pressed_contacts]
         inverse, _ = dpotri(dpotrf(mass, lower=1)[0], lower=1)
         compliance = np.zeros(len(phase.owner))
         largest = max(1.0, 0.5 * len(velocities)) * inverse.diagonal()[velocities]
@@ -381,7 +388,7 @@ class ContactDynamics:
             v: Velocity (nv,).
 
         Raises:
-            NoContactSolutionError: If gaps do not close.
+            NoContactSolutionError: If gaps do not close to 1e-11 m in 20 steps.
         """
         robot, no_input = self.robot, np.zeros(self.robot.nu)
         closed, constrained = phase.solid_contacts, phase.solid_rows
@@ -396,7 +403,8 @@ class ContactDynamics:
             system = KKT(values.mass, values.jacobian[closed])
             q = robot.normalize(robot.integrate(q, -system.push @ system.forces(gap)))
         raise NoContactSolutionError(
-            f"closed contacts cannot be put on their surfaces: gaps of {gap.tolist()} m are left"
+            "closed contacts cannot be put on their surfaces: gaps of "
+            f"{gap.tolist()} m (rad at joints that turn) are left"
         )
 
     def differentiate_projection(
@@ -405,7 +413,7 @@ class ContactDynamics:
         """Return the derivatives (2 nv, 2 nv) of `project_state`, on its image.
 
         Perturbations of the gaps of some closed contacts are taken off, and those of the rates of
-        all constrained rows.
+        all constrained rows. Gaps of other closed contacts keep their perturbations.
 
         Args:
             phase: Phase of a mode.

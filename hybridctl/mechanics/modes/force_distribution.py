@@ -29,7 +29,7 @@ from scipy.special import expit
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import SimulationError
 from hybridctl.mechanics.contact_law.cone_programme import Cone
-from hybridctl.mechanics.contact_law.law import force_scales
+from hybridctl.mechanics.contact_law.law import compute_force_scales
 from hybridctl.mechanics.contact_law.redundancy import ForceCones, distribute_in_cones
 from hybridctl.mechanics.modes.constraint_equations import (
     ContactRows,
@@ -141,7 +141,7 @@ def _make_force_cones(solution: Solution, friction: Friction) -> ForceCones:
     owner = phase.owner[phase.constrained]
     largest = np.zeros(len(phase.closed))
     np.maximum.at(largest, owner, response)
-    stretch, most = force_scales(largest.tolist())
+    stretch, most = compute_force_scales(largest.tolist())
     units = (compute_magnitude(solution) or 1.0) / most * np.array(stretch)[owner]
     limits = friction.static.tolist()
     cones = [Cone(*part, limit) for part, limit in zip(phase.cones, limits, strict=True)]

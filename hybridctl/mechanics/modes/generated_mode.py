@@ -50,11 +50,14 @@ from hybridctl.symbolic.compiled_step import CompiledMode, Function
 def _evaluate_with_transport(
     function: BatchedFunction, turning: Array, t: Array, x: Array, u: Array
 ) -> list[Array]:
-    """Return soundness, A and B at m points, where perturbations turn with the motion.
+    """Return soundness (m, 1), A and B at m points, where perturbations turn with the motion.
+
+    Perturbations of joints with quaternions or circles are in the axes of the body, which turn: to
+    their rate belongs the transport, -ad(v), which is linear in v.
 
     Args:
         function: Returns soundness, D_x f and D_u f.
-        turning: Transport (nv, nv, nv) by each unit velocity.
+        turning: Transport (nv, nv, nv) by each unit velocity, see `Robot.transport`.
         t: Times (m, 1), s.
         x: States (m, nq + nv).
         u: Inputs (m, nu).
@@ -66,25 +69,27 @@ def _evaluate_with_transport(
 
 
 _SOURCES = (compiled_step.__file__, __file__)
+"""Files that functions are made by, besides those of the equations: their text is in the keys."""
 
 
 class GeneratedPoint(ContactPoint):
     """A point of a generated mode.
 
-    Each quantity is that of a `ContactPoint` where the generated functions are not sound.
+    Where the generated functions are not sound at the point (`ModeField.sound`), each quantity is
+    that of a `ContactPoint`, computed in Python.
     """
 
     mode: GeneratedContactMode
 
     @PointProperty
     def values(self) -> tuple[Array, Array] | None:
-        """Rate (nq + nv,) of the coordinates and guards (n,), None where they are not sound."""
+        """Rate (nq + nv,) of the coordinates (q, v), and guards (n,); None if not sound."""
         rate, guards, sound = self.mode.value_function((self.t,), self.x, self.u)
         return (rate.copy(), guards.copy()) if sound[0] > 0.0 else None
 
     @PointProperty
     def slopes(self) -> Slopes | None:
-        """Derivatives of field and guards, None where they are not sound."""
+        """Derivatives of field and guards by state and input; None if not sound."""
         sound, *found = self.mode.slope_function(self.x, self.u)
         if not sound[0] > 0.0:
             return None
@@ -125,7 +130,10 @@ class GeneratedPoint(ContactPoint):
 
     @PointProperty
     def selected_mode(self) -> ModeKey:
-        """The mode that flows on: this one where its compiled guards show that it holds."""
+        """The mode that flows on: this one where its compiled guards show that it is consistent.
+
+        With friction Coulomb's law may have other solutions. `select_modes` then looks for them.
+        """
         mode, values = self.mode, self.values
         holds = values is not None and bool((values[1] > mode.sure_values).all())
         # Without friction the law is a convex problem: what holds is the only solution.
@@ -146,13 +154,20 @@ class GeneratedContactMode(ContactMode, CompiledMode):
 
     @cached_property
     def sure_values(self) -> Array:
-        """Values (n,) of guards above which contacts push, hold, or slide the way they do."""
+        """Values (n,) of guards above which contacts push, hold, or slide the way they do.
+
+        Forces and the response ratio are to be positive, and sliding speeds above `STANDSTILL`:
+        below it a direction may be a guess. Gaps and margins say nothing of this.
+        """
         least = {"closes": -np.inf, "leaves": -np.inf, "sticks": STANDSTILL}
         return np.array([least.get(guard.kind, 0.0) for guard in self.contact_guards.guards])
 
     @cached_property
     def value_function(self) -> CompiledFunction:
-        """The function (t, x, u) -> rate (nq + nv,), guards (n,), soundness (1,)."""
+        """The function (t, x, u) -> rate (nq + nv,), guards (n,), soundness (1,).
+
+        Soundness is positive where the other two are those of a `ContactPoint`.
+        """
         made = self._motion
         shapes = [(made.numel_out(0),), (made.numel_out(1),), (1,)]
         return CompiledFunction(self._finish(made), shapes, self.parameter_values)
@@ -167,7 +182,10 @@ class GeneratedContactMode(ContactMode, CompiledMode):
 
     @cached_property
     def batched_slopes(self) -> BatchFunction:
-        """The variational equation at many points."""
+        """The function (t, x, u) of m points -> soundness, A (2 nv, 2 nv) and B (2 nv, nu).
+
+        dx' = A dx + B du is the variational equation, transport of perturbations included.
+        """
         made = self._load("field_slopes", self._make_field_slopes)
         n, nu = made.size2_out(1), made.size1_out(2)
         shapes = [(1,), (n, n), (n, nu)]
@@ -180,7 +198,7 @@ class GeneratedContactMode(ContactMode, CompiledMode):
 
     @property
     def parameter_values(self) -> Array:
-        """The numbers of robot and contacts."""
+        """The numbers (np,) of robot and contacts, the last argument of all functions made here."""
         return self._equations.constants.numbers
 
     def build_function(self, name: str) -> Function:
@@ -210,6 +228,7 @@ class GeneratedContactMode(ContactMode, CompiledMode):
 
     @cached_property
     def _key(self) -> str:
+        """Name of this mode of robots of this structure, under which functions are kept on disk."""
         return self._equations.make_key(read_sources(*_SOURCES))
 
     @cached_property
@@ -252,9 +271,9 @@ class GeneratedContactMode(ContactMode, CompiledMode):
         )
 
     def _make_tangent(self) -> Function | None:
-        """Return the function x -> T (nx, 2 nv) and its left inverse.
+        """Return the function x -> T (nx, 2 nv) and its left inverse, for x of any norm.
 
-        None where coordinates are free: then T is the identity.
+        None without quaternions and circles: then T is the identity.
         """
         robot, tree = self.dynamics.robot, self.dynamics.robot.tree()
         if robot.nq == robot.nv:
@@ -266,7 +285,10 @@ class GeneratedContactMode(ContactMode, CompiledMode):
         return ca.Function("tangent", [x], ca.cse([ca.densify(rates), ca.densify(back)]))
 
     def _make_free_input(self) -> Function:
-        """Return the function (x, numbers) -> (0, M^-1 S), (nx, nu), see `Point.free_input`."""
+        """Return the function (x, numbers) -> (0, M^-1 S), (nx, nu), see `Point.free_input`.
+
+        Steps with noise of modes with constraints need it: noise goes where contacts give way.
+        """
         c, numbers = self._equations.constants.make_symbolic()
         x = ca.SX.sym("x", c.nq + c.nv)
         by_mass, _ = cholesky(Bodies(c.tree, self._normalize(x)[: c.nq]).mass())

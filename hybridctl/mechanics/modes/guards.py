@@ -50,7 +50,7 @@ _SLIP_OF = {0.0: SLIP, 1.0: SLIP_PLUS, -1.0: SLIP_MINUS}
 
 
 class ContactGuard(NamedTuple):
-    """One guard.
+    """One guard of a mode: a contact, what happens to it, and in which direction.
 
     Attributes:
         contact: Index of the contact; -1 for "jams", which belongs to all contacts that slide.
@@ -339,7 +339,7 @@ class ContactGuards:
 
 
 def list_closing_guards(contacts: Sequence[AnyContact]) -> tuple[str, ...]:
-    """Return the names of the guards at which contacts close: their gaps, in m or rad."""
+    """Return the names of the guards at which contacts close, one for each contact, in order."""
     return tuple(ContactGuard(i, "closes").name(contacts) for i in range(len(contacts)))
 
 

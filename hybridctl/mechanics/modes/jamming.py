@@ -78,6 +78,8 @@ def compute_response_ratio(solution: Solution) -> float:
         solution: The equations of the mode at a point.
     """
     even = solution.kkt.without_sliding_friction()
+    # `even` counts as redundant wherever the equations do, also where friction alone makes these
+    # singular: then the ranks differ.
     if even.redundant and even.rank > solution.kkt.rank:
         return 0.0
     return solution.kkt.determinant / even.determinant
@@ -99,7 +101,7 @@ def differentiate_response_ratio(
         terms: Terms of the robot with its contacts.
         q: Configuration (nq,).
         solution: The equations of the mode there.
-        rates_z: Derivatives (r, 2 nv) of the rates of all contacts.
+        rates_z: Derivatives (r, 2 nv) of the rates of the rows of all contacts.
     """
     nv = rates_z.shape[1] // 2
     # All contacts that are to slide are held at a standstill: p is 1 as long as they are.

@@ -7,8 +7,9 @@ For sums of few terms and without a branch, so that a whole integrator step can 
 with multipliers m of the normals of closed contacts and the tangents of sticking ones, C = these
 rows of J, and E the forces on all rows that come with m: friction of sliding contacts besides.
 Dry friction of a joint that slips is a known force beside these: its load does not depend on m.
-Where the rows C are redundant, forces are shared as in `force_distribution`. Which rows depend on
-others is looked for at a few configurations, once; `sound` is positive where that holds at a state.
+Rows are those of `ContactSet`, r of all contacts; c is the number of contacts. Where the rows C are
+redundant, forces are shared as in `force_distribution`. Which rows depend on others is looked for
+at a few configurations, once; `sound` is positive where that holds at a state.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ _MIN_PIVOT = 1e-6
 """Least pivot relative to the largest at which expressions are sound: divisions without pivoting
 lose rounding over this, 1e-10."""
 _TINY = 1e-300
-"""Addend in m^2/s^2 or N^2 that makes the derivative of a norm zero where the norm is zero."""
+"""Least square of a norm: an addend in m^2/s^2 or N^2 that makes the derivative of a norm zero
+where the norm is zero."""
 _SAMPLES = 8
 """Number of configurations at which redundant rows are looked for."""
 _MAX_NEWTON_STEPS = 30
@@ -66,7 +68,7 @@ class ModeField(NamedTuple):
         u: Symbols of the input (nu, 1).
         field: The rate dx/dt (nq + nv, 1).
         rates: T(q) (nq, nv) of dq/dt = T v.
-        forces: Forces (r, 1) on all rows of all contacts, N or N m, zero where open.
+        forces: Forces (r, 1) along all rows of all contacts, N or N m, zero where open.
         guards: Guards (n, 1), in the order of `guards`.
         margin: Least pivot of the equations relative to the largest; negative, by what rows taken
             to be redundant miss, where they are not; 0 where contacts share friction but carry no
@@ -91,10 +93,10 @@ class ModeEquations(NamedTuple):
 
     Attributes:
         constants: Robot and contacts.
-        tangents: Rows of the tangents of each contact.
+        tangents: Tangent rows of each contact, among all rows.
         modes: Modes of all contacts.
         stabilization: Rate at which residuals decay, 1/s.
-        independent: Constrained rows that are independent of each other.
+        independent: Rows and columns of G whose block is regular at sampled configurations.
     """
 
     constants: RobotConstants
@@ -116,7 +118,7 @@ class ModeEquations(NamedTuple):
         Args:
             robot: Robot.
             members: Kinematics of its contacts.
-            contacts: The contacts, whose friction they have.
+            contacts: The same contacts, which have the coefficients of friction.
             modes: Modes of all contacts.
             stabilization: Rate at which residuals decay, 1/s.
 
@@ -133,14 +135,14 @@ class ModeEquations(NamedTuple):
 
     @property
     def phase(self) -> PhaseExpressions:
-        """The rows that the mode constrains."""
+        """The rows that the mode constrains, and the forces that come with them."""
         c = self.constants
         return PhaseExpressions(self.tangents, c.friction, self.modes, c.loads)
 
     def make_key(self, *parts: Any) -> str:
         """Return a name under which to keep what is made from these and from `parts`.
 
-        Numbers of robot and contacts are no part of it.
+        Numbers of robot and contacts are no part of it, but for which of them are zero.
         """
         made_by = read_sources(tolerances.__file__, phase.__file__, __file__)
         return self.constants.make_key(made_by, RANK, *self[1:], *parts)
@@ -165,7 +167,7 @@ def mode_field(
 
 
 def make_field(equations: ModeEquations) -> ModeField:
-    """Return the expressions that are made of equations, whose constants may be symbols."""
+    """Return field and guards of a mode by its equations, whose constants may be symbols."""
     c, rows_of = equations.constants, equations.phase
     x, u = ca.SX.sym("x", c.nq + c.nv), ca.SX.sym("u", c.actuation.shape[1])
     q, v = x[: c.nq], x[c.nq :]
@@ -199,7 +201,12 @@ def make_field(equations: ModeEquations) -> ModeField:
 
 
 def mode_derivatives(mode: ModeField) -> list[Expression]:
-    """Return the derivatives of (v, a), then of the guards, by (q, v) (., 2 nv) and u (., nu)."""
+    """Return the derivatives of (v, a), then of the guards.
+
+    Returns:
+        Four expressions: of (v, a) by perturbations of (q, v), (2 nv, 2 nv), and by u, (2 nv, nu);
+        of the n guards likewise, (n, 2 nv) and (n, nu). Quaternions and circles have norm 1.
+    """
     nq, nv = mode.rates.shape
     by_tangent = ca.diagcat(mode.rates, ca.SX.eye(nv))
     velocity_and_acceleration = mode.x[nq:], mode.field[nq:]
@@ -212,7 +219,10 @@ def mode_derivatives(mode: ModeField) -> list[Expression]:
 def _make_target(rows: RowExpressions, count: int, s: float) -> Expression:
     """Return what J a (r, 1) must be for contacts to stay closed and sticking.
 
-    count: number of contacts. s: rate at which residuals decay, 1/s.
+    Args:
+        rows: Gaps, rates and accelerations at a = 0, the drift Jdot v.
+        count: Number of contacts, whose normals come first among the rows.
+        s: Rate at which residuals decay, 1/s.
     """
     gaps = ca.vertcat(rows.piece_gaps, ca.SX.zeros(rows.rates.numel() - count, 1))
     return -rows.accelerations - 2.0 * s * rows.rates - s * s * gaps
@@ -341,7 +351,7 @@ class PhaseExpressions(ClosedRows):
         return ca.vertcat(*values)
 
     def cone_slacks(self, forces: Expression) -> list[Expression]:
-        """Return values in N that are positive where closed contacts are inside their cones."""
+        """Return values in N or N m, positive where closed contacts are inside their cones."""
         return [value for i in self.closed for value in self._list_slacks(i, forces)]
 
     def speed_margins(self, rows: RowExpressions) -> list[Expression]:
@@ -350,10 +360,15 @@ class PhaseExpressions(ClosedRows):
         return [_make_length(rows.rates[self._tangents[i]]) - _MIN_SPEED for i in spatial]
 
     def _list_slacks(self, i: int, forces: Expression) -> list[Expression]:
-        """Return the normal force of contact i and what friction is below its limit, N."""
+        """Return the slacks of closed contact i, N or N m, in the order of its guards.
+
+        The first is the normal force, but not of a contact with a constant load, which never opens.
+        Where it sticks, static friction less the friction follows: in both directions for one
+        tangent, else one slack mu_s f_n - |f_t|.
+        """
         tangents, normal = self._tangents[i], forces[i]
         limit = self._friction[i, 1] * normal
-        pushes = [] if i in self.pressed_contacts else [normal]  # a load never opens
+        pushes = [] if i in self.pressed_contacts else [normal]
         if self.modes[i] != STICK:
             return pushes
         if len(tangents) == 1:
@@ -378,9 +393,10 @@ class _Independent(NamedTuple):
 
 
 def _choose_independent(samples: list[Array], symmetric: bool) -> _Independent:
-    """Return rows and columns that span G best in all samples (m, m).
+    """Return rows and columns of a regular block of G, of its largest rank in all samples (m, m).
 
-    They are the same where G is symmetric.
+    Each sample proposes a block. Of those of the largest rank, the one whose worst condition in all
+    samples is best is taken. Rows and columns are the same where G is symmetric.
     """
     choices = []
     for g in samples:
@@ -407,8 +423,12 @@ def _find_pivot_columns(matrix: Array) -> list[int]:
 def _find_independent_rows(
     robot: Robot, members: ContactSet, part: PhaseExpressions
 ) -> _Independent:
-    """Return the block of G = C M^-1 J^T E that is regular where contacts touch."""
-    if len(part.rows) <= 1:
+    """Return the block of G = C M^-1 J^T E that is regular where contacts touch.
+
+    Expressions have no branches, so that it is chosen once, at sampled states. A state at which it
+    is not regular, or at which other rows are independent, is not sound (`_solve_multipliers`).
+    """
+    if len(part.rows) <= 1:  # one row depends on no other
         return _Independent([0] * len(part.rows), [0] * len(part.rows))
     samples = []
     for x in _sample_states(robot, members, part.solid_contacts):
@@ -475,7 +495,7 @@ def _solve_multipliers(
 
     even = find_least_norm(ca.DM.ones(g.shape[0], 1))
     if part.pressed_contacts and part.rubs_freely:
-        # Never sound: expressions of this case are not tested.
+        # The margin 0 is never sound, so that Python evaluates this case: no test compares it.
         return even, ca.SX(0.0)
     if not len(part.sticking_owner):
         return even, margin
@@ -502,8 +522,9 @@ def _make_softplus(x: Expression) -> Expression:
 def cholesky(matrix: Expression) -> tuple[Solve, Expression]:
     """Return how to divide by a symmetric positive matrix (n, n), and its pivots (n, 1).
 
-    It is eliminated from the last row on, which for a mass matrix keeps the zeros between branches
-    of the robot (Featherstone 2008, section 6.5).
+    The first result takes a right-hand side (n, .) and returns the solution of the linear
+    equations. The matrix is eliminated from the last row on, which for a mass matrix keeps the
+    zeros between branches of the robot (Featherstone 2008, section 6.5).
     """
     back = list(reversed(range(matrix.shape[0])))
     pivots, upper, order = ca.ldl(matrix[back, back].T, False)
@@ -515,9 +536,15 @@ def cholesky(matrix: Expression) -> tuple[Solve, Expression]:
 
 
 def _make_response_ratio(response: Expression, even: Expression, rows: Sequence[int]) -> Expression:
-    """Return the ratio p of `jamming`, from independent rows: det(R R') (Cauchy and Binet).
+    """Return the ratio p of `jamming`.
 
-    response: R (m, m). even: G (m, m).
+    Of redundant contacts it is the root of det(R R') / det(G G') with the independent rows of both
+    (Cauchy and Binet), otherwise det R / det G.
+
+    Args:
+        response: R (m, m), with sliding friction.
+        even: G (m, m), without.
+        rows: The independent rows.
     """
     if len(rows) == response.shape[0]:
         return _multiply_pivots(gauss(response)[1]) / _multiply_pivots(cholesky(even)[1])
@@ -529,7 +556,11 @@ def _make_response_ratio(response: Expression, even: Expression, rows: Sequence[
 
 
 def gauss(matrix: Expression) -> tuple[Solve, Expression]:
-    """Return how to divide by a square matrix (n, n) without pivoting, and its pivots (n, 1)."""
+    """Return how to divide by a square matrix (n, n) without pivoting, and its pivots (n, 1).
+
+    The first result takes a right-hand side (n, .) and returns the solution of the linear
+    equations. A pivot of zero makes it not finite.
+    """
     n = matrix.shape[0]
     both = ca.SX(matrix)
     for k in range(n):

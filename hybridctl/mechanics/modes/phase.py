@@ -40,7 +40,7 @@ class Sliding:
 
 @dataclass(frozen=True)
 class Friction:
-    """Coefficients of friction of the k closed contacts of a phase.
+    """Coefficients of friction of the k closed contacts of a phase, zero for smooth ones.
 
     Attributes:
         static: Static coefficients (k,).
@@ -60,16 +60,16 @@ class ClosedRows:
 
     Attributes:
         modes: Modes of all contacts.
-        closed: The k closed contacts.
-        places: The same, as a list.
+        closed: Indices of the k closed contacts among all, increasing.
+        places: The same, as a list, which indexes arrays.
         all_closed: Whether all contacts are closed.
         all_rows: Rows (r,) of closed contacts among all: normals, then tangents.
-        tangents: Tangents of each closed contact.
-        owner: Closed contact (r,) that each row belongs to, by its place.
-        sticking: Tangents of contacts that stick.
-        sticking_owner: Closed contact that each of these belongs to.
-        constrained: All normals, then the tangents of sticking contacts. Each of these m rows has a
-            multiplier.
+        tangents: Tangents of each closed contact, counted within the r rows.
+        owner: Closed contact (r,) that each row belongs to, by its place in `closed`.
+        sticking: Tangents of contacts that stick, counted within the r rows.
+        sticking_owner: Closed contact that each of these belongs to, by its place.
+        constrained: Indices within the r rows: all normals, then the tangents of sticking contacts.
+            Each of these m rows has a multiplier.
         constrained_rows: The same, counted among all rows.
         is_sliding: Whether each closed contact slides, (k,).
     """
@@ -112,8 +112,8 @@ class ContactPhase(ClosedRows):
 
     Attributes:
         pairs: Bodies of the closed contacts, (k,).
-        redundant: Whether two bodies have more constraints than their six relative motions, which
-            then hold each other.
+        redundant: Whether two bodies have more constraints than their six relative motions, so that
+            forces are not unique. Contacts may be redundant without that: then `KKT` finds it.
         cones: Of each closed contact the numbers of the multipliers of its normal force and, where
             it sticks, of its friction.
         friction: Coefficients of the closed contacts.

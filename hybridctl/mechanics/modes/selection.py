@@ -45,9 +45,10 @@ def select_modes(
 ) -> Modes:
     """Return the modes in which the closed contacts of `proposed` flow on under input u.
 
-    Contacts at the border of separating stay closed, and where static friction exceeds kinetic
-    friction a contact at rest sticks if it can. A proposal that is consistent is still refused
-    where other accelerations obey the law as well.
+    Contacts that are open in the proposal stay open. Contacts at the border of separating stay
+    closed, and where static friction exceeds kinetic friction a contact at rest sticks if it can. A
+    proposal that is consistent is still refused where other accelerations obey the law as well,
+    unless it is one of `expected_modes`, or the sets of states are too many to be tried (64).
 
     Args:
         dynamics: Dynamics of the robot with its contacts.
@@ -60,7 +61,7 @@ def select_modes(
 
     Raises:
         NoContactSolutionError: If the law has no solution; the error has the data.
-        SeveralContactSolutionsError: If it has several, as a `SeveralModesError` with the data.
+        SeveralModesError: If it has several; the error has the data.
     """
     phase = dynamics.phase(proposed)
     if point is None and not is_known_consistent:
@@ -235,9 +236,15 @@ def _compute_force_tolerances(dynamics: ContactDynamics, point: ContactAccelerat
 
 
 def _check_unique(problem: CoulombProblem) -> None:
-    """Raise `SeveralModesError` where few enough sets of states show other solutions.
+    """Check that no other solutions obey the law, where the sets of states can be tried.
 
-    They are tried where it is not certain that there are none.
+    They are tried where no condition proves that there are none.
+
+    Args:
+        problem: The law for the closed contacts, of which one solution is known.
+
+    Raises:
+        SeveralModesError: If some other solution is not connected with the others.
     """
     at_rest = np.array([direction is None for direction in problem.sliding])
     # Of a contact at rest with static friction above kinetic friction sticking and sliding can

@@ -54,8 +54,9 @@ def find_slip_directions(
         rows: Its terms.
 
     Returns:
-        Unit sliding velocities (2,), by closed contact, and the closed contacts whose direction is
-        only a guess.
+        Unit sliding velocities (2,) of all contacts that slide in a surface, by their place among
+        the closed ones, and the places of those that stand still: their direction is only a guess,
+        (1, 0) at zero velocity.
     """
     found: dict[int, Array] = {}
     speeds: dict[int, float] = {}
@@ -181,13 +182,13 @@ def turn_starting_contacts(solution: Solution, friction: Friction) -> Solution:
     for share in _FIRST_TURNS:
         start = solution
         if share:
-            along, across = (slip_accelerations(solution, along) for along in (True, False))
+            along, across = (compute_slip_accelerations(solution, along) for along in (True, False))
             start = _turn_directions(solution, share * np.arctan2(across, along), friction)
         found, missed = _align_with_accelerations(start, friction, scale)
         if not found.inside_cones:
             return found
         if missed <= CERTIFIED * scale:
-            if (slip_accelerations(found, along=True) >= -CERTIFIED * scale).all():
+            if (compute_slip_accelerations(found, along=True) >= -CERTIFIED * scale).all():
                 return found
             slowing_down = slowing_down or found
     if slowing_down is not None:
@@ -206,14 +207,14 @@ def _align_with_accelerations(
 
     It ends early where no forces are inside the cones. scale: of accelerations, m/s^2.
     """
-    missed = slip_accelerations(solution, along=False)
+    missed = compute_slip_accelerations(solution, along=False)
     for _ in range(_MAX_NEWTON_STEPS):
         # "not >" also ends where an acceleration is no number.
         if not solution.inside_cones or not np.abs(missed).max() > CONSISTENT * scale:
             break
         turn = _differentiate_by_angles(solution, solution.starting_contacts)
         solution = _turn_directions(solution, -turn.find_angles(missed), friction)
-        missed = slip_accelerations(solution, along=False)
+        missed = compute_slip_accelerations(solution, along=False)
     return solution, float(np.abs(missed).max())
 
 
@@ -230,7 +231,7 @@ def _turn_directions(solution: Solution, angles: Array, friction: Friction) -> S
     return distribute_forces(turned, friction)
 
 
-def slip_accelerations(solution: Solution, along: bool) -> Array:
+def compute_slip_accelerations(solution: Solution, along: bool) -> Array:
     """Return the accelerations (n,) of starting contacts relative to their surfaces.
 
     Args:

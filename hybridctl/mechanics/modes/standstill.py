@@ -30,7 +30,10 @@ from hybridctl.mechanics.modes.constraint_equations import (
 )
 from hybridctl.mechanics.modes.force_distribution import distribute_forces, solve_with_directions
 from hybridctl.mechanics.modes.phase import ContactPhase, Friction
-from hybridctl.mechanics.modes.slip_directions import slip_accelerations, turn_starting_contacts
+from hybridctl.mechanics.modes.slip_directions import (
+    compute_slip_accelerations,
+    turn_starting_contacts,
+)
 
 _MIN_SPEED = 1e-9
 """Sliding speed, m/s, at and below which a slow contact is at rest.
@@ -248,7 +251,7 @@ def _solve_starting(
         solution = distribute_forces(solution, phase.friction)
         with suppress(NoContactSolutionError):
             found = turn_starting_contacts(solution, phase.friction)
-            if found.inside_cones and (slip_accelerations(found, along=True) >= 0.0).all():
+            if found.inside_cones and (compute_slip_accelerations(found, along=True) >= 0.0).all():
                 return found
     # No direction of an acceleration is found: what moves goes on the way it goes.
     moving = {k: directions[k] for k in starting if _compute_speed(phase, rows, k) > _MIN_SPEED}

@@ -8,7 +8,7 @@ import numpy as np
 
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError
-from hybridctl.mechanics.multibody.joints import kind_of
+from hybridctl.mechanics.multibody.joints import find_joint_kind
 
 _NEGATIVE_MOMENT = 1e-9
 """Negative principal moment of inertia, relative to the largest of all joints, that counts as zero:
@@ -51,14 +51,15 @@ class Body(NamedTuple):
 
 
 class BodyKinematics(NamedTuple):
-    """Kinematics of all joints in world coordinates.
+    """Kinematics of all n velocities of a tree, those of joints that mimic too, in the world.
 
     A spatial velocity is the linear velocity of the point at the world's origin, then the angular
     velocity.
 
     Attributes:
-        jacobian: Column (6,) of each velocity: the spatial velocity that it gives its body.
-        jacobian_rate: Time derivative (6, nv) of the columns.
+        jacobian: Columns (6, n): the spatial velocity that each velocity gives the body of its
+            joint, and all bodies that this carries.
+        jacobian_rate: Time derivative (6, n) of the columns.
         poses: Homogeneous transforms (k, 4, 4) from the frames of k joints to the world.
     """
 
@@ -99,8 +100,9 @@ class MovingBody(NamedTuple):
             coordinates), "translation", "planar", "spherical" or "floating".
         twist: Spatial velocity (6, n) of the body by each velocity of the joint, linear before
             angular, in the axes of the body.
-        rotation: Orientation (3, 3) of the joint in the parent.
-        position: Position (3,) of the joint in the parent, m.
+        rotation: Orientation (3, 3), in the frame of the parent, of the frame in which the joint
+            moves the body.
+        position: Origin (3,) of that frame in the frame of the parent, m.
         q: Index of the first coordinate.
         v: Index of the first velocity.
         unit: Places in q of a quaternion or unit circle; None without one.
@@ -129,7 +131,10 @@ class MovingBody(NamedTuple):
 
     @property
     def columns(self) -> Array:
-        """Spatial velocity (6, n) of the body by each velocity at index v on, in its own axes."""
+        """Spatial velocity (6, n) of the body by each velocity from index v on, in its own axes.
+
+        For a joint that mimics it is by the velocity of the joint that it follows.
+        """
         return self.ratio * self.twist
 
 
@@ -147,8 +152,8 @@ class Tree(NamedTuple):
     armature: Array
 
 
-def tree_of(model: Any) -> Tree:
-    """Return the constants of a `pinocchio.Model`."""
+def read_tree(model: Any) -> Tree:
+    """Return the bodies of a `pinocchio.Model`, with gravity and armature, as copies."""
     bodies = tuple(_read_body(model, i) for i in range(1, model.njoints))
     return Tree(bodies, np.array(model.gravity.linear), np.array(model.armature))
 
@@ -157,7 +162,7 @@ def _read_body(model: Any, i: int) -> MovingBody:
     joint, placement, inertia = model.joints[i], model.jointPlacements[i], model.inertias[i]
     data = joint.createData()
     joint.calc(data, np.zeros(model.nq))  # the motion subspace is the same everywhere
-    kind, q = kind_of(joint), int(joint.idx_q)
+    kind, q = find_joint_kind(joint), int(joint.idx_q)
     unit = None if kind.unit is None else slice(q + kind.unit.start, q + kind.unit.stop)
     return MovingBody(
         int(model.parents[i]) - 1,

@@ -17,6 +17,7 @@ from hybridctl.base.checks import Array
 from hybridctl.mechanics.multibody.bodies import MovingBody, Tree
 
 Expression: TypeAlias = Any
+"""A CasADi expression, `casadi.SX`, or a matrix of numbers in its place, `casadi.DM`."""
 
 
 class FramePose(NamedTuple):
@@ -128,11 +129,11 @@ class Bodies:
         return BodyMotion(velocities, accelerations)
 
     def inverse_dynamics(self, motion: BodyMotion, pushes: Sequence[Spatial]) -> Expression:
-        """Return the joint forces (nv, 1) of a motion, without those of the armature.
+        """Return the joint forces (nv, 1) that make a motion, without those of the armature.
 
         Args:
             motion: Motion of the bodies.
-            pushes: Spatial force on each body, in its frame.
+            pushes: Spatial force on each body, in its frame, which helps the joint forces.
         """
         forces = [
             _compute_momentum_rate(body, velocity, acceleration, push)

@@ -11,11 +11,13 @@ from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError
 
 SAGITTAL_JOINTS = ("root_x", "root_z", "root_pitch")
+"""Names of the joints of a sagittal base: slides along x and z, then a turn about y."""
 
 _LEVI_CIVITA = np.zeros((3, 3, 3))
 for _i, _k, _j in ((0, 1, 2), (1, 2, 0), (2, 0, 1)):
     _LEVI_CIVITA[_k, _i, _j], _LEVI_CIVITA[_j, _i, _k] = 1.0, -1.0
 _SKEW: Array = _LEVI_CIVITA.reshape(3, 9)
+"""Entries of the cross-product matrix, row by row, by each component of w: one product makes it."""
 
 
 def skew(w: Array) -> Array:
@@ -27,10 +29,12 @@ class JointKind(NamedTuple):
     """A kind of joint, with labels of its coordinates and velocities.
 
     Attributes:
-        name: Name of the kind, see `bodies.MovingBody`.
-        positions: Label of each coordinate.
-        velocities: Label of each velocity.
-        unit: Which coordinates are a quaternion or a unit circle; None without one.
+        name: Name of the kind, see `bodies.MovingBody`. Joints with one coordinate, which slide or
+            turn or both, are "screw".
+        positions: Label of each coordinate, with its unit, without the name of the joint.
+        velocities: Label of each velocity, likewise.
+        unit: Which of the joint's own coordinates are a quaternion x, y, z, w, or the cosine and
+            sine of an angle; None without such.
     """
 
     name: str
@@ -58,17 +62,20 @@ _KINDS_OF_SEVERAL = {
 }
 _CIRCLE = JointKind("circle", ("cos [1]", "sin [1]"), ("rate [rad/s]",), slice(0, 2))
 _TURNS = JointKind("screw", ("[rad]",), ("rate [rad/s]",))
+"""Revolute joints, and helical ones, whose coordinate is the angle too."""
 _SLIDES = JointKind("screw", ("[m]",), ("rate [m/s]",))
+"""Prismatic joints."""
 
 
-def kind_of(joint: Any) -> JointKind:
-    """Return the kind of a joint of a `pinocchio.Model`."""
+def find_joint_kind(joint: Any) -> JointKind:
+    """Return the kind of a joint of a `pinocchio.Model`, one that `check_joints` admits."""
     name = joint.shortname()
     if name in _KINDS_OF_SEVERAL:
         return _KINDS_OF_SEVERAL[name]
-    if joint.nq == 2:
+    if joint.nq == 2:  # a continuous joint
         return _CIRCLE
-    turns = name.removeprefix("JointModel").startswith(("R", "Revolute"))
+    # Names with one coordinate go on with RX, RevoluteUnaligned, HX, HelicalUnaligned, PX, ...
+    turns = name.removeprefix("JointModel").startswith(("R", "H"))
     return _TURNS if turns else _SLIDES
 
 
@@ -86,11 +93,11 @@ class CoordinateLabels(NamedTuple):
     forces: tuple[str, ...]
 
 
-def coordinate_labels(model: Any) -> CoordinateLabels:
-    """Return the labels of a `pinocchio.Model`; the velocity of a simple joint is "knee rate"."""
+def make_coordinate_labels(model: Any) -> CoordinateLabels:
+    """Return the labels of a `pinocchio.Model`, such as "knee [rad]" and "knee rate [rad/s]"."""
     positions, velocities, forces = [], [], []
     for name, joint in list(zip(model.names, model.joints, strict=True))[1:]:
-        kind = kind_of(joint)
+        kind = find_joint_kind(joint)
         positions += [f"{name} {label}" for label in kind.positions]
         velocities += [f"{name} {label}" for label in kind.velocities]
         forces += [
@@ -100,7 +107,13 @@ def coordinate_labels(model: Any) -> CoordinateLabels:
 
 
 def _label_force(velocity: str, *, is_named: bool) -> str:
-    """Return the label of the force along a velocity, with its name where a joint has several."""
+    """Return the label of the force along a velocity, such as "torque along wx [N m]".
+
+    Args:
+        velocity: Label of the velocity with its unit, without the name of the joint.
+        is_named: Whether the label says along what, as for joints of several velocities; otherwise
+            it is "torque [N m]" or "force [N]".
+    """
     symbol, unit = velocity.split(maxsplit=1)
     kind, unit = ("force", "[N]") if unit == "[m/s]" else ("torque", "[N m]")
     return f"{kind} along {symbol} {unit}" if is_named else f"{kind} {unit}"
@@ -109,14 +122,16 @@ def _label_force(velocity: str, *, is_named: bool) -> str:
 _UNSUPPORTED_TYPES = tuple(
     f"JointModel{name}" for name in ("Composite", "Ellipsoid", "Mimic", "SphericalZYX", "Universal")
 )
+"""Short names of joint types that are refused, see `check_joints`."""
 
 
 def check_joints(model: Any) -> None:
     """Check that Pinocchio's results are right for the joints of a `pinocchio.Model`.
 
-    Jacobian rates and derivatives are wrong for joints whose axes turn with their own coordinates;
-    a chain of simple joints does the same. The mass matrix is wrong where joints are not numbered
-    depth first.
+    Jacobian rates and derivatives are wrong for joints whose axes turn with their own coordinates
+    (composite, ellipsoid, ZYX angles, universal); a chain of simple joints does the same. Forward
+    dynamics and derivatives do not take Pinocchio's mimicking joints; `Robot(mimics=)` couples
+    ordinary ones. The mass matrix is wrong where joints are not numbered depth first.
 
     Raises:
         InputError: A joint is of such a type, or joints are not numbered depth first.
@@ -132,8 +147,12 @@ def check_joints(model: Any) -> None:
             )
 
 
-def motors(model: Any) -> list[str]:
-    """Return the joints that may have a motor: all but those of a floating or sagittal base."""
+def list_motor_joints(model: Any) -> list[str]:
+    """Return the joints that have a motor by default: all but those of a base that moves.
+
+    A floating base is found by the type of its joint, a free flyer, and a sagittal one by the names
+    of its joints, `SAGITTAL_JOINTS`.
+    """
     joints = list(zip(model.names, model.joints, strict=True))[1:]
     return [
         name
@@ -143,7 +162,7 @@ def motors(model: Any) -> list[str]:
 
 
 def describe_range(places: Sequence[int]) -> str:
-    """Return "3" for one index, "3:7" for several that follow each other, "" for none."""
+    """Return "3" for the index 3, "3:7" for 3 to 6, which follow each other, "" for none."""
     if len(places) < 2:
         return "".join(map(str, places))
     return f"{places[0]}:{places[-1] + 1}"
@@ -152,11 +171,14 @@ def describe_range(places: Sequence[int]) -> str:
 def describe_joints(
     places: Mapping[str, tuple[Sequence[int], Sequence[int]]], followed: Mapping[str, str]
 ) -> Iterator[str]:
-    """Yield the name of each joint, with what it follows, and its places unless all have one.
+    """Yield a description of each joint: its name, and what it follows or where it is in q and v.
+
+    Indices are left out of all descriptions where every joint that does not mimic has one
+    coordinate and one velocity.
 
     Args:
         places: Indices in q and in v of each joint, by name.
-        followed: What a joint that mimics follows, in words, by name.
+        followed: Coordinate of each joint that mimics as a formula (`Mimic.describe`), by name.
     """
     own = {name: place for name, place in places.items() if name not in followed}
     alone = all(len(q) == len(v) == 1 for q, v in own.values())

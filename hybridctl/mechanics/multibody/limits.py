@@ -15,7 +15,7 @@ import numpy as np
 
 from hybridctl.base.checks import Array, format_count
 from hybridctl.base.errors import JointLimitWarning
-from hybridctl.mechanics.multibody.joints import coordinate_labels
+from hybridctl.mechanics.multibody.joints import make_coordinate_labels
 from hybridctl.mechanics.multibody.passive import JointIndices
 
 _BEYOND = 2e-3
@@ -81,7 +81,9 @@ class JointLimit(NamedTuple):
         return f"; angles are in rad: {value:.6g} degrees are {angle:.6g} rad"
 
 
-def joint_limits(model: Any, tree: JointIndices, joints: JointIndices) -> dict[str, JointLimit]:
+def read_joint_limits(
+    model: Any, tree: JointIndices, joints: JointIndices
+) -> dict[str, JointLimit]:
     """Return the limits of all joints with one coordinate of their own.
 
     Args:
@@ -94,7 +96,7 @@ def joint_limits(model: Any, tree: JointIndices, joints: JointIndices) -> dict[s
         Limits by name of joint. They are infinite where the lower one is not below the upper one,
         and where the model has a number of at least 1e6 rad or m.
     """
-    labels, found = coordinate_labels(model).positions, {}
+    labels, found = make_coordinate_labels(model).positions, {}
     for name, indices in tree.items():
         own = joints[name]
         if indices is None or own is None:
@@ -109,8 +111,8 @@ def joint_limits(model: Any, tree: JointIndices, joints: JointIndices) -> dict[s
     return found
 
 
-def motor_efforts(model: Any, velocities: Sequence[int]) -> Array:
-    """Return the limits of motors, (nu,) in N m or N, read-only; inf where there is none.
+def read_motor_efforts(model: Any, velocities: Sequence[int]) -> Array:
+    """Return the limits of motors from a model, (nu,) in N m or N, read-only; inf for none.
 
     Files often have an effort of 0 where it was never filled in: no motor could move anything.
 

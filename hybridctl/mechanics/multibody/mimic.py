@@ -145,7 +145,7 @@ class Coupling:
     """Coordinates and velocities of all joints of a tree, from those of the independent joints.
 
     Attributes:
-        mimics: What each joint that follows does, by name.
+        mimics: What each joint that mimics follows, by name, without chains.
         q_source: Of each coordinate of the tree (nq_all,), the index of the independent one.
         v_source: Of each velocity of the tree (nv_all,), the index of the independent one.
         q_own: Of each independent coordinate (nq,), its index in the tree.
@@ -206,7 +206,7 @@ class Coupling:
             InputError: q has another size, such as the number of coordinates of all joints.
         """
         if len(q) != len(self.q_own):
-            raise self._size_error("q", "coordinate", len(q), len(self.q_own))
+            raise self._make_size_error("q", "coordinate", len(q), len(self.q_own))
         return np.asarray(self.coordinate_map @ q + self.offsets)
 
     def expand_velocity(self, v: Array) -> Array:
@@ -219,10 +219,10 @@ class Coupling:
             InputError: v has another number of rows, such as that of velocities of all joints.
         """
         if len(v) != len(self.v_own):
-            raise self._size_error("v", "velocity", len(v), len(self.v_own))
+            raise self._make_size_error("v", "velocity", len(v), len(self.v_own))
         return np.asarray(self.velocity_map @ v)
 
-    def _size_error(self, name: str, what: str, given: int, right: int) -> InputError:
+    def _make_size_error(self, name: str, what: str, given: int, right: int) -> InputError:
         """Return the error for a vector of the wrong size, which names the joints that mimic."""
         return InputError(
             f"{name} must have {right} entries for this robot, got {given}: joints that mimic "
@@ -230,7 +230,7 @@ class Coupling:
         )
 
     def reduce_columns(self, columns: Array) -> Array:
-        """Return columns (..., nv_all) of all joints, such as a Jacobian, times S: (..., nv)."""
+        """Return columns (..., nv_all) of all joints, such as a Jacobian, times S, (..., nv)."""
         return np.asarray(columns @ self.velocity_map)
 
     def reduce_flags(self, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -262,8 +262,9 @@ class Coupling:
     def reduce_passive(self, passive: Passive) -> Passive:
         """Return the springs and dampers of all joints as those of the independent joints.
 
-        A spring k (m q + o - r) at a joint that mimics acts on q as m^2 k (q - (r - o) / m). The
-        energy of the sum differs from the sum of energies by a constant.
+        A spring k (m q + o - r) at a joint that mimics acts on q as m^2 k (q - (r - o) / m). All
+        springs that act on one q are one, k_sum (q - r_sum); its energy differs from the sum of
+        theirs by a constant.
 
         Args:
             passive: Of all joints.

@@ -91,7 +91,7 @@ def load_viewer() -> Any:
 
 
 @contextmanager
-def mujoco_warnings_logged() -> Iterator[None]:
+def log_mujoco_warnings() -> Iterator[None]:
     """Send MuJoCo's warnings in the block to the log "hybridctl".
 
     By default MuJoCo writes them to the file MUJOCO_LOG.TXT in the working folder, which is the
@@ -115,7 +115,7 @@ def compile_spec(spec: Any) -> Any:
         InputError: The compiler refuses it, as where a link has no inertia about an axis.
     """
     try:
-        with mujoco_warnings_logged():
+        with log_mujoco_warnings():
             return spec.compile()
     except ValueError as error:
         raise InputError(f"MuJoCo refuses the robot: {error}") from error
@@ -149,37 +149,39 @@ def read_mjcf(
     compiled = _compile(mjcf, is_fixed)
     if compiled.nv == 0:
         raise InputError("mjcf has no joint that moves")
-    for kind, name, reason in _losses(compiled):
+    for kind, name, reason in _list_losses(compiled):
         if kind not in ignore and name not in ignore:
             raise InputError(
                 f"mjcf has {reason}, which would be lost; ignore=[{kind!r}] leaves out all of its "
                 f"kind, ignore=[{name!r}] this one"
             )
-    model, places = _tree(compiled)
+    model, places = _build_tree(compiled)
     _set_joint_parameters(compiled, model)
     _set_dry_friction(compiled, model, ignore)
     springs = [k for k in range(compiled.njnt) if compiled.jnt_stiffness[k] > 0.0]
     if _is_disabled(compiled, "SPRING"):
         springs = []
     # A robot has springs of hinges and slides only. Those of balls and free joints are left out:
-    # unless `ignore` names them, the loop above has refused the file (`_lost_joint_forces`).
+    # unless `ignore` names them, the loop above has refused the file (`_list_lost_joint_forces`).
     springs = [k for k in springs if compiled.jnt_type[k] in (_SLIDE, _HINGE)]
     return CompiledRobot(
         model,
-        _actuated(compiled),
-        {_joint_name(compiled, k): float(compiled.jnt_stiffness[k]) for k in springs},
+        _list_actuated_joints(compiled),
+        {_name_joint(compiled, k): float(compiled.jnt_stiffness[k]) for k in springs},
         {
-            _joint_name(compiled, k): float(compiled.qpos_spring[compiled.jnt_qposadr[k]])
+            _name_joint(compiled, k): float(compiled.qpos_spring[compiled.jnt_qposadr[k]])
             for k in springs
         },
-        _keyframes(compiled, model),
+        _convert_keyframes(compiled, model),
         CollisionModel(
-            _parents(compiled), tuple(_shapes(compiled, places)), tuple(_meshes(compiled, places))
+            _list_parents(compiled),
+            tuple(_list_shapes(compiled, places)),
+            tuple(_list_meshes(compiled, places)),
         ),
         {
             name: mimic
-            for i, (name, mimic) in _joint_equalities(compiled).items()
-            if not {"equality", _equality_name(compiled, i)} & set(ignore)
+            for i, (name, mimic) in _find_joint_equalities(compiled).items()
+            if not {"equality", _name_equality(compiled, i)} & set(ignore)
         },
     )
 
@@ -210,7 +212,7 @@ def _compile(mjcf: str | os.PathLike[str], is_fixed: bool = False) -> Any:
         raise FileFormatError(f"mjcf must be a <mujoco> model, got <{tag}>{other}")
     mujoco, is_text = load_mujoco(), text is mjcf  # the argument is the text itself, not a path
     try:
-        with mujoco_warnings_logged():
+        with log_mujoco_warnings():
             if is_fixed:
                 kind = mujoco.MjSpec
                 spec = kind.from_string(text) if is_text else kind.from_file(os.fspath(mjcf))
@@ -234,12 +236,12 @@ def _is_disabled(m: Any, part: str) -> bool:
 # Names
 
 
-def _body_name(m: Any, b: int) -> str:
+def _name_body(m: Any, b: int) -> str:
     """Return the name of body b, made of its index if the file gives none."""
     return m.body(b).name or f"body {b}"
 
 
-def _joint_name(m: Any, k: int) -> str:
+def _name_joint(m: Any, k: int) -> str:
     """Return the name of joint k, made of its body's if the file gives none.
 
     If the body has several joints, the name ends with the place of the joint among them, from 1.
@@ -247,7 +249,7 @@ def _joint_name(m: Any, k: int) -> str:
     if m.joint(k).name:
         return str(m.joint(k).name)
     body = int(m.jnt_bodyid[k])
-    name = f"{_body_name(m, body)} joint"
+    name = f"{_name_body(m, body)} joint"
     return name if m.body_jntnum[body] == 1 else f"{name} {k - m.body_jntadr[body] + 1}"
 
 
@@ -268,22 +270,22 @@ class _Loss(NamedTuple):
     text: str
 
 
-def _losses(m: Any) -> Iterator[_Loss]:
+def _list_losses(m: Any) -> Iterator[_Loss]:
     """Yield all parts of a compiled model that act on its motion and that a `Robot` cannot hold."""
-    yield from _lost_elements(m)
-    yield from _lost_joint_forces(m)
-    yield from _lost_actuators(m)
+    yield from _list_lost_elements(m)
+    yield from _list_lost_joint_forces(m)
+    yield from _list_lost_actuators(m)
     if m.opt.density > 0.0 or m.opt.viscosity > 0.0:
         yield _Loss(
             "fluid",
             "fluid",
             f"forces of a fluid (density {m.opt.density:.6g}, viscosity {m.opt.viscosity:.6g})",
         )
-    if _gravity_share(m) is None:
+    if _compute_gravity_share(m) is None:
         yield _Loss("gravcomp", "gravcomp", "bodies with different gravcomp")
 
 
-def _lost_elements(m: Any) -> Iterator[_Loss]:
+def _list_lost_elements(m: Any) -> Iterator[_Loss]:
     """Yield the losses of equality constraints, tendons, soft bodies and plugins.
 
     Args:
@@ -293,13 +295,13 @@ def _lost_elements(m: Any) -> Iterator[_Loss]:
         One loss for each element, and one for all plugins. Equality constraints that are inactive
         at first, that are switched off by a flag, or that a mimic joint holds, are no loss.
     """
-    equalities, held = load_mujoco().mjtEq, _joint_equalities(m)
+    equalities, held = load_mujoco().mjtEq, _find_joint_equalities(m)
     if not _is_disabled(m, "EQUALITY"):
         for i in range(m.neq):
             # An inactive constraint has no force until a simulation switches it on.
             if m.eq_active0[i] and i not in held:
                 kind = equalities(int(m.eq_type[i])).name.removeprefix("mjEQ_").lower()
-                name = _equality_name(m, i)
+                name = _name_equality(m, i)
                 yield _Loss("equality", name, f"the equality constraint {name!r} ({kind})")
     for i in range(m.ntendon):
         name = m.tendon(i).name or f"tendon {i}"
@@ -310,12 +312,12 @@ def _lost_elements(m: Any) -> Iterator[_Loss]:
         yield _Loss("plugin", "plugin", f"{m.nplugin} plugins")
 
 
-def _equality_name(m: Any, i: int) -> str:
+def _name_equality(m: Any, i: int) -> str:
     """Return the name of equality constraint i, made of its index if the file gives none."""
     return m.equality(i).name or f"equality {i}"
 
 
-def _joint_equalities(m: Any) -> dict[int, tuple[str, Mimic]]:
+def _find_joint_equalities(m: Any) -> dict[int, tuple[str, Mimic]]:
     """Return the equality constraints that make a joint mimic another, by index, with the joint.
 
     MuJoCo has q1 - q1(qpos0) = a0 + a1 (q2 - q2(qpos0)) + ..., as a soft constraint. An active
@@ -329,7 +331,7 @@ def _joint_equalities(m: Any) -> dict[int, tuple[str, Mimic]]:
     found: dict[int, tuple[str, Mimic]] = {}
     if _is_disabled(m, "EQUALITY"):
         return found
-    driven = {k for _, k in _joint_actuators(m)}
+    driven = {k for _, k in _list_joint_actuators(m)}
     follows: dict[int, int] = {}
     for i in range(m.neq):
         k, driver = int(m.eq_obj1id[i]), int(m.eq_obj2id[i])
@@ -346,12 +348,12 @@ def _joint_equalities(m: Any) -> dict[int, tuple[str, Mimic]]:
         follows[k] = driver
         at, to = (float(m.qpos0[m.jnt_qposadr[j]]) for j in (k, driver))
         constant, slope = (float(a) for a in m.eq_data[i, :2])
-        mimic = Mimic(_joint_name(m, driver), slope, at + constant - slope * to)
-        found[i] = _joint_name(m, k), mimic
+        mimic = Mimic(_name_joint(m, driver), slope, at + constant - slope * to)
+        found[i] = _name_joint(m, k), mimic
     return found
 
 
-def _lost_joint_forces(m: Any) -> Iterator[_Loss]:
+def _list_lost_joint_forces(m: Any) -> Iterator[_Loss]:
     """Yield the losses of joint forces that a `Robot` does not have, and of free joints' armature.
 
     The forces are dry friction and springs of free and ball joints, and of nonlinear springs and
@@ -365,7 +367,7 @@ def _lost_joint_forces(m: Any) -> Iterator[_Loss]:
         no loss, except for nonlinear springs and dampers.
     """
     for k in range(m.njnt):
-        name, d = _joint_name(m, k), int(m.jnt_dofadr[k])
+        name, d = _name_joint(m, k), int(m.jnt_dofadr[k])
         dofs = slice(d, d + {_FREE: 6, _BALL: 3}.get(int(m.jnt_type[k]), 1))
         several = m.jnt_type[k] in (_FREE, _BALL)
         loss = float(m.dof_frictionloss[dofs].max())
@@ -375,10 +377,10 @@ def _lost_joint_forces(m: Any) -> Iterator[_Loss]:
         if m.jnt_stiffness[k] > 0.0 and several and not _is_disabled(m, "SPRING"):
             yield _Loss("stiffness", name, f"a spring at joint {name!r}, which is free or a ball")
         # A slice of an empty array is empty: a version without the array has no such force.
-        poly = np.any(_array(m, "jnt_stiffnesspoly")[k : k + 1]) or np.any(
-            _array(m, "dof_dampingpoly")[dofs]
+        poly = np.any(_get_array(m, "jnt_stiffnesspoly")[k : k + 1]) or np.any(
+            _get_array(m, "dof_dampingpoly")[dofs]
         )
-        if poly or np.any(_array(m, "jnt_springyield")[k : k + 1]):
+        if poly or np.any(_get_array(m, "jnt_springyield")[k : k + 1]):
             yield _Loss("nonlinear", name, f"a nonlinear spring or damper at joint {name!r}")
         # The armature of a free joint acts along the world's axes: in the frame of the body, which
         # Pinocchio uses, it would need a Coriolis term of its own.
@@ -386,7 +388,7 @@ def _lost_joint_forces(m: Any) -> Iterator[_Loss]:
             yield _Loss("armature", name, f"an armature at the free joint {name!r}")
 
 
-def _lost_actuators(m: Any) -> Iterator[_Loss]:
+def _list_lost_actuators(m: Any) -> Iterator[_Loss]:
     """Yield muscles, and actuators that act on anything but a joint."""
     mujoco = load_mujoco()
     for i in range(m.nactuator if hasattr(m, "nactuator") else m.nu):
@@ -399,7 +401,7 @@ def _lost_actuators(m: Any) -> Iterator[_Loss]:
             yield _Loss("actuator", name, f"the actuator {name!r}, which acts on a {kind}")
 
 
-def _array(m: Any, name: str) -> Array:
+def _get_array(m: Any, name: str) -> Array:
     """Return an array of the model, an empty one if this version of MuJoCo does not have it."""
     return np.asarray(getattr(m, name, np.zeros(0)))
 
@@ -410,7 +412,7 @@ def _drives_joint(m: Any, i: int) -> bool:
     return int(m.actuator_trntype[i]) in (kinds.mjTRN_JOINT, kinds.mjTRN_JOINTINPARENT)
 
 
-def _gravity_share(m: Any) -> float | None:
+def _compute_gravity_share(m: Any) -> float | None:
     """Return the share 1 - `gravcomp` of gravity that acts, None if it differs among the bodies.
 
     Bodies without mass, and bodies that are fixed to the world, do not count: gravity does not move
@@ -424,17 +426,17 @@ def _gravity_share(m: Any) -> float | None:
 # The tree
 
 
-def _rotation(quaternion: Array) -> Array:
+def _convert_rotation(quaternion: Array) -> Array:
     """Return the rotation matrix (3, 3) of a quaternion (w, x, y, z)."""
     return np.asarray(pin.Quaternion(*quaternion.tolist()).toRotationMatrix())
 
 
-def _pose(position: Array, quaternion: Array) -> Any:
+def _convert_pose(position: Array, quaternion: Array) -> Any:
     """Return the `pin.SE3` of a position (3,) and a quaternion (w, x, y, z)."""
-    return pin.SE3(_rotation(quaternion), np.array(position, dtype=np.float64))
+    return pin.SE3(_convert_rotation(quaternion), np.array(position, dtype=np.float64))
 
 
-def _tree(m: Any) -> tuple[Any, list[_Place]]:
+def _build_tree(m: Any) -> tuple[Any, list[_Place]]:
     """Build the Pinocchio model, with a frame for each body and for each site that has a name.
 
     Args:
@@ -445,7 +447,7 @@ def _tree(m: Any) -> tuple[Any, list[_Place]]:
     """
     model = pin.Model()
     # None as the share comes here only with "gravcomp" ignored: then the whole of gravity acts.
-    share = 0.0 if _is_disabled(m, "GRAVITY") else _gravity_share(m)
+    share = 0.0 if _is_disabled(m, "GRAVITY") else _compute_gravity_share(m)
     model.gravity.linear = (1.0 if share is None else share) * np.array(m.opt.gravity)
     places = [_Place(0, pin.SE3.Identity())]
     for b in range(1, m.nbody):
@@ -457,13 +459,13 @@ def _tree(m: Any) -> tuple[Any, list[_Place]]:
                 float(m.body_mass[b]), np.zeros(3), np.diag(np.array(m.body_inertia[b]))
             )
             # MuJoCo gives the inertia about the centre of mass, along the principal axes.
-            principal_pose = place.pose * _pose(m.body_ipos[b], m.body_iquat[b])
+            principal_pose = place.pose * _convert_pose(m.body_ipos[b], m.body_iquat[b])
             model.appendBodyToJoint(place.joint, principal, principal_pose)
-        _add_frame(model, _body_name(m, b), place, pin.FrameType.BODY)
+        _add_frame(model, _name_body(m, b), place, pin.FrameType.BODY)
     for s in range(m.nsite):
         if m.site(s).name:
             place = places[m.site_bodyid[s]]
-            pose = place.pose * _pose(m.site_pos[s], m.site_quat[s])
+            pose = place.pose * _convert_pose(m.site_pos[s], m.site_quat[s])
             _add_frame(model, m.site(s).name, _Place(place.joint, pose), pin.FrameType.OP_FRAME)
     return model, places
 
@@ -485,7 +487,7 @@ def _add_joints(m: Any, model: Any, b: int, parent: _Place) -> _Place:
     Returns:
         Where the body is fixed: at its last joint, or with its parent where it has none.
     """
-    joint, pose = parent.joint, parent.pose * _pose(m.body_pos[b], m.body_quat[b])
+    joint, pose = parent.joint, parent.pose * _convert_pose(m.body_pos[b], m.body_quat[b])
     for k in range(m.body_jntadr[b], m.body_jntadr[b] + m.body_jntnum[b]):
         # `before` is the pose of this joint in the frame of the joint that carries it, `after` the
         # pose of the body in the frame of this joint. The file gives the pose of the body at the
@@ -507,7 +509,7 @@ def _add_joints(m: Any, model: Any, b: int, parent: _Place) -> _Place:
             at_zero = pin.SE3(pin.exp3(-reference * axis), np.zeros(3))
             moves = pin.JointModelRevoluteUnaligned(axis)
             before, after = pose * anchor * at_zero, anchor.inverse()
-        joint, pose = model.addJoint(joint, moves, before, _joint_name(m, k)), after
+        joint, pose = model.addJoint(joint, moves, before, _name_joint(m, k)), after
         model.addJointFrame(joint)
     return _Place(joint, pose)
 
@@ -519,24 +521,25 @@ def _set_joint_parameters(m: Any, model: Any) -> None:
     joint they count with the square of the gear.
 
     The limit of effort of a hinge or slide, N m or N, is one number for both directions. It is the
-    sum of the force limits of its actuators (`_largest_force`), each times its gear, and at most
-    the joint's own (`actuatorfrcrange`). Of a range with two different bounds the larger one
+    sum of the force limits of its actuators (`_compute_largest_force`), each times its gear, and at
+    most the joint's own (`actuatorfrcrange`). Of a range with two different bounds the larger one
     counts.
 
     Args:
         m: The `mujoco.MjModel`.
-        model: The `pinocchio.Model` of `_tree`, whose joint k + 1 is MuJoCo's joint k. Changed.
+        model: The `pinocchio.Model` of `_build_tree`, whose joint k + 1 is MuJoCo's joint k.
+            Changed.
     """
     armature, damping = np.array(m.dof_armature), np.array(m.dof_damping)
     effort = np.full(m.nv, np.inf)
     force_sums: dict[int, float] = {}  # of the actuators of a degree of freedom
-    for i, k in _joint_actuators(m):
+    for i, k in _list_joint_actuators(m):
         d, gear = int(m.jnt_dofadr[k]), float(m.actuator_gear[i][0])
         for values, name in ((armature, "actuator_armature"), (damping, "actuator_damping")):
-            own = _array(m, name)
+            own = _get_array(m, name)
             values[d] += gear**2 * float(own[i].flat[0]) if own.size else 0.0
         # One actuator without a limit leaves the sum without one.
-        force_sums[d] = force_sums.get(d, 0.0) + abs(gear) * _largest_force(m, i)
+        force_sums[d] = force_sums.get(d, 0.0) + abs(gear) * _compute_largest_force(m, i)
     effort[list(force_sums)] = list(force_sums.values())
     if _is_disabled(m, "DAMPER"):
         damping[:] = 0.0
@@ -553,7 +556,7 @@ def _set_joint_parameters(m: Any, model: Any) -> None:
             model.upperEffortLimit[v], model.lowerEffortLimit[v] = effort[d], -effort[d]
 
 
-def _largest_force(m: Any, i: int) -> float:
+def _compute_largest_force(m: Any, i: int) -> float:
     """Return the largest force of actuator i before its gear, inf without a limit.
 
     The force of a motor, which is its control times a fixed gain, is limited by `ctrlrange` too.
@@ -577,40 +580,42 @@ def _set_dry_friction(m: Any, model: Any, ignore: Collection[str]) -> None:
 
     Args:
         m: The `mujoco.MjModel`.
-        model: The `pinocchio.Model` of `_tree`. Changed.
+        model: The `pinocchio.Model` of `_build_tree`. Changed.
         ignore: May name "frictionloss", or joints that are to have none. A joint that is named for
             another loss, such as a nonlinear spring, has none either.
     """
     if "frictionloss" in ignore or _is_disabled(m, "FRICTIONLOSS"):
         return
     for k in range(m.njnt):
-        if m.jnt_type[k] in (_SLIDE, _HINGE) and _joint_name(m, k) not in ignore:
+        if m.jnt_type[k] in (_SLIDE, _HINGE) and _name_joint(m, k) not in ignore:
             loss, v = float(m.dof_frictionloss[int(m.jnt_dofadr[k])]), model.idx_vs[k + 1]
             model.upperDryFrictionLimit[v], model.lowerDryFrictionLimit[v] = loss, -loss
 
 
-def _joint_actuators(m: Any) -> list[tuple[int, int]]:
+def _list_joint_actuators(m: Any) -> list[tuple[int, int]]:
     """Return the indices of the actuators that act along joints, with the joint of each."""
     count = m.nactuator if hasattr(m, "nactuator") else m.nu
     return [(i, int(m.actuator_trnid[i][0])) for i in range(count) if _drives_joint(m, i)]
 
 
-def _actuated(m: Any) -> tuple[str, ...] | None:
+def _list_actuated_joints(m: Any) -> tuple[str, ...] | None:
     """Return the names of the joints with an actuator, ordered by actuator; None without."""
-    names = dict.fromkeys(_joint_name(m, k) for _, k in _joint_actuators(m))
+    names = dict.fromkeys(_name_joint(m, k) for _, k in _list_joint_actuators(m))
     return tuple(names) or None
 
 
-def _keyframes(m: Any, model: Any) -> dict[str, Array]:
+def _convert_keyframes(m: Any, model: Any) -> dict[str, Array]:
     """Return Pinocchio's configurations (nq,) of the keyframes, and of "qpos0".
 
     A keyframe with the name "qpos0" replaces the reference configuration of the file.
     """
     given = {m.key(i).name or f"key {i}": m.key_qpos[i] for i in range(m.nkey)}
-    return {name: _configuration(m, model, q) for name, q in {"qpos0": m.qpos0, **given}.items()}
+    return {
+        name: _convert_configuration(m, model, q) for name, q in {"qpos0": m.qpos0, **given}.items()
+    }
 
 
-def _configuration(m: Any, model: Any, qpos: Array) -> Array:
+def _convert_configuration(m: Any, model: Any, qpos: Array) -> Array:
     """Return Pinocchio's configuration (nq,) for MuJoCo's `qpos` (nq,)."""
     q = np.array(pin.neutral(model))
     for k in range(m.njnt):
@@ -628,32 +633,32 @@ def _configuration(m: Any, model: Any, qpos: Array) -> Array:
 # Shapes that collide
 
 
-def _parents(m: Any) -> Mapping[str, str | None]:
+def _list_parents(m: Any) -> Mapping[str, str | None]:
     """Return the body that carries each body, None for those that the world carries."""
     carriers = {b: int(m.body_parentid[b]) for b in range(1, m.nbody)}
-    return {_body_name(m, b): _body_name(m, p) if p else None for b, p in carriers.items()}
+    return {_name_body(m, b): _name_body(m, p) if p else None for b, p in carriers.items()}
 
 
-def _shapes(m: Any, places: list[_Place]) -> Iterator[CollisionShape]:
+def _list_shapes(m: Any, places: list[_Place]) -> Iterator[CollisionShape]:
     """Yield the spheres, boxes, capsules and planes that collide, each in the frame of its joint.
 
     Other shapes are left out, as `CollisionShape` has no kind for a cylinder or an ellipsoid; for
-    meshes see `_meshes`. A plane is always fixed to the world: MuJoCo compiles none on a body that
-    moves (test_a_plane_on_a_body_that_moves_is_not_compiled).
+    meshes see `_list_meshes`. A plane is always fixed to the world: MuJoCo compiles none on a body
+    that moves (test_a_plane_on_a_body_that_moves_is_not_compiled).
 
     Args:
         m: The `mujoco.MjModel`.
-        places: Where each body is fixed, from `_tree`.
+        places: Where each body is fixed, from `_build_tree`.
     """
-    names = {int(value): kind.removeprefix("mjGEOM_") for kind, value in _geometries()}
+    names = {int(value): kind.removeprefix("mjGEOM_") for kind, value in _list_geometries()}
     for g in range(m.ngeom):
         kind = names[int(m.geom_type[g])]
         if not (m.geom_contype[g] or m.geom_conaffinity[g]):  # only drawn, it collides with nothing
             continue
         b = int(m.geom_bodyid[g])
         place = places[b]
-        pose = place.pose * _pose(m.geom_pos[g], m.geom_quat[g])
-        link = _body_name(m, b) if b else "world"
+        pose = place.pose * _convert_pose(m.geom_pos[g], m.geom_quat[g])
+        link = _name_body(m, b) if b else "world"
         rotation, position = np.array(pose.rotation), np.array(pose.translation)
         if kind in _SHAPE_KINDS:
             size = tuple(m.geom_size[g].tolist())
@@ -663,25 +668,25 @@ def _shapes(m: Any, places: list[_Place]) -> Iterator[CollisionShape]:
             yield CollisionShape(link, 0, "plane", (), rotation, position)
 
 
-def _meshes(m: Any, places: list[_Place]) -> Iterator[CollisionMesh]:
+def _list_meshes(m: Any, places: list[_Place]) -> Iterator[CollisionMesh]:
     """Yield the meshes that collide, with their vertices in the frame of their joint.
 
     Args:
         m: The `mujoco.MjModel`.
-        places: Where each body is fixed, from `_tree`.
+        places: Where each body is fixed, from `_build_tree`.
     """
     for g in range(m.ngeom):
         b, k = int(m.geom_bodyid[g]), int(m.geom_dataid[g])
         is_mesh = int(m.geom_type[g]) == int(load_mujoco().mjtGeom.mjGEOM_MESH)
         if not b or not is_mesh or not (m.geom_contype[g] or m.geom_conaffinity[g]):
             continue
-        pose = places[b].pose * _pose(m.geom_pos[g], m.geom_quat[g])
+        pose = places[b].pose * _convert_pose(m.geom_pos[g], m.geom_quat[g])
         first, count = int(m.mesh_vertadr[k]), int(m.mesh_vertnum[k])
         vertices = np.array(m.mesh_vert[first : first + count], dtype=np.float64)
         placed = vertices @ np.array(pose.rotation).T + np.array(pose.translation)
-        yield CollisionMesh(_body_name(m, b), places[b].joint, placed)
+        yield CollisionMesh(_name_body(m, b), places[b].joint, placed)
 
 
-def _geometries() -> list[tuple[str, Any]]:
+def _list_geometries() -> list[tuple[str, Any]]:
     """Return the names and values of MuJoCo's enumeration `mjtGeom`."""
     return list(load_mujoco().mjtGeom.__members__.items())

@@ -14,9 +14,9 @@ from hybridctl.base.errors import InputError
 
 
 class JointIndices(dict[str, tuple[int, int] | None]):
-    """The indices of the coordinate and the velocity of each joint that has one of each.
+    """The indices in q and v of each joint, by name, that has one coordinate and one velocity.
 
-    The value is None for joints of several coordinates.
+    The value is None for joints of several coordinates, and for those that mimic others.
 
     Args:
         indices: Pairs of a joint's name and its indices.
@@ -74,7 +74,7 @@ class JointIndices(dict[str, tuple[int, int] | None]):
         return self.circles[name][1] if name in self.circles else self.single(what, name)[1]
 
 
-def joint_indices(model: Any) -> JointIndices:
+def find_joint_indices(model: Any) -> JointIndices:
     """Return where the joints of one degree of freedom of a Pinocchio model are in q and v."""
     joints = list(zip(list(model.names)[1:], list(model.joints)[1:], strict=True))
     places = {n: (int(j.idx_q), int(j.idx_v)) for n, j in joints if j.nv == 1}
@@ -152,7 +152,12 @@ class Passive(NamedTuple):
         return np.asarray(stretch)
 
     def torque(self, q: Array, v: Array) -> Array:
-        """Return the torques k (q - q_rest) + d v (nv,) at q (nq,) and v (nv,)."""
+        """Return k (q - q_rest) + d v (nv,), N m or N, which resists the motion as the bias h does.
+
+        Args:
+            q: Configuration (nq,).
+            v: Velocity (nv,).
+        """
         return np.asarray(self.stiffness * self.stretch(q) + self.damping * v)
 
     def energy(self, q: Array) -> float:
@@ -190,7 +195,9 @@ class Rotor:
         return self.gear**2 * self.inertia
 
 
-def armature(default: Array, joints: JointIndices, rotors: Mapping[str, Rotor] | None) -> Array:
+def compute_armature(
+    default: Array, joints: JointIndices, rotors: Mapping[str, Rotor] | None
+) -> Array:
     """Return the inertia (nv,) that rotors add to the diagonal of M.
 
     Args:

@@ -38,27 +38,32 @@ from hybridctl.mechanics.multibody.bodies import (
     Tree,
     check_inertias,
     find_massless_velocity,
-    tree_of,
+    read_tree,
 )
 from hybridctl.mechanics.multibody.dry_friction import joint_friction
 from hybridctl.mechanics.multibody.joints import (
     CoordinateLabels,
     check_joints,
-    coordinate_labels,
     describe_joints,
     describe_range,
-    motors,
+    list_motor_joints,
+    make_coordinate_labels,
 )
 from hybridctl.mechanics.multibody.limits import (
     JointLimit,
-    joint_limits,
-    motor_efforts,
+    read_joint_limits,
+    read_motor_efforts,
     warn_of_posture,
 )
 from hybridctl.mechanics.multibody.links import CollisionModel
 from hybridctl.mechanics.multibody.mimic import Mimic, find_coupling, read_mimics
 from hybridctl.mechanics.multibody.mjcf import read_mjcf
-from hybridctl.mechanics.multibody.passive import Passive, Rotor, armature, joint_indices
+from hybridctl.mechanics.multibody.passive import (
+    Passive,
+    Rotor,
+    compute_armature,
+    find_joint_indices,
+)
 from hybridctl.mechanics.multibody.sweeps import (
     Sweeps,
     ThreadData,
@@ -124,8 +129,8 @@ class Robot:
         source: URDF that the robot was built from, a path or its text; None for none.
         keyframes: Named configurations (nq,) of an MJCF file; empty without one.
         collision: Collision shapes of an MJCF file; None without one.
-        fixed_by_default: Root link with mass that is fixed because `from_urdf` was given no root;
-            None for none.
+        fixed_by_default: Root link that is fixed because `from_urdf` was given no root, if it or a
+            link fixed to it has mass; else None.
 
     Raises:
         InputError: An inertia is not physical, a joint has a type that is not supported, or another
@@ -155,14 +160,14 @@ class Robot:
         self._model = model.copy()
         self._model.gravity.linear = np.array(check_vector("gravity", gravity, 3))
         self.joint_names: tuple[str, ...] = tuple(self._model.names)[1:]
-        tree_joints = joint_indices(self._model)
+        tree_joints = find_joint_indices(self._model)
         self._coupling = find_coupling(mimics, tree_joints, int(model.nq), int(model.nv))
         self.mimics = {} if self._coupling is None else dict(self._coupling.mimics)
         self.joints = tree_joints
         if self._coupling is not None:
             self.joints = self._coupling.reduce_indices(tree_joints)
-        self.limits = joint_limits(self._model, tree_joints, self.joints)
-        self._model.armature = armature(model.armature, tree_joints, rotors)
+        self.limits = read_joint_limits(self._model, tree_joints, self.joints)
+        self._model.armature = compute_armature(model.armature, tree_joints, rotors)
         self._set_model(self._model)
         self._nv_all = int(self._model.nv)
         tree = self.tree()
@@ -175,7 +180,7 @@ class Robot:
         self._turns = [
             (slice(b.v, b.v + b.twist.shape[1]), subspace_adjoint(b.twist)) for b in curved
         ]
-        names = [name for name in motors(self._model) if name not in self.mimics]
+        names = [name for name in list_motor_joints(self._model) if name not in self.mimics]
         if actuated is not None:
             names = check_sequence("actuated", actuated)
         for name in self.mimics:
@@ -187,7 +192,7 @@ class Robot:
         self.actuation[columns, np.arange(self.nu)] = 1.0
         self.actuation.flags.writeable = False
         own = np.arange(self.nv) if self._coupling is None else self._coupling.v_own
-        self.effort = motor_efforts(self._model, own[columns].tolist())
+        self.effort = read_motor_efforts(self._model, own[columns].tolist())
         self.passive = Passive.of(tree_joints, self._model.damping, stiffness, rest, damping)
         self.friction = joint_friction(self._model, friction)
         if self._coupling is not None:
@@ -326,7 +331,7 @@ class Robot:
 
     def __repr__(self) -> str:
         followed = {name: mimic.describe() for name, mimic in self.mimics.items()}
-        places = {name: self._places(name) for name in self.joint_names}
+        places = {name: self._list_indices(name) for name in self.joint_names}
         joints = ", ".join(describe_joints(places, followed))
         # Inputs mostly are in the order of the joints, and then need no words.
         moved = self.actuation.argmax(axis=0).tolist()
@@ -358,19 +363,19 @@ class Robot:
     @property
     def labels(self) -> CoordinateLabels:
         """Names, with units, of coordinates, velocities and forces along these."""
-        labels = coordinate_labels(self._model)
+        labels = make_coordinate_labels(self._model)
         return labels if self._coupling is None else self._coupling.reduce_labels(labels)
 
     def _set_model(self, model: Any) -> None:
         """Set the model, and what follows from its inertias: model without weight, mass, weight."""
         self._model, self._weightless = model, model.copy()
         self._weightless.gravity.linear = np.zeros(3)
-        self._scratch, self._weightless_scratch = self._scratches()
+        self._scratch, self._weightless_scratch = self._make_scratches()
         masses = [float(inertia.mass) for inertia in model.inertias]
         self.mass = sum(masses)
         self.weight = sum(masses[1:]) * max(1.0, float(np.linalg.norm(model.gravity.linear)))
 
-    def _scratches(self) -> tuple[ThreadData, ThreadData]:
+    def _make_scratches(self) -> tuple[ThreadData, ThreadData]:
         return ThreadData(self._model), ThreadData(self._weightless)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -379,7 +384,7 @@ class Robot:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._scratch, self._weightless_scratch = self._scratches()
+        self._scratch, self._weightless_scratch = self._make_scratches()
 
     def velocities(self, name: str) -> list[int]:
         """Return the indices in v of the velocities of a joint, none for one that mimics.
@@ -387,7 +392,7 @@ class Robot:
         Raises:
             UnknownNameError: There is no such joint.
         """
-        return self._places(name)[1]
+        return self._list_indices(name)[1]
 
     def coordinates(self, name: str) -> list[int]:
         """Return the indices in q of the coordinates of a joint, none for one that mimics.
@@ -397,9 +402,9 @@ class Robot:
         Raises:
             UnknownNameError: There is no such joint.
         """
-        return self._places(name)[0]
+        return self._list_indices(name)[0]
 
-    def _places(self, name: str) -> tuple[list[int], list[int]]:
+    def _list_indices(self, name: str) -> tuple[list[int], list[int]]:
         """Return the indices of the coordinates and of the velocities of a joint."""
         known = check_member("joint", name, self.joint_names)
         if known in self.mimics:
@@ -664,7 +669,7 @@ class Robot:
 
     def mass_matrix(self, q: Array) -> Array:
         """Return the mass matrix M(q) (nv, nv), symmetric, with armature."""
-        return self._square(pin.crba(self._model, self._scratch.data, self._expand_q(q)))
+        return self._reduce_square(pin.crba(self._model, self._scratch.data, self._expand_q(q)))
 
     def bias(self, q: Array, v: Array) -> Array:
         """Return the bias h(q, v) (nv,), springs and dampers included."""
@@ -693,7 +698,7 @@ class Robot:
                 return np.asarray(np.linalg.inv(self.mass_matrix(q)))
             except np.linalg.LinAlgError:  # a joint moves no mass: not finite, as Pinocchio's is
                 return np.full((self.nv, self.nv), np.nan)
-        return self._square(pin.computeMinverse(self._model, self._scratch.data, q))
+        return self._reduce_square(pin.computeMinverse(self._model, self._scratch.data, q))
 
     def energy(self, q: Array, v: Array) -> tuple[float, float]:
         """Return kinetic and potential energy in J; the potential of springs is included."""
@@ -724,7 +729,7 @@ class Robot:
         derivatives = inverse_dynamics_derivatives(
             self._model, self._scratch.data, motion, wrenches
         )
-        d_q, d_v = map(self._square, derivatives)
+        d_q, d_v = map(self._reduce_square, derivatives)
         return d_q + np.diag(self.passive.stiffness), d_v + np.diag(self.passive.damping)
 
     def impulse_derivative(self, q: Array, dv: Array, wrenches: Mapping[int, Array]) -> Array:
@@ -737,7 +742,9 @@ class Robot:
         """
         weightless, data = self._weightless, self._weightless_scratch.data
         motion = self._expand_q(q), np.zeros(self._nv_all), self.all_velocities(dv)
-        return self._square(inverse_dynamics_derivatives(weightless, data, motion, wrenches)[0])
+        return self._reduce_square(
+            inverse_dynamics_derivatives(weightless, data, motion, wrenches)[0]
+        )
 
     def regressor(self, q: Array, v: Array, a: Array) -> Array:
         r"""Return the regressor Y (nv, 10 n) with M a + h = Y pi, without springs and armature.
@@ -750,14 +757,14 @@ class Robot:
             v: Velocity (nv,).
             a: Acceleration (nv,).
         """
-        return self._regressor(self._model, self._scratch.data, q, v, a)
+        return self._compute_regressor(self._model, self._scratch.data, q, v, a)
 
     def impulse_regressor(self, q: Array, dv: Array) -> Array:
         """Return the regressor Y (nv, 10 n) with M dv = Y pi, without armature; see `regressor`."""
         weightless, data, still = self._weightless, self._weightless_scratch.data, np.zeros(self.nv)
-        return self._regressor(weightless, data, q, still, dv)
+        return self._compute_regressor(weightless, data, q, still, dv)
 
-    def _regressor(self, model: Any, data: Any, q: Array, v: Array, a: Array) -> Array:
+    def _compute_regressor(self, model: Any, data: Any, q: Array, v: Array, a: Array) -> Array:
         """Return the regressor (nv, 10 n) of the coordinates that are independent.
 
         Args:
@@ -771,7 +778,7 @@ class Robot:
         regressor = np.array(pin.computeJointTorqueRegressor(model, data, *motion))
         return np.asarray(self.reduce_columns(regressor.T).T)
 
-    def _square(self, matrix: Any) -> Array:
+    def _reduce_square(self, matrix: Any) -> Array:
         """Return a copy (nv, nv) of a matrix of all joints, by independent velocities.
 
         Pinocchio returns vectors for robots of one joint.
@@ -784,7 +791,7 @@ class Robot:
     def poses(self, q: Array, joints: Sequence[int]) -> Array:
         """Return homogeneous transforms (k, 4, 4) from the frames of k joints to the world."""
         pin.forwardKinematics(self._model, self._scratch.data, self._expand_q(q))
-        return self._poses(joints)
+        return self._copy_poses(joints)
 
     def motion(self, q: Array, v: Array, joints: Sequence[int]) -> BodyKinematics:
         """Return the Jacobians of all joints at once, and the poses of some.
@@ -801,7 +808,7 @@ class Robot:
         q_all, v_all = self._expand_q(q), self.all_velocities(v)
         pin.computeJointJacobiansTimeVariation(self._model, data, q_all, v_all)
         jacobian, rate = (np.array(each).reshape(6, nv) for each in (data.J, data.dJ))
-        return BodyKinematics(jacobian, rate, self._poses(joints))
+        return BodyKinematics(jacobian, rate, self._copy_poses(joints))
 
     def point_position(self, q: ArrayLike, frame: str, offset: ArrayLike = (0, 0, 0)) -> Array:
         """Return the place in the world of a point that is fixed to a frame.
@@ -839,7 +846,7 @@ class Robot:
         moving = self.reduce_columns(motion.jacobian * self.supporting(joint))
         return np.array(moving[:3] + np.cross(moving[3:], place[:3], axis=0))
 
-    def _poses(self, joints: Sequence[int]) -> Array:
+    def _copy_poses(self, joints: Sequence[int]) -> Array:
         poses = self._scratch.data.oMi
         return np.array([poses[j].homogeneous for j in joints])
 
@@ -862,5 +869,5 @@ class Robot:
 
     def tree(self) -> Tree:
         """Return the constants of the dynamics; springs and dampers are in `passive`."""
-        tree = tree_of(self._model)
+        tree = read_tree(self._model)
         return tree if self._coupling is None else self._coupling.reduce_tree(tree)

@@ -22,7 +22,8 @@ class Fall(NamedTuple):
     Attributes:
         mass: Mass matrix M (nv, nv).
         bias: Bias h (nv,), without springs and dampers.
-        columns: Spatial velocity (6, nv) of its body by each velocity, in the world.
+        columns: Spatial velocity (6, nv) that each velocity gives the body of its joint, in the
+            world.
         rotations: Orientations (k, 3, 3) of the bodies of k joints in the world.
         positions: Positions (k, 3) of these bodies in the world, m.
         motions: Velocity, and acceleration at zero joint acceleration less gravity, (k, 2, 6), of
@@ -45,8 +46,9 @@ class SweepDerivatives(NamedTuple):
         bias_v: Derivative (nv, nv) of M a + h by v.
         columns: Spatial velocity (6, nv) of its body by each velocity.
         columns_rate: Time derivative (6, nv) of the columns.
-        acceleration_q: Derivative (6, nv), by each coordinate, of the acceleration of its body.
-        acceleration_v: Derivative (6, nv), by each velocity, of the acceleration of its body.
+        acceleration_q: Derivative (6, nv) of the acceleration of the body of each joint, by
+            perturbations of its own coordinates.
+        acceleration_v: The same by its own velocities.
         motions: Velocity and acceleration without gravity, (k, 2, 6), of the bodies of k joints.
     """
 

@@ -101,7 +101,7 @@ def model_of(document: UrdfDocument, root: Root) -> Any:
         if joint.get("type") == "planar":
             _turn_planar_joint(model, joint)
     check_arrival(document, model)
-    return _on_sagittal_base(model) if root == "sagittal" else model
+    return _add_sagittal_base(model) if root == "sagittal" else model
 
 
 def refuse_massless_joint(document: UrdfDocument, name: str) -> NoReturn:
@@ -207,7 +207,7 @@ def _turn_planar_joint(model: Any, joint: Element) -> None:
             frame.placement = back * frame.placement
 
 
-def _on_sagittal_base(model: Any) -> Any:
+def _add_sagittal_base(model: Any) -> Any:
     """Return a model on a base that slides along x and z and turns about y.
 
     The base is a chain of three joints, because Pinocchio's derivatives are wrong for a composite

@@ -44,7 +44,7 @@ def check_arrival(document: UrdfDocument, model: Any) -> None:
     Raises:
         FileFormatError: The model differs from the file.
     """
-    places, data = _link_places(document), model.createData()
+    places, data = _find_link_places(document), model.createData()
     pin.framesForwardKinematics(model, data, pin.neutral(model))
     size = max(1.0, *(float(np.abs(place.pose.translation).max()) for place in places.values()))
     for link in document.links:
@@ -66,7 +66,7 @@ def check_arrival(document: UrdfDocument, model: Any) -> None:
     _check_inertias(document, places, model, data)
 
 
-def _link_places(document: UrdfDocument) -> dict[str, _LinkPlace]:
+def _find_link_places(document: UrdfDocument) -> dict[str, _LinkPlace]:
     """Return where each link is, by name."""
     carried, places = parent_joints(document), dict[str, _LinkPlace]()
     for link in document.links:
@@ -77,13 +77,13 @@ def _link_places(document: UrdfDocument) -> dict[str, _LinkPlace]:
         place = places.setdefault(name, _LinkPlace(pin.SE3.Identity(), None))
         for child in reversed(path):
             joint = carried[child]
-            pose = place.pose * _origin_of(joint)
+            pose = place.pose * _read_origin(joint)
             place = _LinkPlace(pose, place.carrier if joint.get("type") == "fixed" else joint)
             places[child] = place
     return places
 
 
-def _origin_of(element: Element) -> Any:
+def _read_origin(element: Element) -> Any:
     """Return the `pin.SE3` of the <origin> in an element."""
     origin = element.find("origin")
     position = numbers_of(origin, "xyz", (0.0, 0.0, 0.0))
@@ -146,7 +146,7 @@ def _check_inertias(
         pose = places[link.get("name", "")].pose
         frame = model.getFrameId(link.get("name", ""), pin.FrameType.BODY)
         j = int(model.frames[frame].parentJoint)
-        spatial = _spatial_inertia(link, pose)
+        spatial = _compute_spatial_inertia(link, pose)
         wanted[j] = wanted.get(j, np.zeros((6, 6))) + spatial
         scale[j] = max(scale.get(j, 0.0), float(np.abs(spatial).max()))
     for j, expected in wanted.items():
@@ -159,7 +159,7 @@ def _check_inertias(
             )
 
 
-def _spatial_inertia(link: Element, pose: Any) -> Array:
+def _compute_spatial_inertia(link: Element, pose: Any) -> Array:
     """Return the spatial inertia (6, 6) of a link about the origin of the root link.
 
     Args:
@@ -175,7 +175,7 @@ def _spatial_inertia(link: Element, pose: Any) -> Array:
         float(numbers_of(moments, name, (0.0,))[0])
         for name in ("ixx", "ixy", "ixz", "iyy", "iyz", "izz")
     )
-    centre = pose * _origin_of(inertial)
+    centre = pose * _read_origin(inertial)
     arm = pin.skew(centre.translation)
     turned = centre.rotation @ [[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]] @ centre.rotation.T
     return np.block([[mass * np.eye(3), -mass * arm], [mass * arm, turned - mass * arm @ arm]])

@@ -129,7 +129,7 @@ def parse_urdf(text: str) -> UrdfDocument:
 
     parser.StartElementHandler, parser.EndElementHandler = start, end
     try:
-        parser.Parse(_without_comments(text), True)
+        parser.Parse(_remove_comments(text), True)
     except FileFormatError:  # a ValueError, too
         raise
     except (expat.ExpatError, ValueError) as error:  # ValueError: characters that are no UTF-8
@@ -138,13 +138,13 @@ def parse_urdf(text: str) -> UrdfDocument:
         raise FileFormatError(f"urdf is not a robot description: it is no XML: {error}") from error
     document = UrdfDocument(builder.close(), lines)
     _check_kind(document)
-    for parent, place in _number_holders(document):
+    for parent, place in _find_number_holders(document):
         for element in parent:
             _read_numbers(document, element, place)
     return document
 
 
-def _without_comments(text: str) -> str:
+def _remove_comments(text: str) -> str:
     """Return a URDF without comments and XML declarations, each line in its place.
 
     expat refuses comments with "--" inside, and declarations that do not open the file; urdfdom
@@ -191,7 +191,7 @@ def _check_kind(document: UrdfDocument) -> None:
 # Numbers
 
 
-def _number_holders(document: UrdfDocument) -> Iterator[tuple[Element, str]]:
+def _find_number_holders(document: UrdfDocument) -> Iterator[tuple[Element, str]]:
     """Yield the elements whose children hold numbers, and how an error describes the place."""
     for link in document.links:
         name = f"link {link.get('name', 'without a name')!r}"
@@ -542,6 +542,6 @@ def _unwind_joint(joint: Element) -> None:
     numbers = {} if limit is None else dict(limit.attrib)
     if limit is not None:
         joint.remove(limit)
-    # Limits of 0 and 0 are none (see `limits.joint_limits`); those of continuous joints count not.
+    # Limits of 0 and 0 are none (see `read_joint_limits`); those of continuous joints count not.
     motor = {name: numbers.get(name, "0") for name in ("effort", "velocity")}
     ElementTree.SubElement(joint, "limit", {"lower": "0", "upper": "0", **motor})

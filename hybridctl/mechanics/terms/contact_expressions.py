@@ -50,6 +50,8 @@ class RowExpressions(NamedTuple):
 class ContactPoints:
     """Some contacts of a robot, at the configuration of its bodies.
 
+    There are c contacts and r rows.
+
     Args:
         bodies: The bodies, at the configuration q.
         places: Contacts in space.
@@ -63,7 +65,7 @@ class ContactPoints:
         self._points = [_PointExpressions(bodies, place) for place in places]
 
     def gaps(self) -> Expression:
-        """Return the gaps h (c, 1)."""
+        """Return the gaps h (c, 1), m or rad; positive where open, zero for dry friction."""
         return _stack([*(point.distance for point in self._points), *self._list_joint_gaps()])
 
     def _list_joint_gaps(self) -> list[Expression]:
@@ -78,14 +80,17 @@ class ContactPoints:
         """Return gaps, rates and accelerations of a motion.
 
         Args:
-            motion: Motion of the bodies at v and a.
+            motion: Motion of the bodies at v and a. Its gravity does not matter, as that of both
+                bodies of a contact is the same.
             v: Velocity (nv, 1).
             a: Acceleration (nv, 1).
         """
         normals, tangents = [], []
         for point in self._points:
             velocity, acceleration = point.relative_motion(motion)
-            gap_acceleration = ca.dot(point.normal, acceleration) + point.bend(velocity)
+            gap_acceleration = ca.dot(point.normal, acceleration) + point.compute_curvature_term(
+                velocity
+            )
             normals.append((ca.dot(point.normal, velocity), gap_acceleration))
             velocity, acceleration = point.move_to_surface(motion, velocity, acceleration)
             tangents += [(ca.dot(t, velocity), ca.dot(t, acceleration)) for t in point.tangents]
@@ -103,7 +108,7 @@ class ContactPoints:
         )
 
     def jacobian(self) -> Expression:
-        """Return the Jacobian J (r, nv) of the rows, whose rates are J v."""
+        """Return the Jacobian J (r, nv) of all rows, whose rates are J v."""
         columns = self._bodies.columns()
         rows = [point.row(columns, point.normal) for point in self._points]
         rows += [self._make_joint_row(joint, joint.sign) for joint in self._joints]
@@ -120,7 +125,9 @@ class ContactPoints:
     def pushes(self, forces: Expression) -> list[Spatial]:
         """Return the spatial force on each body, in its frame, of forces (r, 1) along the rows.
 
-        Forces of contacts of joints are left out: they act along constant rows, and are torques.
+        Moments are about the origin of that frame. A force acts on the body with the point, and
+        oppositely on the one with the surface; that on the world is left out. So are forces of
+        contacts of joints: they act along constant rows, so that derivatives do not need them.
         """
         zero = ca.DM.zeros(3, 1)
         total = [Spatial(zero, zero) for _ in self._bodies.tree.bodies]
@@ -137,6 +144,9 @@ class ContactPoints:
 class _PointExpressions:
     """One contact, in the frame of its surface.
 
+    Names that end in `_a` are of the body with the point, those in `_b` of the body with the
+    surface; index -1 is the world.
+
     Args:
         bodies: The bodies, at a configuration.
         place: Where the contact is on both.
@@ -145,8 +155,8 @@ class _PointExpressions:
         distance: Gap (1, 1), m.
         piece_distance: Gap from the piece that a closed contact is on, m.
         margin: Distance to the border of that piece, m; None for a surface of one piece.
-        normal: Normal (3, 1).
-        tangents: Tangents (3, 1).
+        normal: Unit normal (3, 1) at the point, or at the centre of a round contact.
+        tangents: Unit tangents (3, 1): none, one or two.
     """
 
     def __init__(self, bodies: Bodies, place: ContactPlace) -> None:
@@ -172,7 +182,10 @@ class _PointExpressions:
         self._touch = self._world + pose_b.rotation @ arm
 
     def relative_motion(self, motion: BodyMotion) -> tuple[Expression, Expression]:
-        """Return velocity and acceleration (3, 1) of the point, as seen from and in the surface."""
+        """Return velocity and acceleration (3, 1) of the point relative to the surface.
+
+        Both are in the frame of the surface, which turns: the acceleration is that seen from it.
+        """
         va, vb = motion.velocities[self._a], motion.velocities[self._b]
         aa, ab = motion.accelerations[self._a], motion.accelerations[self._b]
         speed_a, speed_b = va.at(self._point), vb.at(self._on_b)
@@ -207,13 +220,14 @@ class _PointExpressions:
         acceleration += ca.cross(back @ rate, arm) + ca.cross(spin, arm_rate)
         return velocity + ca.cross(spin, arm), acceleration
 
-    def bend(self, velocity: Expression) -> Expression:
-        """Return what the curvature of the surface adds to the acceleration of the gap."""
+    def compute_curvature_term(self, velocity: Expression) -> Expression:
+        """Return the part r'^T H r' (1, 1) of the gap's acceleration, for a velocity r' (3, 1)."""
         return ca.bilin(self._curvature, velocity, velocity)
 
     def row(self, columns: dict[int, list[Spatial]], direction: Expression) -> Expression:
         """Return the row (1, nv) of a direction (3, 1) in the frame of the surface."""
         bodies = self._bodies
+        # Bodies that carry both, in both sets of ancestors, move neither against the other.
         d = bodies.world[self._b].rotation @ (self._turn @ direction)
         moment = ca.cross(self._touch, d)
         row = ca.SX.zeros(1, bodies.nv)
@@ -254,7 +268,7 @@ def check_expressed(surface: Surface) -> ExpressedSurface:
 
 
 def serialize_surface(surface: Surface) -> str:
-    """Return all that functions take of a surface, as text: equal where their code is.
+    """Return the expressions of a surface as text, which tells surfaces apart in keys of functions.
 
     The text is that of its expressions, since two surfaces of one class may differ in what their
     attributes do not show, such as a method that was edited or the variables of a closure.
@@ -282,7 +296,13 @@ def _express_surface(surface: ExpressedSurface, r: Expression) -> Expression:
 
 
 def _make_tangents(n: Expression, count: int, axis: Array | None) -> list[Expression]:
-    """Return the tangents of `surfaces` at the normal n (3, 1)."""
+    """Return the tangents of `surfaces` at the normal n (3, 1).
+
+    Args:
+        n: Unit normal.
+        count: Number of tangents where the contact moves in space: 0 or 2.
+        axis: Axis (3,) of its plane of motion, which has one tangent; None in space.
+    """
     if axis is not None:
         return [ca.cross(ca.DM(axis), n)]
     sign = ca.if_else(n[2] < 0.0, -1.0, 1.0)

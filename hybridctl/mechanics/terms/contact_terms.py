@@ -250,7 +250,7 @@ class TermsWithJointRows(WrappedTerms):
             forces: Forces (r,) along the rows.
         """
         rows, nv = self._rows, len(v)
-        own = self.own.derivatives(q, v, a, rows.of_space(forces))
+        own = self.own.derivatives(q, v, a, rows.take_space_rows(forces))
         rates = np.zeros((len(rows.owner), 2 * nv))
         rates[:, :nv] = rows.with_zero_rows(own.rates[:, :nv])
         rates[:, nv:] = rows.with_joint_rows(own.rates[:, nv:])
@@ -264,7 +264,7 @@ class TermsWithJointRows(WrappedTerms):
             z: Velocity (nv,).
             forces: Impulses (r,) along the rows.
         """
-        own = self.own.impulse_derivatives(q, z, self._rows.of_space(forces))
+        own = self.own.impulse_derivatives(q, z, self._rows.take_space_rows(forces))
         return ImpulseDerivatives(own.momentum, self._rows.with_zero_rows(own.rates))
 
     def load_turns(self, q: Array, z: Array, closed: tuple[int, ...], rank: int) -> Array | None:
@@ -292,5 +292,5 @@ class TermsWithJointRows(WrappedTerms):
             moved: y (k, nv), which multiplies the momentum M z - J' f.
             along: w (k, r), which multiplies the rates J z.
         """
-        of_space = self._rows.of_space
-        return self.own.impulse_gradient(q, velocities, of_space(forces), moved, of_space(along))
+        own_forces, own_along = map(self._rows.take_space_rows, (forces, along))
+        return self.own.impulse_gradient(q, velocities, own_forces, moved, own_along)

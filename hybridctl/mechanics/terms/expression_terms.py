@@ -60,7 +60,6 @@ _SOURCES = (
 )
 """Files that functions are made by: their text is a part of the keys under which these are kept."""
 
-
 _MAX_MODE_TERMS = 64
 """Most functions `mode_terms` that a process keeps for robots of their structures. A choice."""
 _MODE_TERMS: OrderedDict[str, Any] = OrderedDict()
@@ -137,8 +136,9 @@ class ExpressionTerms(Terms):
         x are coordinates (q, v) of any norm. Results are T(q) v (nq,), the rate of q, and those of
         `values`, of which the Jacobian is transposed.
 
-        The process keeps it for robots of the same structure: where nothing is kept on disk, one of
-        a biped takes 0.6 s, which is asked for again at each change of a parameter.
+        The process keeps it for robots of the same structure. Each change of a parameter makes a
+        new robot, which asks for it again; where nothing is kept on disk, it takes 0.6 s for a
+        biped.
         """
         key = self._constants.make_key("mode_terms", self.native, find_compiler())
         made = _MODE_TERMS.pop(key, None)
@@ -152,7 +152,7 @@ class ExpressionTerms(Terms):
 
     @property
     def constants(self) -> RobotConstants:
-        """What the functions are made of."""
+        """Robot and contacts, of which the functions are made."""
         return self._constants
 
     @cached_property
@@ -185,7 +185,7 @@ class TermExpressions(NamedTuple):
         bodies: The bodies.
         drive: S u - h (nv, 1).
         jacobian: J (r, nv).
-        rows: Gaps, rates and drift of the rows.
+        rows: Gaps and rates of the rows, and their drift Jdot v as `accelerations`.
     """
 
     bodies: Bodies
@@ -197,6 +197,9 @@ class TermExpressions(NamedTuple):
 class RobotConstants(NamedTuple):
     """All that the functions are made of: the robot's tree, springs and motors, and contacts.
 
+    Numbers that robots of one structure differ in are arrays, or expressions in their place (see
+    `make_symbolic`).
+
     Attributes:
         tree: Bodies and joints.
         nq: Number of coordinates.
@@ -204,7 +207,8 @@ class RobotConstants(NamedTuple):
         actuation: S (nv, nu).
         places: Contacts in space.
         joints: Contacts of joints, which follow them.
-        friction: Kinetic and static coefficients (c, 2) of all; (0, 2) if functions have none.
+        friction: Kinetic and static coefficients (c, 2) of all contacts; (0, 2) for functions that
+            do not depend on them.
     """
 
     tree: Tree
@@ -272,7 +276,10 @@ class RobotConstants(NamedTuple):
 
     @property
     def numbers(self) -> Array:
-        """The numbers (np,) that robots of one structure differ in, all but zeros."""
+        """The numbers (np,) that robots of one structure differ in, without those that are zero.
+
+        A number that becomes zero, or stops being so, makes another structure.
+        """
         found: list[Array] = [np.zeros(0)]
 
         def collect(numbers: Array) -> Array:
@@ -309,10 +316,11 @@ class RobotConstants(NamedTuple):
         return make_key(read_sources(*_SOURCES), structure, kinds, *parts)
 
     def _replace_numbers(self, change: Callable[[Array], Any]) -> RobotConstants:
-        """Return the constants with a change of all that robots of one structure may differ in.
+        """Return the constants with other values of all that robots of one structure differ in.
 
         Args:
-            change: Returns the numbers, in an array, that replace others.
+            change: Takes each array of such numbers, always in the same order, and returns what
+                replaces it. Callers also use it to look at all of them.
         """
         bodies = tuple(
             body._replace(
@@ -368,7 +376,8 @@ class RobotConstants(NamedTuple):
 def _move_to_plane(place: ContactPlace) -> ContactPlace:
     """Return the place with the origin of its frame on the plane, if its surface is one.
 
-    The position of a plane then is one of the `numbers`, so that it is no part of the structure.
+    Where the plane is then is in `position`, which is among the `numbers`: robots on planes at
+    other places share functions. The direction of the plane stays a part of the structure.
     """
     plane = place.surface
     if not isinstance(plane, Plane):
@@ -389,6 +398,7 @@ _Expressed = tuple[list[Expression], list[Expression]]
 
 
 def _express_values(c: RobotConstants) -> _Expressed:
+    """Return the fields of `TermValues` by q, v and u."""
     q, v, u = _make_symbols(q=c.nq, v=c.nv, u=c.actuation.shape[1])
     bodies, drive, jacobian, rows = c.make_terms(q, v, u)
     results = [bodies.mass(), drive, jacobian, rows.accelerations, rows.gaps, rows.rates]
@@ -396,6 +406,7 @@ def _express_values(c: RobotConstants) -> _Expressed:
 
 
 def _express_mode_terms(c: RobotConstants) -> _Expressed:
+    """Return dq/dt, then the fields of `TermValues`, by x of any norm and u."""
     x, u = _make_symbols(x=c.nq + c.nv, u=c.actuation.shape[1])
     q, v = expressions.normalized(c.tree, x[: c.nq]), x[c.nq :]
     bodies, drive, jacobian, rows = c.make_terms(q, v, u)
@@ -404,6 +415,7 @@ def _express_mode_terms(c: RobotConstants) -> _Expressed:
 
 
 def _express_derivatives(c: RobotConstants) -> _Expressed:
+    """Return the fields of `TermDerivatives` by q, v, a and forces along the rows."""
     q, v, a, forces = _make_symbols(q=c.nq, v=c.nv, a=c.nv, forces=c.rows)
     bodies = Bodies(c.tree, q)
     contacts = c.contact_points(bodies)
@@ -416,6 +428,11 @@ def _express_derivatives(c: RobotConstants) -> _Expressed:
 
 
 def _express_impulse_derivatives(c: RobotConstants) -> _Expressed:
+    """Return the fields of `ImpulseDerivatives` by q, z and impulses along the rows.
+
+    M z and J z are the inverse dynamics and the accelerations at rest without gravity, with z in
+    place of the acceleration.
+    """
     q, z, forces = _make_symbols(q=c.nq, z=c.nv, forces=c.rows)
     bodies = Bodies(c.tree, q)
     contacts, still = c.contact_points(bodies), ca.SX.zeros(c.nv, 1)

@@ -1,4 +1,4 @@
-r"""The terms of points that touch planes of the world, from as few sweeps as there can be.
+r"""The terms of points that touch planes of the world, by few of Pinocchio's sweeps.
 
 A row d . v_p of a contact at p is the power of the wrench w = (d, p x d). With Pinocchio's columns
 J in the world, and those that its derivatives of inverse dynamics leave (:math:`\partial_q V`,
@@ -36,8 +36,9 @@ from hybridctl.mechanics.terms.contact_terms import (
 class FlatTerms(Terms):
     """The terms of a robot whose contacts are points against planes of the world.
 
-    Each thread keeps points and wrenches of the last configuration (`_known`): derivatives are
-    asked for where values have been.
+    Each thread keeps contact points and wrenches of the last configuration in `_known`, as
+    derivatives are asked for where values have been. Results may be views of its memory, see
+    `Terms`.
 
     Args:
         robot: Robot, of two velocities at least, without mimicking joints.
@@ -241,7 +242,7 @@ class FlatTerms(Terms):
             arms = np.concatenate((self._straight, skew(points)), axis=1)
             known.levers = arms, moving.reshape(-1, columns.shape[1]).T, moving[:, 3:]
         arms, moving, spins = known.levers
-        many = forces.shape[:-1]
+        many = forces.shape[:-1]  # several loads at once, see `impulse_gradient`
         pull = arms @ skew((forces @ self._along).reshape(*many, -1, 3))
         total = (self._of_joint @ pull.reshape(*many, -1, 18)).reshape(*many, -1, 6, 3)
         k = moving @ (total @ spins).reshape(*many, -1, len(moving))

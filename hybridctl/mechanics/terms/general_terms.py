@@ -75,7 +75,17 @@ class GeneralTerms(Terms):
 
 
 def _sum_wrenches(rows: ContactSet, wrench: Array, force: Array) -> dict[int, Array]:
-    """Return the total spatial force (6,) on the body of each joint, in the world."""
+    """Return the total spatial force (6,) on the body of each joint, in the world.
+
+    Args:
+        rows: Kinematics of the contacts.
+        wrench: Wrench (r, 6) of a unit force along each row.
+        force: Forces (r,) along the rows.
+
+    Returns:
+        Force in N, and moment about the world's origin in N m, by index of the joint. The world has
+        none.
+    """
     total: dict[int, Array] = {}
     for a, b, w in zip(rows.joint_a, rows.joint_b, force[:, None] * wrench, strict=True):
         for joint, part in ((a, w), (b, -w)):
