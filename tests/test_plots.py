@@ -22,8 +22,18 @@ from hybridctl.app.plots.panels import Line, Mark, Panel, series
 from hybridctl.app.plots.picture_files import draw_in_parallel
 from hybridctl.base import plugins
 from hybridctl.base.errors import FileWriteError, InputError, UnknownNameError
+from hybridctl.base.spaces import VectorSpace
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.measurement import coordinates
+from hybridctl.estimation.measurement import Measurement, coordinates
+from hybridctl.hybrid.mode import (
+    FieldJacobian,
+    Guard,
+    GuardJacobian,
+    Mode,
+    Reset,
+    ResetJacobian,
+    Transition,
+)
 
 OPEN = ("open", "open")
 
@@ -214,6 +224,51 @@ def test_nis_is_drawn_beside_its_limit(filtered):
     np.testing.assert_allclose(axes.lines[1].get_ydata(), -np.log(0.01))  # chi2 of dimension 2
     with pytest.raises(InputError, match="innovations"):
         plots.nis({})
+
+
+def test_nis_of_more_filters_than_there_are_colours_are_all_drawn(filtered):
+    results = {f"filter {k}": filtered[0] for k in range(len(plots.CURVES) + 2)}
+    axes = plots.nis(results).axes[0]
+    assert len(axes.lines) == len(results) + 1  # and the limit
+
+
+def test_errors_of_modes_of_other_sizes_are_gaps():
+    """A ball of two states lands, and has the state of its place alone from then on."""
+    rest = np.array([[1.0], [0.0]])
+    air = Mode(
+        "air", VectorSpace(2), lambda t, x, u: np.array([x[1], -10.0]), 0,
+        lambda t, x, u: FieldJacobian(np.array([[0.0, 1.0], [0.0, 0.0]]), np.zeros((2, 0))),
+    )  # fmt: skip
+    ground = Mode(
+        "ground", VectorSpace(1), lambda t, x, u: np.zeros(1), 0,
+        lambda t, x, u: FieldJacobian(np.zeros((1, 1)), np.zeros((1, 0))),
+    )  # fmt: skip
+    hit = Guard(
+        "hit", lambda t, x, u: x[0],
+        lambda t, x, u: GuardJacobian(0.0, np.array([1.0, 0.0]), np.zeros(0)),
+    )  # fmt: skip
+    land = Reset(
+        lambda t, x, u: x @ rest,
+        lambda t, x, u: ResetJacobian(np.zeros(1), rest.T, np.zeros((1, 0))),
+    )
+    system = hc.HybridSystem([air, ground], [Transition("air", hit, land, "ground")])
+    truth = hc.simulate(system, "air", [0.2, 0.0], (0.0, 0.4))  # lands at 0.2 s
+    times = np.linspace(0.02, 0.4, 20)
+    values = [truth(t)[:1] for t in times.tolist()]
+    measured = Measurement(
+        "place", lambda mode, t, x, u: x[:1], lambda mode, t, x, u: np.eye(1, mode.space.ndx),
+        1e-4 * np.eye(1),
+    )  # fmt: skip
+    noise = {"air": 1e-6 * np.eye(2), "ground": 1e-6 * np.eye(1)}
+    salted = hc.SaltedKalmanFilter(system, noise, measured)
+    start = Estimate("air", 0.0, np.array([0.2, 0.0]), 1e-4 * np.eye(2))
+    record = hc.estimation.Record({"place": hc.Series(times, np.array(values))})
+    result = salted.run(record, start)
+    assert {mode for mode in result.modes} == {"air", "ground"}
+    place, speed = (axes.lines[0] for axes in plots.errors(result, truth).axes)
+    assert np.isfinite(place.get_ydata()).sum() == len(times)
+    in_air = np.array([mode == "air" for mode in result.modes])
+    assert np.isfinite(speed.get_ydata()).sum() == in_air.sum()
 
 
 def test_lines_break_where_samples_are_missing(filtered):

@@ -8,6 +8,7 @@ import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from io import StringIO
 from subprocess import PIPE, Popen
 from typing import Literal
 
@@ -15,9 +16,10 @@ import numpy as np
 import pytest
 from hybridctl.experiments.linearization import validate
 from hybridctl.experiments.tuning import tune
+from rich.console import Console
 
 from hybridctl.app.models import find_model
-from hybridctl.app.report import record_table
+from hybridctl.app.report import progress, record_table
 from hybridctl.base import plugins
 from hybridctl.base.errors import FileFormatError, FileWriteError, InputError
 from hybridctl.base.run_folder import RunFolder
@@ -307,3 +309,18 @@ def test_whole_numbers_are_converted_as_others_are():
         "Shares", [{"of": 1}, {"of": np.int64(0)}], {"[%]": "{of:.0f}"}
     ).columns
     assert list(column.cells) == ["100", "0"]
+
+
+def test_a_text_of_one_dash_is_no_zero():
+    """A number that rounds to zero loses its sign; text stays as it is."""
+    (column,) = record_table("Names", [{"of": "-"}, {"of": -0.001}], {"": "{of}"}).columns
+    assert list(column.cells) == ["-", "-0.001"]
+    (column,) = record_table("Values", [{"of": -0.001}], {"": "{of:.1f}"}).columns
+    assert list(column.cells) == ["0.0"]
+
+
+def test_progress_of_a_work_without_length_is_at_its_end(capsys):
+    """As that of a log whose values have one stamp."""
+    with progress(Console(file=StringIO()), 1.0, 1.0) as begin:
+        begin("filtering")(1.0)
+    assert capsys.readouterr().err == "filtering: 100 %\n"

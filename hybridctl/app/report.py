@@ -119,7 +119,9 @@ class _Cells(Formatter):
         if self._factor != 1.0 and isinstance(value, int | float | np.number):
             value = self._factor * value
         text = format(value, spec)
-        return text.lstrip("-") if not text.strip("-0.") else text
+        # A number that rounds to zero, such as -0.00, loses its sign.
+        is_zero = isinstance(value, int | float | np.number) and not text.strip("-0.")
+        return text.lstrip("-") if is_zero else text
 
 
 def say(console: Console, line: str) -> None:
@@ -244,11 +246,13 @@ class _ProgressLines:
             A function of the value reached, which prints a line for each tenth of the work.
         """
         self._title, self._begun = title, time.monotonic()
-        tenths = 0
+        tenths, length = 0, end - start
 
         def tick(value: float) -> None:
             nonlocal tenths
-            reached = int(10.0 * (value - start) / (end - start) + 1e-9)
+            # A work without length, such as a log whose values have one stamp, is at its end.
+            share = (value - start) / length if length else 1.0
+            reached = int(10.0 * share + 1e-9)  # rounding must not hide a tenth
             if reached > tenths:
                 tenths = reached
                 self._print(f"{title}: {10 * tenths} %")

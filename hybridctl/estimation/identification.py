@@ -322,10 +322,14 @@ def identify(
 
 
 def _log_likelihoods(problem: Problem, values: Array) -> Array:
-    """Return the log-likelihoods (n,), -inf at parameters that the model does not accept."""
+    """Return the log-likelihoods (n,) at parameters of a search, by which it goes on.
+
+    They are -inf where the model does not accept the parameters, and where no record could be
+    filtered with them: both are left, not an error of the whole search.
+    """
     try:
         return problem.evaluate(values).log_likelihoods
-    except InputError:
+    except (InputError, SimulationError):
         return np.full(len(problem.records), -np.inf)
 
 

@@ -278,9 +278,14 @@ def base_pose(
         gate: As for `Measurement`.
 
     Raises:
-        InputError: The space is not that of a robot's states.
+        InputError: The space is not that of the states of a robot with a floating base.
     """
     robot = check_instance("space", space, RobotStateSpace).robot
+    if len(robot.velocities(robot.joint_names[0])) != 6:
+        raise InputError(
+            "space must be that of a robot with a floating base, but joint "
+            f"{robot.joint_names[0]!r} comes first"
+        )
     return _build_pose_measurement(_RobotPose(name, robot, 7, 6), space, covariance, gate)
 
 

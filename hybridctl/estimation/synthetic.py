@@ -21,6 +21,7 @@ from hybridctl.estimation.noise import reset_covariance
 from hybridctl.estimation.record import Record, Series
 from hybridctl.hybrid.arc import Arc, compute_outputs
 from hybridctl.hybrid.mode import ModeKey
+from hybridctl.hybrid.model import Point
 from hybridctl.hybrid.policy import ContinuedPolicy, DisturbedPolicy, Policy, SampledPolicy
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
@@ -179,7 +180,8 @@ def simulate_truth(model: FilterModel, settings: FilterSettings, rng: np.random.
         rng: Random numbers.
 
     Raises:
-        InputError: The model has no scenario, or the spread is too large.
+        InputError: The model has no scenario, its process noise is not through the input, or the
+            spread is too large.
     """
     if model.scenario is None:
         raise InputError(
@@ -190,7 +192,7 @@ def simulate_truth(model: FilterModel, settings: FilterSettings, rng: np.random.
     times: Array = scenario.begin + period * np.arange(n + 1, dtype=np.float64)
     mode = model.system.mode(model.open)
     point = mode.calc(times[0], scenario.mean, np.zeros(mode.nu))
-    density = model.process_noise.matrix(point, np.eye(mode.nu))
+    density = _find_input_density(model, point)
     root = np.linalg.cholesky(density / period) if density.any() else density
     begin, disturbances = float(times[0]), rng.normal(size=(n + 1, mode.nu)) @ root.T
     disturbance, policy = _Disturbance(disturbances, begin, period), None
@@ -199,7 +201,7 @@ def simulate_truth(model: FilterModel, settings: FilterSettings, rng: np.random.
     elif density.any():
         policy = SampledPolicy(disturbance, period, begin)
     tolerance = settings.tolerance or _DEFAULT_TOLERANCE
-    start = _draw_start(model, settings.spread * scenario.spread, scenario.mean, rng)
+    start = _draw_start(model, begin, settings.spread * scenario.spread, scenario.mean, rng)
     if model.reset_noise is None:
         run = _simulate(model, model.open, start, (begin, float(times[-1])), policy, tolerance)
     else:
@@ -211,11 +213,37 @@ def simulate_truth(model: FilterModel, settings: FilterSettings, rng: np.random.
     return Truth(run, times, inputs - disturbances)
 
 
-def _draw_start(model: FilterModel, spread: Array, mean: Array, rng: np.random.Generator) -> Array:
+def _find_input_density(model: FilterModel, point: Point) -> Array:
+    """Return the density W (nu, nu) of the process noise of a model, in the space of the input.
+
+    Args:
+        model: The model.
+        point: The open mode at the start of the scenario.
+
+    Raises:
+        InputError: The noise is in the tangent space, where no disturbance of the input has it.
+    """
+    nu, noise = point.mode.nu, model.process_noise
+    # The open mode has no constraints that give way: B = I leaves the density as it is.
+    density = noise.matrix(point, np.eye(nu))
+    if noise.through_input:
+        return density
+    if density.any():
+        raise InputError(
+            f"process_noise of {model.name!r} must be through_input for a synthetic log, as its "
+            "disturbances act by the input"
+        )
+    return np.zeros((nu, nu))
+
+
+def _draw_start(
+    model: FilterModel, begin: float, spread: Array, mean: Array, rng: np.random.Generator
+) -> Array:
     """Return a random start (nx,) inside the open mode.
 
     Args:
         model: The model.
+        begin: Time of the start, s.
         spread: Standard deviations (ndx,) of the start.
         mean: Its mean (nx,).
         rng: Random numbers.
@@ -226,7 +254,8 @@ def _draw_start(model: FilterModel, spread: Array, mean: Array, rng: np.random.G
     for _ in range(_MAX_DRAWS):
         x = model.space.integrate(mean, spread * rng.normal(size=len(spread)))
         guards = model.system.outgoing(model.open).guards
-        if guards.values(0.0, x, np.zeros(model.system.mode(model.open).nu)).min() > 0.0:
+        values = guards.values(begin, x, np.zeros(model.system.mode(model.open).nu))
+        if values.min(initial=np.inf) > 0.0:
             return x
     raise InputError("spread is so large that the motion would begin in contact")
 

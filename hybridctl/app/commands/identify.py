@@ -125,11 +125,10 @@ def prepare_run(
     make = ModelAt(source, request.config, request.assignments, request.parameters)
     start, settings = _find_start(make), make.settings()
     bounds = _parse_bounds(request.bounds, request.parameters, start, type(settings))
-    fitted = _read_records(request, make(start), request.logs, request.segments)
-    judged: tuple[Record, ...] = ()
+    read = partial(_read_records, request, make(start), settings.longest_gap)
+    fitted, judged = read(request.logs, request.segments), tuple[Record, ...]()
     if request.held_out or request.held_out_segments is not None:
-        logs = request.held_out or request.logs
-        judged = _read_records(request, make(start), logs, request.held_out_segments)
+        judged = read(request.held_out or request.logs, request.held_out_segments)
     problem = Problem(make, request.parameters, bounds, fitted, settings)
     words = f"{', '.join(request.parameters)} of {request.model} by likelihood"
     find = partial(run_identification, request, problem, start, judged)
@@ -205,7 +204,7 @@ def _digest_code(request: IdentifyRequest, records: tuple[Record, ...]) -> dict[
     """Return what evaluations are computed by: the code or the files of the model, and the logs."""
     function = find_model(request.model).function
     module, robot = sys.modules.get(function.__module__), getattr(function, "__self__", None)
-    urdf = robot.path.parent / robot.robot.urdf if isinstance(robot, RobotFile) else ""
+    urdf = robot.urdf if isinstance(robot, RobotFile) else ""
     return {
         "source": None if module is None else digest_sources(module),
         "robot": robot,
@@ -265,13 +264,18 @@ def _parse_bounds(given: Sequence[str], names: Sequence[str], start: Array, kind
 
 
 def _read_records(
-    request: IdentifyRequest, model: FilterModel, logs: Sequence[Path], segments: str | None
+    request: IdentifyRequest,
+    model: FilterModel,
+    longest_gap: float,
+    logs: Sequence[Path],
+    segments: str | None,
 ) -> tuple[Record, ...]:
     """Return the records of all recordings of logs.
 
     Args:
         request: What the command line asks for: mapping, and the part that is used.
         model: Model whose channels are read.
+        longest_gap: Longest time in s without any value, as the settings have it.
         logs: Files of the logs.
         segments: Recordings of each, such as 0-99 or 0,3,7; None for files with one.
     """
@@ -280,7 +284,7 @@ def _read_records(
     for path in logs:
         for segment in numbers:
             log = load_log(path, model.mapping, request.mapping, segment)
-            record = log.record(model)
+            record = log.record(model, longest_gap)
             record = replace(record, notes=(*log.notes, *record.notes))
             found.append(_shorten_record(record, request.until))
     return tuple(found)

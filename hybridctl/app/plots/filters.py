@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import cycle
 
 import numpy as np
 from scipy.stats import chi2
@@ -49,7 +50,7 @@ def nis(results: Mapping[str, FilterResult], path: Path = None) -> Figure:
         InputError: The first result has no innovations.
     """
     lines, limits = [], []
-    for (name, result), color in zip(results.items(), CURVES, strict=False):
+    for (name, result), color in zip(results.items(), cycle(CURVES), strict=False):
         found = result.innovations
         times = np.array([i.time for i in found])
         ratio = np.array([i.nis / i.dimension for i in found])
@@ -92,12 +93,14 @@ def errors(
     if not (len(times) and truth.start <= times[0] and times[-1] <= truth.end):
         raise InputError(f"truth must cover the samples, but ends are {truth.start}, {truth.end}")
     estimates = result.mixtures
-    deviations = np.array([np.sqrt(np.maximum(np.diag(e.covariance), 0.0)) for e in estimates])
-    found = np.full_like(deviations, np.nan)
-    for row, estimate in zip(found, estimates, strict=True):
-        arc = truth.arc(estimate.time)
-        if arc.space.ndx == len(row):
-            row[:] = arc.space.difference(estimate.mean, arc(estimate.time))
+    # Modes may have tangent spaces of different sizes: coordinates that one lacks are gaps.
+    size = max(len(e.covariance) for e in estimates)
+    deviations, found = np.full((2, len(estimates), size), np.nan)
+    for k, estimate in enumerate(estimates):
+        arc, ndx = truth.arc(estimate.time), len(estimate.covariance)
+        deviations[k, :ndx] = np.sqrt(np.maximum(np.diag(estimate.covariance), 0.0))
+        if arc.space.ndx == ndx:
+            found[k, :ndx] = arc.space.difference(estimate.mean, arc(estimate.time))
     jumps = np.searchsorted(times, sorted({e.time for e in (*truth.events, *result.events)}))
     jumps = np.concatenate((jumps, gaps(times)))
     panels = []
