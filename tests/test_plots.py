@@ -18,7 +18,7 @@ import hybridctl as hc
 from hybridctl.app import mode_colors, plots
 from hybridctl.app.page.motion import Mover, Scene, encode_motion
 from hybridctl.app.plots import picture_files
-from hybridctl.app.plots.panels import Line, Mark, Panel, series
+from hybridctl.app.plots.panels import Line, Mark, Panel, draw_series
 from hybridctl.app.plots.picture_files import draw_in_parallel
 from hybridctl.base import plugins
 from hybridctl.base.errors import FileWriteError, InputError, UnknownNameError
@@ -286,17 +286,17 @@ def test_lines_break_where_samples_are_missing(filtered):
 
 def test_a_band_is_named_by_its_mode():
     spans = [(0.0, 1.0, "air"), (1.0, 1.05, "left"), (1.05, 2.0, "both")]
-    assert [band.label for band in plots.mode_bands(spans)] == ["air", "left", "both"]
+    assert [band.label for band in plots.make_mode_bands(spans)] == ["air", "left", "both"]
 
 
 def test_a_mode_has_its_colour_in_every_run():
     """By how many contacts are closed and whether one slides, whatever came before."""
     modes = [("open", "open"), ("stick", "open"), ("stick", "stick"), ("slip+", "stick")]
-    one = plots.mode_bands([(k, k + 1.0, mode) for k, mode in enumerate(modes)])
-    other = plots.mode_bands([(k, k + 1.0, mode) for k, mode in enumerate(reversed(modes))])
+    one = plots.make_mode_bands([(k, k + 1.0, mode) for k, mode in enumerate(modes)])
+    other = plots.make_mode_bands([(k, k + 1.0, mode) for k, mode in enumerate(reversed(modes))])
     assert [band.color for band in one] == [band.color for band in reversed(other)]
     assert len({band.color for band in one}) == len(modes)
-    (single,) = plots.mode_bands([(0.0, 1.0, ("open", "closed"))])
+    (single,) = plots.make_mode_bands([(0.0, 1.0, ("open", "closed"))])
     assert single.color == one[1].color
 
 
@@ -325,7 +325,7 @@ def test_peaks_are_cut_and_noted_and_impulses_are_marked(tmp_path):
     times = np.linspace(0.0, 1.0, 101)
     values = np.where(times < 0.02, 500.0, 10.0)
     panel = Panel("force", [Line(times, values)], most=20.0, marks=[Mark(0.5, "3 N s")])
-    figure = series(tmp_path / "forces.png", [[panel]], title="forces")
+    figure = draw_series(tmp_path / "forces.png", [[panel]], title="forces")
     (axes,) = figure.axes
     assert axes.get_ylim()[1] == pytest.approx(21.0)
     assert {text.get_text() for text in axes.texts} == {"to 500", "3 N s"}
@@ -374,11 +374,11 @@ def test_a_file_beside_a_figure_that_is_not_of_one_is_not_overwritten(tmp_path):
         theirs.write_text('{"title": "my cube", "mass": 0.37}')
         said = rf"cube\{suffix} would be overwritten.* earlier versions"
         with pytest.raises(FileWriteError, match=said):
-            series(tmp_path / "cube.png", lines, title="cube")
+            draw_series(tmp_path / "cube.png", lines, title="cube")
         assert [p.name for p in tmp_path.iterdir()] == [theirs.name]
         theirs.unlink()
     for _ in range(2):  # its own files are replaced
-        series(tmp_path / "cube.png", lines, title="cube")
+        draw_series(tmp_path / "cube.png", lines, title="cube")
 
 
 def test_a_suffix_that_cannot_be_drawn_is_named(landing, tmp_path):

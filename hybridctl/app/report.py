@@ -35,7 +35,7 @@ def encode_event(event: Event) -> dict[str, Any]:
     }
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
+def make_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
     """Return a table of the console.
 
     Args:
@@ -58,7 +58,7 @@ _MISSING = object()
 _PER_UNIT = {"mm": 1e3, "mrad": 1e3, "ms": 1e3, "%": 100.0, "deg": float(np.degrees(1.0))}
 
 
-def record_table(
+def make_record_table(
     title: str, records: Iterable[Mapping[str, Any]], columns: Mapping[str, str]
 ) -> Table:
     """Return a table with a row for each record, whose cells are formats of its entries.
@@ -81,7 +81,7 @@ def record_table(
         [cell.vformat(form, (), record) for cell, form in zip(cells, columns.values(), strict=True)]
         for record in given
     ]
-    return table(title, list(columns), rows)
+    return make_table(title, list(columns), rows)
 
 
 class _Cells(Formatter):
@@ -147,7 +147,7 @@ def report_alive(console: Console, title: str) -> Iterator[None]:
 
 
 @contextmanager
-def progress(console: Console, start: float, end: float) -> Iterator[Callable[[str], Tick]]:
+def show_progress(console: Console, start: float, end: float) -> Iterator[Callable[[str], Tick]]:
     """Show the progress of works that follow each other: a bar in a terminal, elsewhere lines.
 
     Args:

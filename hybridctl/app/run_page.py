@@ -12,7 +12,7 @@ from rich.table import Table
 from hybridctl.app.page.build import render_run_page
 from hybridctl.app.page.html_file import HtmlFile
 from hybridctl.app.plots.runs import list_run_figures
-from hybridctl.app.report import table
+from hybridctl.app.report import make_table
 from hybridctl.app.view import find_robot, make_scene
 from hybridctl.base.checks import check_instance, format_count
 from hybridctl.base.errors import InputError
@@ -106,7 +106,7 @@ def _make_event_table(run: HybridTrajectory) -> Table:
         )
         for event in run.events
     ]
-    return table(format_count(len(rows), "event"), _COLUMNS, rows)
+    return make_table(format_count(len(rows), "event"), _COLUMNS, rows)
 
 
 def _draw_charts(run: HybridTrajectory, folder: Path) -> Iterator[Path]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.table import Table
 
-from hybridctl.app.report import table
+from hybridctl.app.report import make_table
 from hybridctl.base.checks import Array, check_member, quote
 from hybridctl.base.errors import InputError
 from hybridctl.base.tables import render_html_table
@@ -103,7 +103,7 @@ class Sweep:
         """Return a console table of the rows with some results, by default the first that vary."""
         shown = self._choose_results(names, _TOLD)
         heads = [_wrap_name(name) for name in self._list_columns(shown)]
-        return table("Runs", heads, list(self._format_rows(names)))
+        return make_table("Runs", heads, list(self._format_rows(names)))
 
     def plot(
         self, path: str | os.PathLike[str] | None = None, names: Sequence[str] | None = None
@@ -137,7 +137,7 @@ class Sweep:
         title = f"{len(self.rows)} runs over {', '.join(self.varied)}"
         if len(groups) > _LINES:
             title += f"; the first {_LINES} of {len(groups)} combinations"
-        return plots.series(path, plots.grid(panels), title=title, xlabel=axis)
+        return plots.draw_series(path, plots.arrange_panels(panels), title=title, xlabel=axis)
 
     def _choose_results(self, names: Sequence[str] | None, most: int) -> tuple[str, ...]:
         return self.varying[:most] if names is None else tuple(names)

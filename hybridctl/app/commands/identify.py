@@ -14,7 +14,7 @@ from rich.console import Console
 
 from hybridctl.app.commands.filter import load_log
 from hybridctl.app.models import find_model, make_absolute
-from hybridctl.app.report import say, table
+from hybridctl.app.report import make_table, say
 from hybridctl.app.robot_file import RobotFile
 from hybridctl.base.checks import Array, check_array, check_member, quote
 from hybridctl.base.code_reading import digest_sources
@@ -366,7 +366,7 @@ def print_result(console: Console, found: Identification, profiles: Sequence[Pro
     ]
     errors = ["standard error", "error over records", "95 % profile interval"]
     columns = ["parameter", "value", *errors, "note"]
-    console.print(table("Parameters", columns, rows))
+    console.print(make_table("Parameters", columns, rows))
     how = "" if found.converged else ", not converged"
     line = f"log-likelihood {found.best.log_likelihood:.2f}, {found.evaluations} evaluations{how}"
     if found.held_out is not None:

@@ -15,8 +15,8 @@ from hybridctl.app.plots.panels import (
     Figure,
     Line,
     Panel,
-    grid,
-    series,
+    arrange_panels,
+    draw_series,
 )
 from hybridctl.base.checks import Array, check_member
 from hybridctl.base.errors import InputError
@@ -57,7 +57,7 @@ def growth(
                 Line(k, np.power(bound, k), f"{label} by {bound:.4g} a period", color, "--")
             )
     panel = Panel("length / initial length", lines, log=True)
-    return series(path, [[panel]], title=f"{title}: {found.verdict}", xlabel="period")
+    return draw_series(path, [[panel]], title=f"{title}: {found.verdict}", xlabel="period")
 
 
 def prediction(
@@ -114,7 +114,7 @@ def prediction(
             for color, style, label, parts in curves
             for part, (times, states) in enumerate(parts)
         ]))  # fmt: skip
-    return series(path, grid(panels), title=title)
+    return draw_series(path, arrange_panels(panels), title=title)
 
 
 def _sample_states(run: HybridTrajectory) -> list[tuple[Array, Array]]:

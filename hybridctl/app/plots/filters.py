@@ -18,10 +18,10 @@ from hybridctl.app.plots.panels import (
     Figure,
     Line,
     Panel,
-    grid,
-    series,
+    arrange_panels,
+    draw_series,
 )
-from hybridctl.app.plots.runs import mode_bands
+from hybridctl.app.plots.runs import make_mode_bands
 from hybridctl.base.checks import Array, Indices, check_instance
 from hybridctl.base.errors import InputError
 from hybridctl.estimation.result import FilterResult
@@ -55,16 +55,18 @@ def nis(results: Mapping[str, FilterResult], path: Path = None) -> Figure:
         times = np.array([i.time for i in found])
         ratio = np.array([i.nis / i.dimension for i in found])
         line = Line(times, np.maximum(ratio, _LEAST), name, color, ".-", 0.7)
-        lines.append(apart(line, gaps(times)))
+        lines.append(break_line(line, find_gaps(times)))
         limits.append(np.array([chi2.ppf(0.99, i.dimension) / i.dimension for i in found]))
     if not limits or not len(limits[0]):
         raise InputError("results must begin with a filter that has innovations")
     label = "99 % limit of a consistent filter"
     first = np.array([i.time for i in next(iter(results.values())).innovations])
-    lines.append(apart(Line(first, limits[0], label, "black", "--", 0.9), gaps(first)))
+    lines.append(break_line(Line(first, limits[0], label, "black", "--", 0.9), find_gaps(first)))
     panel = Panel("NIS / dimension", lines, log=True, legend="lower left")
     title = "Normalized innovations; 1 on average if consistent"
-    return series(path, [[panel]], title=title, bands=result_bands(next(iter(results.values()))))
+    return draw_series(
+        path, [[panel]], title=title, bands=make_result_bands(next(iter(results.values())))
+    )
 
 
 def errors(
@@ -102,17 +104,17 @@ def errors(
         if arc.space.ndx == ndx:
             found[k, :ndx] = arc.space.difference(estimate.mean, arc(estimate.time))
     jumps = np.searchsorted(times, sorted({e.time for e in (*truth.events, *result.events)}))
-    jumps = np.concatenate((jumps, gaps(times)))
+    jumps = np.concatenate((jumps, find_gaps(times)))
     panels = []
     for k in range(found.shape[1]):
         label = None if k else f"{SIGMAS:g} sigma"
-        ends = band(times, 0.0, SIGMAS * deviations[:, k], label, BASELINE)
+        ends = make_band_lines(times, 0.0, SIGMAS * deviations[:, k], label, BASELINE)
         lines = [Line(times, found[:, k]), *ends]
-        panels.append(Panel(f"error {k}", [apart(line, jumps) for line in lines], zero=True))
-    return series(path, grid(panels), title=title, bands=result_bands(result))
+        panels.append(Panel(f"error {k}", [break_line(line, jumps) for line in lines], zero=True))
+    return draw_series(path, arrange_panels(panels), title=title, bands=make_result_bands(result))
 
 
-def band(
+def make_band_lines(
     times: Array,
     middle: Array | float,
     wide: Array,
@@ -132,14 +134,14 @@ def band(
     return [Line(times, end, name, color, ":", 0.8) for end, name in ends]
 
 
-def gaps(times: Array) -> Indices:
+def find_gaps(times: Array) -> Indices:
     """Return the first samples after gaps, which are ten times the usual step, or longer."""
     steps = np.diff(times)
     usual = np.median(steps[steps > 0.0]) if (steps > 0.0).any() else np.inf
     return np.asarray(np.flatnonzero(steps > _GAP * usual) + 1)
 
 
-def apart(line: Line, at: Indices) -> Line:
+def break_line(line: Line, at: Indices) -> Line:
     """Return a line that is broken where what it shows jumps.
 
     Args:
@@ -152,9 +154,11 @@ def apart(line: Line, at: Indices) -> Line:
     return replace(line, times=times, values=np.insert(line.values, inside, np.nan))
 
 
-def result_bands(result: FilterResult) -> list[Band]:
+def make_result_bands(result: FilterResult) -> list[Band]:
     """Return the spans of a filter's most probable modes."""
     times, found = result.times.tolist(), result.modes
     starts = [0, *(k for k in range(1, len(found)) if found[k] != found[k - 1])]
     ends = [*starts[1:], len(found) - 1]
-    return mode_bands([(times[a], times[b], found[a]) for a, b in zip(starts, ends, strict=True)])
+    return make_mode_bands(
+        [(times[a], times[b], found[a]) for a, b in zip(starts, ends, strict=True)]
+    )

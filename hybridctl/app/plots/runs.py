@@ -24,8 +24,8 @@ from hybridctl.app.plots.panels import (
     Line,
     Mark,
     Panel,
-    grid,
-    series,
+    arrange_panels,
+    draw_series,
 )
 from hybridctl.app.plots.picture_files import draw_in_parallel
 from hybridctl.base.checks import Array, check_member
@@ -92,8 +92,12 @@ def states(
     parts = [(arc, times, arc(times)) for arc, times in run.sampled(_choose_period(run))]
     panels = _make_panels(wanted, {name: k for k, name in enumerate(labels)}, parts)
     spans = [(times[0], times[-1], arc.mode) for arc, times, _ in parts]
-    return series(
-        path, grid(panels), title=title, bands=mode_bands(spans), span=(run.start, run.end)
+    return draw_series(
+        path,
+        arrange_panels(panels),
+        title=title,
+        bands=make_mode_bands(spans),
+        span=(run.start, run.end),
     )
 
 
@@ -133,12 +137,12 @@ def _find_unit(label: str) -> str:
     return label[label.rindex("[") + 1 : -1] if label.endswith("]") else "1"
 
 
-def mode_bands(spans: Iterable[tuple[float, float, ModeKey]]) -> list[Band]:
+def make_mode_bands(spans: Iterable[tuple[float, float, ModeKey]]) -> list[Band]:
     """Return a band for each (start, end, mode), in the colour of the mode."""
     spans = list(spans)
     kinds = list(dict.fromkeys(mode for _, _, mode in spans))
     return [
-        Band(start, end, short_mode(mode), _choose_shade(mode, kinds))
+        Band(start, end, shorten_mode(mode), _choose_shade(mode, kinds))
         for start, end, mode in spans
         if end >= start
     ]
@@ -151,7 +155,7 @@ def _choose_shade(mode: ModeKey, kinds: Sequence[ModeKey]) -> str:
     return BANDS[kinds.index(mode) % len(BANDS)]
 
 
-def short_mode(mode: ModeKey) -> str:
+def shorten_mode(mode: ModeKey) -> str:
     """Return the number of contacts in each state, or "open"; modes without contacts by name."""
     parts = [str(part) for part in (mode if isinstance(mode, tuple) else (mode,))]
     if len(parts) == 1:
@@ -202,7 +206,7 @@ def modes(
             label, lines = f"{contact.name}\nsliding [m/s]", _color_by_mode(speed, i)
             row.append(Panel(label, lines, least=_LEAST_SPEED, share="sliding"))
         rows.append(row)
-    return series(path, rows, title=f"{title}: contacts by mode")
+    return draw_series(path, rows, title=f"{title}: contacts by mode")
 
 
 def forces(
@@ -264,7 +268,7 @@ def forces(
             label, shared = f"{contact.name}\nfriction [{unit}]", f"friction {unit}"
             row.append(Panel(label, rubbing, zero=True, share=shared, most=cut))
         rows.append(row)
-    return series(path, rows, title=f"{title}: forces (dotted: events; marked: impulses)")
+    return draw_series(path, rows, title=f"{title}: forces (dotted: events; marked: impulses)")
 
 
 def _find_ordinary_force(normal: Array) -> float:
@@ -322,7 +326,9 @@ def energy(run: HybridTrajectory, path: Path = None, *, title: str = "Robot") ->
         Panel("energy [J]", lines),
         Panel("momentum", [*shares, *_mark_events(run, momenta.ravel())]),
     ]
-    return series(path, grid(panels), title=f"{title}: energy, momentum (dotted: events)")
+    return draw_series(
+        path, arrange_panels(panels), title=f"{title}: energy, momentum (dotted: events)"
+    )
 
 
 def draw_run(
