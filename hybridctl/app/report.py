@@ -43,6 +43,9 @@ def make_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[objec
         columns: Headers, as text.
         rows: Cells of each row, shown as text. The first is aligned to the left, others to the
             right.
+
+    Returns:
+        The table, which a console prints and a page shows.
     """
     result = Table(title=escape(title), title_justify="left", title_style="bold")
     for i, column in enumerate(columns):
@@ -55,7 +58,9 @@ def make_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[objec
 VERDICT = "Can the estimates be trusted?"
 """Title of the table that stands first on the page of a filter."""
 _MISSING = object()
+"""Stands for an entry that a record does not have, while None is an entry."""
 _PER_UNIT = {"mm": 1e3, "mrad": 1e3, "ms": 1e3, "%": 100.0, "deg": float(np.degrees(1.0))}
+"""How many of each unit are in the SI unit, by which numbers of a column are multiplied."""
 
 
 def make_record_table(
@@ -105,7 +110,7 @@ class _Cells(Formatter):
         except KeyError:
             return _MISSING
         except TypeError:
-            return None
+            return None  # a part of "a[b]" is None
 
     def format_field(self, value: Any, spec: str) -> str:
         if value is None:
@@ -154,7 +159,7 @@ def show_progress(console: Console, start: float, end: float) -> Iterator[Callab
         console: Where to show it. The lines are on standard error: one for each tenth, and one at
             least every `HEARTBEAT`.
         start: Value at which each of the works begins, such as a time in s.
-        end: Value at which each ends.
+        end: Value at which each ends. Works without length are at their end at once.
 
     Yields:
         A function that begins a work by its title and returns a function, to be called with the
@@ -178,7 +183,10 @@ def show_progress(console: Console, start: float, end: float) -> Iterator[Callab
 
 
 def _can_animate(console: Console) -> bool:
-    """Return whether a console shows what moves, or nothing at all."""
+    """Return whether progress may be shown as what moves: a spinner or a bar, instead of lines.
+
+    So may it on a quiet console, where rich shows neither, and lines are not wanted.
+    """
     # rich draws no spinner and no bar in a terminal that cannot move its cursor.
     return console.quiet or (console.is_terminal and not console.is_dumb_terminal)
 
@@ -272,5 +280,6 @@ class _ProgressLines:
 
 
 Tick = Callable[[float], None]
+"""Called with the value that a work has reached."""
 BeginWork = Callable[[str, float, float], Tick]
 """Called with the title of a work and the values at which it begins and ends."""

@@ -1,10 +1,10 @@
 """Synthetic records: a simulated truth with the noise that a filter assumes, and its sensors.
 
 Noise on the flow is a disturbance of the input, constant from sample to sample, with the covariance
-W / h for a density W and a period h. In one sample the speed has the variance of white noise, the
-position three quarters of it. Noise on resets is drawn where an event moved the state, and added to
-the state after it. A draw that would take the state through a guard at once (a rebound that is too
-slow to leave) is repeated.
+W / h for a period h and the density W of the open mode at the start. In one sample the speed has
+the variance of white noise, the position three quarters of it. Noise on resets is drawn where an
+event moved the state, and added to the state after it. A draw that would take the state through a
+guard at once (a rebound that is too slow to leave) is repeated.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings, Sensor
 from hybridctl.estimation.noise import reset_covariance
+from hybridctl.estimation.noisy_system import compute_guard_rates
 from hybridctl.estimation.record import Record, Series
 from hybridctl.hybrid.arc import Arc, compute_outputs
 from hybridctl.hybrid.mode import ModeKey
@@ -334,7 +335,15 @@ def _simulate(
 
 
 def _draw_state_after(model: FilterModel, event: Event, rng: np.random.Generator) -> Array:
-    """Return the state (nx,) after an event, with random noise under which it stays in its mode."""
+    """Return the state (nx,) after an event, with random noise under which it stays in its mode.
+
+    Without reset noise at this event, and if none of 20 draws stays in the mode, it has no noise.
+
+    Args:
+        model: The model, which has reset noise.
+        event: The event, with the state after it without noise.
+        rng: Random numbers.
+    """
     assert model.reset_noise is not None
     rigid = replace(model.reset_noise, compliance=0.0)
     covariance = reset_covariance(model.system, rigid, event)
@@ -347,7 +356,7 @@ def _draw_state_after(model: FilterModel, event: Event, rng: np.random.Generator
         x = mode.space.integrate(event.state_after, added)
         point = mode.calc(t, x, u)
         values = point.guards / mode.guard_set.sizes
-        rates = point.guard_jacobian.state @ point.field
+        rates = compute_guard_rates(point)
         if not ((values < -_ZERO_GUARD) | (values < _ZERO_GUARD) & (rates < 0.0)).any():
             return x
     return event.state_after

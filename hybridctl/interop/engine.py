@@ -20,8 +20,8 @@ from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.push import Wrench
 
 POINT_RADIUS = 1e-3
-"""Radius of the sphere that stands for a contact point, m. A choice: engines have no points. Surfaces
-of a contact point and boxes of the scenery are smaller by it: gaps are those of the point."""
+"""Radius of the sphere that stands for a contact point, m. A choice: engines have no points. The
+surface of the contact and boxes of the scenery are smaller by it: gaps are those of the point."""
 SLAB_HALF_SIDES = (2.0, 2.0, 0.1)
 """Half sides of the box that stands for the plane of a moving body, m; the last is normal to it. A
 choice: engines have endless planes in the world alone."""

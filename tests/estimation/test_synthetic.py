@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from estimation.systems import bouncing_ball
 
 import hybridctl as hc
 from hybridctl.base.errors import InputError
@@ -14,7 +15,7 @@ from hybridctl.estimation.initial_estimate import first_estimate
 from hybridctl.estimation.measurement import coordinates
 from hybridctl.estimation.noise import Noise
 from hybridctl.estimation.record import Record, Series
-from hybridctl.estimation.synthetic import simulate_record, simulate_truth
+from hybridctl.estimation.synthetic import _draw_state_after, simulate_record, simulate_truth
 from hybridctl.hybrid.mode import FieldJacobian, Guard, GuardJacobian, Mode, Reset, Transition
 
 SETTINGS = FilterSettings(duration=0.2, rate=50.0)
@@ -56,6 +57,22 @@ def test_a_start_is_inside_its_mode_at_its_own_time():
     simulate_truth(make_model(stay), SETTINGS, rng)
     with pytest.raises(InputError, match="spread is so large"):
         simulate_truth(make_model(stay, begin=6.0), SETTINGS, rng)
+
+
+def test_a_draw_that_falls_below_a_rising_floor_is_repeated():
+    """A floor at 1 m/s: a ball that leaves it by less is through it at once."""
+    system = bouncing_ball(restitution=0.1, floor_speed=1.0)
+    run = hc.simulate(system, "air", [0.5, 0.0], (0.0, 1.0), terminal=lambda event: True)
+    noise = Noise(np.diag([0.0, 0.5]) ** 2)
+    at_rest = Estimate("air", 0.0, np.array([0.5, 0.0]), np.eye(2))
+    model = FilterModel(
+        system=system, open="air", sensors=(Sensor(coordinates("place", [0], [[1e-4]])),),
+        process_noise=Noise(np.zeros((2, 2))), reset_noise=noise, start=at_rest, states=("x", "v"),
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    speeds = [_draw_state_after(model, run.events[0], rng)[1] for _ in range(20)]
+    assert min(speeds) >= 1.0
+    assert np.std(speeds) > 0.05
 
 
 def test_noise_that_is_no_force_cannot_be_made_up():

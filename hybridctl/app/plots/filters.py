@@ -28,16 +28,21 @@ from hybridctl.estimation.result import FilterResult
 from hybridctl.hybrid.trajectory import HybridTrajectory
 
 Path = str | os.PathLike[str] | None
+"""File of a figure, or None for no file."""
 SIGMAS = 3.0
-_GAP = 10.0  # median steps: a sensor that drops a few samples has no gap
-_LEAST = 1e-3  # NIS per dimension from which its logarithmic axis begins
+"""Standard deviations between the middle of a band and its ends."""
+_GAP = 10.0
+"""Least length of a gap, in median steps. A choice: a few samples that are dropped are no gap."""
+_LEAST = 1e-3
+"""NIS per dimension at which its logarithmic axis begins; lower ones are drawn there. A choice."""
 
 
 def nis(results: Mapping[str, FilterResult], path: Path = None) -> Figure:
-    """Draw the normalized innovations squared (NIS) of filters over their dimension.
+    """Draw the normalized innovation squared (NIS) of each value over time, per dimension.
 
-    They are drawn in bands of the modes of the first filter, with the limit that one in a hundred
-    exceeds if the filter is consistent.
+    NIS are divided by the dimension of the value. Bands are the modes of the first filter, and the
+    limit is that of its values: one in a hundred exceeds it if the filter is consistent. Rejected
+    values are drawn too.
 
     Args:
         results: Results by the name of the filter.
@@ -135,7 +140,13 @@ def make_band_lines(
 
 
 def find_gaps(times: Array) -> Indices:
-    """Return the first samples after gaps, which are ten times the usual step, or longer."""
+    """Return the indices of the first samples after gaps, which are over ten usual steps long.
+
+    The usual step is the median of those that are not zero: rows of several channels share stamps.
+
+    Args:
+        times: Times (n,), s, which do not decrease.
+    """
     steps = np.diff(times)
     usual = np.median(steps[steps > 0.0]) if (steps > 0.0).any() else np.inf
     return np.asarray(np.flatnonzero(steps > _GAP * usual) + 1)
@@ -146,7 +157,11 @@ def break_line(line: Line, at: Indices) -> Line:
 
     Args:
         line: The line.
-        at: Indices of the first samples after the jumps.
+        at: Indices of the first samples after the jumps, in any order. Those of the first sample
+            and behind the last are left out.
+
+    Returns:
+        The line with a NaN in the middle between the two samples of each jump.
     """
     inside = np.unique(at[(at > 0) & (at < len(line.times))])
     between: Array = 0.5 * (line.times[inside - 1] + line.times[inside])
@@ -155,7 +170,10 @@ def break_line(line: Line, at: Indices) -> Line:
 
 
 def make_result_bands(result: FilterResult) -> list[Band]:
-    """Return the spans of a filter's most probable modes."""
+    """Return a band for each span of samples with the same most probable mode.
+
+    A band ends at the first sample of the next, the last one at the last sample.
+    """
     times, found = result.times.tolist(), result.modes
     starts = [0, *(k for k in range(1, len(found)) if found[k] != found[k - 1])]
     ends = [*starts[1:], len(found) - 1]

@@ -1,4 +1,4 @@
-"""Stacked time series with events and modes, snapshots of mechanisms."""
+"""Figures of curves over time in panels, of curves in the plane, and snapshots of mechanisms."""
 
 from __future__ import annotations
 
@@ -87,10 +87,12 @@ class Panel:
         lines: The curves.
         log: Whether the ordinate is logarithmic.
         zero: Whether there is a line at zero.
-        least: Least span of the ordinate, so that rounding does not look like motion.
+        least: Least span of the ordinate, in its unit, so that rounding does not look like motion.
         legend: Where the legend is.
-        share: Panels of a figure with the same name, unless it is empty, have the same ordinate.
-        most: Upper end of the ordinate. Peaks beyond it are cut, and noted.
+        share: Name of an ordinate: panels of a figure with the same name have the same limits.
+            Empty for limits of its own.
+        most: Largest value that is shown; the ordinate ends 5 % above it, and not lower than as far
+            below zero. The highest peak beyond it is noted.
         marks: What happens at instants, drawn at the upper edge.
     """
 
@@ -155,8 +157,11 @@ def make_figure(width: float, height: float, *, is_laid_out: bool = True) -> Fig
 def make_drawable(text: str) -> str:
     """Return text that can be drawn: dollars around what is no formula stand for themselves.
 
-    Names of joints, contacts and channels come from files, and may hold anything. Text that is
-    longer than any label is cut.
+    Names of joints, contacts and channels come from files, and may hold anything. Text of more than
+    120 characters is cut.
+
+    Args:
+        text: The text, of which a formula of matplotlib stands between dollars.
     """
     if len(text) > _LONGEST:
         text = f"{text[:_LONGEST]} ..."
@@ -169,7 +174,7 @@ def make_drawable(text: str) -> str:
 
 
 def number_log_axis(axis: Axis) -> None:
-    """Number a logarithmic axis plainly: 1, 2, 5, 10, or evenly where it spans few such steps."""
+    """Number a logarithmic axis plainly: 1, 2, 5, 10, or evenly where it spans a factor up to 6."""
     low, high = axis.get_view_interval()
     steps = (1.0, 2.0, 5.0) if high < 1e3 * low else (1.0,)
     axis.set_major_locator(LogLocator(subs=steps) if high > 6.0 * low else MaxNLocator(5))
@@ -178,7 +183,7 @@ def number_log_axis(axis: Axis) -> None:
 
 
 def make_power_line(sizes: Array, values: Array, order: float) -> Line:
-    """Return a dotted line through the first of the values, straight on logarithmic axes.
+    """Return a dotted power law through the first of the values, straight on logarithmic axes.
 
     Args:
         sizes: Abscissae (n,).
@@ -190,7 +195,7 @@ def make_power_line(sizes: Array, values: Array, order: float) -> Line:
 
 
 def arrange_panels(panels: Sequence[Panel], columns: int = 2) -> list[Sequence[Panel]]:
-    """Return panels in rows, for `draw_series`."""
+    """Return panels in rows of `columns`, for `draw_series`; the last row may be shorter."""
     columns = min(columns, len(panels))
     return [panels[k : k + columns] for k in range(0, len(panels), columns)]
 
@@ -307,7 +312,7 @@ def save_plane_pictures(
         panels: Panels of each row; curves are made by `Line.through`, and ylabel stands above.
         title: Title of the figure.
         labels: Labels of both axes.
-        surfaces: Directions (2,) of lines through the origin.
+        surfaces: Directions (2,) of lines through the origin, such as guards that are zero there.
         size: Side of a picture, inches.
     """
     rows, columns = len(panels), max(len(row) for row in panels)

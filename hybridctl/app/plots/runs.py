@@ -43,6 +43,7 @@ from hybridctl.mechanics.contacts.joint_contacts import (
 from hybridctl.mechanics.system import ContactSystem, closed_contacts
 
 Path = str | os.PathLike[str] | None
+"""File of a figure, or None for no file."""
 Part: TypeAlias = tuple[Arc, Array, Array]  # an arc, times (n,) on it, and values (n, ...)
 _SAMPLES = 1500  # over a run; every arc has at least two
 _CLOSED_WIDTH = 3.5  # points; a contact that is closed is drawn thicker than an open one
@@ -403,8 +404,18 @@ def _find_robot_system(run: HybridTrajectory) -> ContactSystem:
 def _choose_contacts(
     run: HybridTrajectory, names: Sequence[str] | None
 ) -> list[tuple[int, AnyContact]]:
-    """Return contacts with their indices in the system, without dry friction of joints."""
+    """Return contacts with their indices in the system, without dry friction of joints.
+
+    Args:
+        run: The run.
+        names: Names of the contacts in any order; None for all. The order is that of the system.
+
+    Raises:
+        InputError: The run is not one of a robot with contacts.
+        UnknownNameError: There is no such contact.
+    """
     every = _find_robot_system(run).contacts
+    # Joints that rub are the last contacts of a system, so that indices stay those of the system.
     known = {c.name: c for c in every if not isinstance(c, JointFriction)}
     wanted = known if names is None else [check_member("contact", name, known) for name in names]
     return [(i, known[name]) for i, name in enumerate(known) if name in wanted]
@@ -454,7 +465,7 @@ def _color_by_mode(parts: Sequence[Part], contact: int) -> list[Line]:
 
 
 def _mark_events(run: HybridTrajectory, values: Array) -> list[Line]:
-    """Return dotted lines at the events, as high as the values."""
+    """Return a dotted line at each event of a guard, from the least to the largest value."""
     height = np.array([values.min(), values.max()])
     return [
         Line(np.full(2, event.time), height, None, BASELINE, ":", 0.8) for event in run.guard_events
@@ -462,4 +473,5 @@ def _mark_events(run: HybridTrajectory, values: Array) -> list[Line]:
 
 
 def _choose_period(run: HybridTrajectory) -> float:
+    """Return the time in s between samples of a figure."""
     return (run.end - run.start) / _SAMPLES
