@@ -72,6 +72,27 @@ def sampled():
     return hc.simulate(system, ("open",), [0.0, 0.3, 0.4, 0.0], (0.0, 0.3), policy)
 
 
+def test_inputs_of_a_stored_run_are_drawn_without_its_system(sampled, tmp_path):
+    run = sampled
+    run.save(tmp_path / "run.npz")
+    stored = hc.HybridTrajectory.load(tmp_path / "run.npz")
+    assert stored.system is None
+    for each in (run, stored):
+        axes = plots.inputs(each).axes[0]
+        times, values = drawn(axes)
+        inside = (times > each.start) & (times < each.end)
+        found = np.array([each.input(t)[0] for t in times[inside].tolist()])
+        same = np.isclose(values[inside], found)  # but at events, which have both limits
+        assert same.mean() > 0.95
+    assert plots.inputs(stored).axes[0].get_ylabel() == "u0"
+    assert "inputs" in plots.draw_run(stored, tmp_path)
+
+
+def test_a_run_without_inputs_has_no_figure_of_them(landing):
+    with pytest.raises(InputError, match="run must have inputs of one size"):
+        plots.inputs(landing)
+
+
 def test_samples_of_a_controller_are_no_events(sampled):
     assert len(sampled.arcs) == 2
     assert len(sampled.arcs[0].changes) + len(sampled.arcs[1].changes) > 50

@@ -1,4 +1,4 @@
-"""The page of one run: its motion, its events, and charts of states, contacts and energy."""
+"""The page of one run: its motion, its events, and charts of states, inputs, contacts, energy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class RunPage(HtmlFile):
     """The page of a run, as one HTML file that needs no network and no server.
 
     It shows the motion of a robot as `View` does, a table of the events, and charts that can be
-    zoomed: states, energy and momentum of a robot, and forces and gaps of the contacts that close.
+    zoomed: states, inputs, energy and momentum of a robot, and forces and gaps of contacts that
+    close.
 
     Args:
         run: The run.
@@ -96,7 +97,7 @@ page = RunPage
 
 
 def _make_event_table(run: HybridTrajectory) -> Table:
-    """Return the events of a run, one in each row."""
+    """Return the events of a run, one in each row; a change of the input has no guards."""
     rows = [
         (
             f"{event.time:.6f}",

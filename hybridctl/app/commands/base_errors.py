@@ -27,6 +27,7 @@ from hybridctl.logs.legged import BaseTrack
 OWN = "salted"
 """Name of the filter with the settings of the model, beside the baselines."""
 _NONE = "-"
+"""Cell of a number that is not known."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,11 @@ class PoseReference:
         )
 
     def align_with(self, found: BaseTrack) -> PoseTrack:
-        """Return the reference in the world of a track, aligned at the start if it can be."""
+        """Return the reference in the world of a track, for a picture.
+
+        With the alignment "none" it stays where it is. Else both are aligned at the start, or by
+        yaw and position over the whole of them if the reference has no orientations.
+        """
         pairs = associate(found.track, self.track, self.association, within=self.within)
         alignment = self.alignment
         if alignment != "none":

@@ -33,8 +33,10 @@ from hybridctl.logs.base_model import BaseModel
 from hybridctl.logs.reference import read_reference
 from hybridctl.sampling.filters import FILTERS, run_filter
 
-_SHOWN, _NOTES = 12, 3  # events and notes that are printed: a screen; files have all
-_DECISIVE = 3.0  # of log-likelihood: odds of twenty to one
+_SHOWN, _NOTES = 12, 3
+"""Largest numbers of events and of notes that are printed: a screen. Files have all."""
+_DECISIVE = 3.0
+"""Difference of two log-likelihoods that is decisive: odds of twenty to one. A choice."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +209,7 @@ def record_case(
         console: Where the path of the log is printed.
 
     Returns:
-        The log with its truth.
+        The log with its truth, and the model and settings that made it.
     """
     settings = source.configure(request.config, request.assignments)
     model = source.make(settings)

@@ -30,8 +30,10 @@ from hybridctl.logs import Log, examine, write_tum
 from hybridctl.logs.base_model import BaseModel
 from hybridctl.logs.legged import BASELINES, BaseRun, filter_base, make_filtered_track
 
-_SIGMAS = 2.0  # standard deviations to both ends of a band
-_PLACE = 3  # of the position in a root's covariance
+_SIGMAS = 2.0
+"""Standard deviations from the middle of a band to its ends."""
+_PLACE = 3
+"""First row of the position in the covariance of a root: turn, position, velocity."""
 
 
 def run_base_filter(
@@ -221,7 +223,7 @@ def draw_base(folder: RunFolder, found: BaseRun, reference: PoseTrack | None = N
 
 
 def _compute_angles(quaternions: Array) -> Array:
-    """Return roll, pitch and yaw (n, 3) in rad, without jumps."""
+    """Return roll, pitch and yaw (n, 3) in rad of quaternions (n, 4) x, y, z, w, without jumps."""
     turns = Rotation.from_quat(quaternions).as_euler("ZYX")
     return np.asarray(np.unwrap(turns[:, ::-1], axis=0))
 

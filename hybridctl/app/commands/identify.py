@@ -36,7 +36,9 @@ from hybridctl.estimation.identification import (
 from hybridctl.estimation.record import Record
 
 STATE = "evaluations.jsonl"
-FACTOR = 10.0  # by which a parameter may end above or below its start, without bounds
+"""Journal of the evaluations in the folder of a run, from which a stopped run goes on."""
+FACTOR = 10.0
+"""Factor by which a parameter may end above or below its start, without bounds. A choice."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,8 @@ class IdentifyRequest:
         logs: Logs that parameters are fitted to.
         model: Text that names the model, see `models`.
         parameters: Settings of the model to be found. They start at their values.
-        bounds: Bounds as NAME=LOW:HIGH; others are a factor of `FACTOR` from the start.
+        bounds: Bounds as NAME=LOW:HIGH; others are a factor of `FACTOR` from the start, within
+            those of the setting.
         mapping: YAML file that maps fields to channels; None for the mapping of the model, if any.
         segments: Recordings of each log, such as 0-99 or 0,3,7; None for files with one.
         held_out: Logs to judge the result on.
@@ -188,7 +191,7 @@ def run_identification(
 
 
 def _describe_request(request: IdentifyRequest, settings: FilterSettings) -> dict[str, Any]:
-    """Return what the evaluations of a run depend on."""
+    """Return what the evaluations of a run depend on, as the request names it."""
     return {
         "model": request.model,
         "logs": [str(path) for path in request.logs],
@@ -291,7 +294,7 @@ def _read_records(
 
 
 def _parse_numbers(text: str) -> Iterator[int]:
-    """Yield the numbers 0, 1, 2, 3, 7 of the text 0-3,7.
+    """Yield the numbers that a text names: 0, 1, 2, 3 and 7 for 0-3,7; none for 3-0.
 
     Raises:
         InputError: The text is not of this form.
@@ -305,7 +308,7 @@ def _parse_numbers(text: str) -> Iterator[int]:
 
 
 def _shorten_record(record: Record, until: float | None) -> Record:
-    """Return the rows of the first `until` s; all of them if it is None."""
+    """Return the rows up to `until` s after the first, and all inputs; all rows if it is None."""
     if until is None:
         return record
     first = min(float(s.times.min()) for s in record.channels.values() if len(s.times))

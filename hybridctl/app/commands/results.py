@@ -37,7 +37,9 @@ from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.logs import Log, PoseSeries, write_estimates
 
 MAIN = "salted"
-_FAR = 20.0  # standard deviations; innovations that are farther off are drawn there
+"""Name of the filter whose files have no name of a filter."""
+_FAR = 20.0
+"""Standard deviations at which innovations that are farther off are drawn. A choice."""
 
 
 def make_trust_table(judgements: Sequence[Judgement]) -> Table:
@@ -173,7 +175,8 @@ def _draw_states(
         model: Model of the filter.
         result: Result of the filter.
         truth: Run that was measured, drawn if it covers the samples.
-        bands: Spans of the most probable modes.
+        bands: Spans of the most probable modes. The probabilities of the five that were in doubt
+            most often have a panel.
     """
     shown = [model.display(m.mean, m.covariance) for m in result.mixtures]
     values, deviations = (np.array([pair[k] for pair in shown]) for k in range(2))

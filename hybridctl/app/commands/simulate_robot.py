@@ -227,6 +227,11 @@ def measure_contacts(run: HybridTrajectory) -> list[dict[str, Any]]:
 
     Args:
         run: A run of a robot with contacts.
+
+    Returns:
+        For each: "contact" (its name), "unit" of its force, "first_closed" in s or None, "closed",
+        the time in s for which it was, "largest_force" at samples of 1 ms, "largest_impulse",
+        "slid", the length in m of its way while closed, and "final_mode".
     """
     assert run.system is not None
     contacts = run.system.mechanism.contacts
@@ -248,6 +253,7 @@ def measure_contacts(run: HybridTrajectory) -> list[dict[str, Any]]:
     for event in run.guard_events:
         for i in range(min(len(event.impulses), len(found))):
             found[i]["largest_impulse"] = max(found[i]["largest_impulse"], float(event.impulses[i]))
+    # Contacts of joints come behind those in space: places in the mode are those in the list.
     shown = [entry for entry, c in zip(found, contacts, strict=True) if isinstance(c, Contact)]
     for entry, i in zip(shown, range(len(shown)), strict=True):
         entry["final_mode"] = run.final_mode[i] if isinstance(run.final_mode, tuple) else ""

@@ -30,6 +30,7 @@ from .picture_files import save_figure as save_figure
 from .runs import draw_run as draw_run
 from .runs import energy as energy
 from .runs import forces as forces
+from .runs import inputs as inputs
 from .runs import make_mode_bands as make_mode_bands
 from .runs import modes as modes
 from .runs import shorten_mode as shorten_mode

@@ -24,8 +24,10 @@ from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.orbits.stability import Stability
 from hybridctl.sensitivity.linearization import Linearization
 
-_SHOWN = 24  # directions: more lines hide each other
-_SAMPLES = 60  # of an arc: as many as a panel of 4.6 in shows without corners
+_SHOWN = 24
+"""Largest number of initial directions that are drawn: more lines hide each other. A choice."""
+_SAMPLES = 60
+"""Samples of an arc: as many as a panel of 4.6 in shows without corners."""
 
 
 def growth(

@@ -1,4 +1,4 @@
-"""Figures of a run: its states, what its contacts do, their forces, its energy."""
+"""Figures of a run: its states and inputs, what its contacts do, their forces, its energy."""
 
 from __future__ import annotations
 
@@ -92,6 +92,39 @@ def states(
     wanted = labels if names is None else [check_member("names", name, labels) for name in names]
     parts = [(arc, times, arc(times)) for arc, times in run.sampled(_choose_period(run))]
     panels = _make_panels(wanted, {name: k for k, name in enumerate(labels)}, parts)
+    spans = [(times[0], times[-1], arc.mode) for arc, times, _ in parts]
+    return draw_series(
+        path,
+        arrange_panels(panels),
+        title=title,
+        bands=make_mode_bands(spans),
+        span=(run.start, run.end),
+    )
+
+
+def inputs(run: HybridTrajectory, path: Path = None, *, title: str = "Inputs") -> Figure:
+    """Draw the inputs over time, in bands of the modes, in panels as those of `states`.
+
+    A stored run has its inputs also where its system is not known.
+
+    Args:
+        run: The run.
+        path: File to save the figure in; None to save none.
+        title: Title of the figure.
+
+    Returns:
+        The figure.
+
+    Raises:
+        InputError: The run has no inputs, or its modes have inputs of different sizes.
+    """
+    sizes = {arc.inputs.shape[-1] for arc in run.arcs}
+    if len(sizes) > 1 or sizes == {0}:
+        raise InputError(f"run must have inputs of one size to be plotted, got {sorted(sizes)}")
+    system, mode = run.system, run.arcs[0].mode
+    labels = [f"u{k}" for k in range(*sizes)] if system is None else system.input_labels(mode)
+    parts = [(arc, times, arc.input(times)) for arc, times in run.sampled(_choose_period(run))]
+    panels = _make_panels(labels, {name: k for k, name in enumerate(labels)}, parts)
     spans = [(times[0], times[-1], arc.mode) for arc, times, _ in parts]
     return draw_series(
         path,
@@ -337,8 +370,8 @@ def draw_run(
 ) -> list[str]:
     """Draw the standard figures of a run that its system has what is needed for.
 
-    They are states, and of a robot with contacts its forces and modes, for contacts that close, and
-    its energy.
+    They are states, inputs if they are not zero throughout, and of a robot with contacts its forces
+    and modes, for contacts that close, and its energy.
 
     Args:
         run: The run.
@@ -365,8 +398,12 @@ def list_run_figures(run: HybridTrajectory) -> list[tuple[str, Callable[..., Fig
     touched = [] if mechanism is None else find_touched_contacts(run, mechanism)
     # A figure of states needs states of one size: modes of expressions may have others.
     one_size = len({arc.space.nx for arc in run.arcs}) == 1
+    is_driven = len({arc.inputs.shape[-1] for arc in run.arcs}) == 1 and any(
+        arc.inputs.any() for arc in run.arcs
+    )
     drawn: list[tuple[bool, str, Callable[..., Figure]]] = [
         (one_size, "states", states),
+        (is_driven, "inputs", inputs),
         (bool(touched), "forces", partial(forces, contacts=touched)),
         (bool(touched), "contacts", partial(modes, contacts=touched)),
         (mechanism is not None, "energy", energy),
