@@ -12,7 +12,7 @@ from rich.table import Table
 
 import hybridctl as hc
 from benchmarks.timing import measure
-from hybridctl.app.report import table
+from hybridctl.app.report import make_table
 
 GRAVITY, RESTITUTION, START, END = 9.81, 0.8, [10.0, 0.0], 10.0
 SINGLE = 50  # balls that are simulated one by one
@@ -67,7 +67,7 @@ def table_of_batches(effort: dict[str, float], n: int = 1000) -> Table:
         each = f"{batch.best / 1e3:.0f}", f"{batch.spread:.2f}", f"{one / 1e3:.2f}", f"{ratio:.0f}"
         rows.append([name, *each])
     columns = ["", "at once, ms", "max/min", "one alone, ms", "ratio"]
-    return table(f"{n} balls, 6 or 7 impacts each", columns, rows)
+    return make_table(f"{n} balls, 6 or 7 impacts each", columns, rows)
 
 
 def table_of_balls(effort: dict[str, float]) -> Table:
@@ -84,4 +84,4 @@ def table_of_balls(effort: dict[str, float]) -> Table:
             ("simulate and linearize", simulated.best + derived.best, together.best),
         )
     ]
-    return table("A ball, 7 impacts", ["", "ms", "CasADi erk, ms", "ratio"], rows)
+    return make_table("A ball, 7 impacts", ["", "ms", "CasADi erk, ms", "ratio"], rows)

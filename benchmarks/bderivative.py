@@ -8,7 +8,7 @@ import numpy as np
 from rich.table import Table
 
 from benchmarks.timing import Timing, measure
-from hybridctl.app.report import table
+from hybridctl.app.report import make_table
 from hybridctl.sensitivity.bderivative import BDerivative
 
 SURFACES = (2, 3, 4, 5, 6, 7, 10, 14, 20)
@@ -56,7 +56,7 @@ def growth_table(effort: dict[str, float]) -> Table:
     exponent = np.polyfit(np.log(SURFACES), np.log(times), 1)[0]
     title = f"B-derivative of one direction: time grows as n^{exponent:.2f}"
     columns = ["what", "us", "with new fields us", "all n! matrices us", "multiple", "max/min"]
-    return table(title, columns, rows)
+    return make_table(title, columns, rows)
 
 
 def batch_table(effort: dict[str, float]) -> Table:
@@ -70,7 +70,7 @@ def batch_table(effort: dict[str, float]) -> Table:
         timing = measure(call, **effort)
         rows.append((name, f"{timing.best / DIRECTIONS:.3f}", f"{timing.spread:.2f}"))
     title = f"{DIRECTIONS} directions, {BATCH_SURFACES} surfaces, {BATCH_DIMENSION} dimensions"
-    return table(title, ["in one call", "us per direction", "max/min"], rows)
+    return make_table(title, ["in one call", "us per direction", "max/min"], rows)
 
 
 def _again(b: BDerivative) -> BDerivative:

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from benchmarks.bare import term_derivatives, terms
 from benchmarks.timing import COLUMNS, Timing, measure, row
-from hybridctl.app.report import table
+from hybridctl.app.report import make_table
 from hybridctl.control.spreading import ReferenceSpreading
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.policy import History, Policy
@@ -82,7 +82,7 @@ def calls_table(effort: dict[str, float]) -> Table:
         ),
     ]
     rows = [row(name, measure(o, **effort), measure(b, **effort)) for name, o, b in cases]
-    return table("Door, one call", COLUMNS, rows)
+    return make_table("Door, one call", COLUMNS, rows)
 
 
 def simulation_table(effort: dict[str, float]) -> Table:
@@ -115,7 +115,7 @@ def simulation_table(effort: dict[str, float]) -> Table:
         row(f"accepted step ({fields:.1f} fields)", step, needed),
         row("event, second touch", measure(handle, **effort), measure(bare.event, **effort)),
     ]
-    return table("Door, perturbed run", COLUMNS, rows)
+    return make_table("Door, perturbed run", COLUMNS, rows)
 
 
 class CountingPolicy:

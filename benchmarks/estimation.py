@@ -13,7 +13,7 @@ from rich.table import Table
 
 from benchmarks.timing import Timing, measure
 from hybridctl.app.models import find_model
-from hybridctl.app.report import table
+from hybridctl.app.report import make_table
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
 from hybridctl.estimation.initial_estimate import first_estimate
@@ -61,7 +61,7 @@ def table_of_filters(effort: dict[str, float]) -> Table:
             )
         )
     title = f"One sample at {RATE:g} Hz; multiples for unscented and particle filters"
-    return table(title, COLUMNS, rows)
+    return make_table(title, COLUMNS, rows)
 
 
 def prepared(name: str, duration: float) -> FilterLog:

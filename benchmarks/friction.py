@@ -12,7 +12,7 @@ from rich.table import Table
 
 from benchmarks.bare import term_derivatives, terms
 from benchmarks.timing import COLUMNS, measure, row
-from hybridctl.app.report import table
+from hybridctl.app.report import make_table
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system, time_stepping
 from hybridctl.mechanics.impacts.impact import impact
@@ -89,7 +89,7 @@ def calls_table(effort: dict[str, float]) -> Table:
             ),
         ):
             rows.append(row(f"{name}: {what}", measure(ours, **effort), measure(theirs, **effort)))
-    return table("Friction, one call", COLUMNS, rows)
+    return make_table("Friction, one call", COLUMNS, rows)
 
 
 def simulators_table(effort: dict[str, float]) -> Table:
@@ -113,7 +113,7 @@ def simulators_table(effort: dict[str, float]) -> Table:
         ratio = timing.best / ((STANDING if "standing" in name else span[1]) * 1e6)
         rows.append((name, f"{timing.best / 1e3:.0f}", f"{ratio:.2g}", f"{timing.spread:.2f}"))
     columns = ["simulator", "ms", "of real time", "max/min"]
-    return table("A cube that tumbles for 0.8 s, or stands", columns, rows)
+    return make_table("A cube that tumbles for 0.8 s, or stands", columns, rows)
 
 
 ARM = """<robot name="arm"><link name="base"/>{link}<joint name="shoulder" type="revolute">
@@ -156,4 +156,4 @@ def joints_table(effort: dict[str, float]) -> Table:
         ratio = f"{slow.best / ours.best:.1f}"
         rows.append((name, str(events), f"{ours.best / 1e3:.1f}", ratio, spread))
     columns = ["contacts of joints", "events", "ms", "by Pinocchio, multiple", "max/min"]
-    return table(f"An arm of two joints that swings for {SWING} s", columns, rows)
+    return make_table(f"An arm of two joints that swings for {SWING} s", columns, rows)

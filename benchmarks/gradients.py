@@ -14,7 +14,7 @@ from scipy.spatial.transform import Rotation
 
 import hybridctl as hc
 from benchmarks.timing import measure
-from hybridctl.app.report import table
+from hybridctl.app.report import make_table
 from hybridctl.gradients import DifferentiableFlow
 from hybridctl.mechanics import contact_system
 
@@ -71,4 +71,4 @@ def table_of_gradients(effort: dict[str, float], unknowns: int = UNKNOWNS) -> Ta
         cells = f"{run / 1e3:.1f}", f"{gradient / 1e3:.1f}", f"{gradient / run:.2f}"
         rows.append([name, *cells])
     columns = ["", "run, ms", "with gradient, ms", "ratio"]
-    return table(f"Gradients by {unknowns} held inputs", columns, rows)
+    return make_table(f"Gradients by {unknowns} held inputs", columns, rows)

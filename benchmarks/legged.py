@@ -17,7 +17,7 @@ import pinocchio as pin
 from hybridctl.robots import public
 from rich.table import Table
 
-from hybridctl.app.report import table
+from hybridctl.app.report import make_table
 from hybridctl.base.checks import Array
 from hybridctl.legged.estimator import BaseEstimator, BaseSettings
 from hybridctl.legged.kinematics import Foot
@@ -39,7 +39,7 @@ def samples_table(quick: bool) -> Table:
         least, late = np.quantile(bare, [0.5, 0.999])  # their tail is that of the machine
         numbers = (f"{v:.0f}" for v in (*tail, least, late))
         rows.append((name, *numbers, f"{tail[0] / least:.1f}"))
-    return table(f"One sample of a legged base live, at {RATE:g} Hz", COLUMNS, rows)
+    return make_table(f"One sample of a legged base live, at {RATE:g} Hz", COLUMNS, rows)
 
 
 def measure_samples(name: str, duration: float) -> tuple[Array, Array]:

@@ -31,7 +31,7 @@ from rich.table import Table
 from rosbags.typesys import Stores, get_typestore
 
 from benchmarks.legged import OPENING, RATE, trot
-from hybridctl.app.report import table
+from hybridctl.app.report import make_table
 from hybridctl.base.checks import Array
 from hybridctl.legged.estimator import BaseSettings
 from hybridctl.legged.kinematics import Foot
@@ -219,7 +219,9 @@ def delays_table(seconds: float, pace: float) -> Table:
         numbers = [f"{v:.2f}" for v in (middle, most, nearly, worst)]
         numbers.append(f"{1e3 * used:.2f}")
         rows.append((form, str(len(delays)), f"{share:.2f} %", *numbers, load))
-    return table(f"{NAME}, {pace:g} samples a second through the pipes of a process", COLUMNS, rows)
+    return make_table(
+        f"{NAME}, {pace:g} samples a second through the pipes of a process", COLUMNS, rows
+    )
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from hybridctl.robots import rrr_door
 from rich.table import Table
 
 from hybridctl.app.models import find_model
-from hybridctl.app.report import table
+from hybridctl.app.report import make_table
 from hybridctl.base.checks import Array
 from hybridctl.control.baselines import ImpactInvariantTracking, NearestTracking
 from hybridctl.control.controller import Controller
@@ -60,7 +60,9 @@ def steps_table(quick: bool) -> Table:
         alone = _costs(lambda t, x, law=law: law(t, x), reference)
         shown = (np.median(times), np.percentile(times, 99.0), np.median(alone))
         rows.append((name, *(f"{1e6 * value:.1f}" for value in shown)))
-    return table("Door in a loop, one step", ["policy", "median us", "99 % us", "law us"], rows)
+    return make_table(
+        "Door in a loop, one step", ["policy", "median us", "99 % us", "law us"], rows
+    )
 
 
 def filter_table(quick: bool) -> Table:
@@ -89,7 +91,7 @@ def filter_table(quick: bool) -> Table:
         name = "none" if deadline == math.inf else f"{1e3 * deadline:g} ms"
         rows.append((name, f"{1e6 * median:.0f}", *(f"{value:.1f}" for value in shown)))
     columns = ["deadline", "median us", "99 % / median", "longest / median"]
-    return table("The door's filter in a loop, one step", columns, rows)
+    return make_table("The door's filter in a loop, one step", columns, rows)
 
 
 def _steps(loop: Controller, reference: Reference) -> Array:

@@ -16,7 +16,7 @@ from hybridctl.experiments.walking.controllers import Tracks, Weights, design, m
 from hybridctl.experiments.walking.walk import push_state, walk
 from rich.table import Table
 
-from hybridctl.app.report import table
+from hybridctl.app.report import make_table
 from hybridctl.base.function_cache import find_compiler
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.policy import History
@@ -96,7 +96,7 @@ def samples_table(quick: bool) -> Table:
         name = "compiled" if compiled else "interpreted"
         rows.append((name, *(f"{value:.1f}" for value in (*shown, ratios[0])), f"{ratios[1]:.2f}"))
     columns = ["functions", "mean ms", "99 % ms", "longest ms", "solver ms", "of the solver"]
-    return table("Predictive walker, one sample", [*columns, "of 10^6 additions"], rows)
+    return make_table("Predictive walker, one sample", [*columns, "of 10^6 additions"], rows)
 
 
 def additions() -> float:

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from benchmarks.bare import term_derivatives, terms
 from benchmarks.timing import COLUMNS, measure, row
-from hybridctl.app.report import table
+from hybridctl.app.report import make_table
 from hybridctl.hybrid.model import Point
 from hybridctl.hybrid.policy import SampledPolicy
 from hybridctl.hybrid.simulate import simulate
@@ -117,7 +117,7 @@ def calls_table(effort: dict[str, float]) -> Table:
         row(f"{at.name}: {what}", measure(ours, **effort), measure(at.beside(theirs), **effort))
         for at, what, ours, theirs in cases
     ]
-    return table("Robots on their feet, one call", COLUMNS, rows)
+    return make_table("Robots on their feet, one call", COLUMNS, rows)
 
 
 def runs_table(effort: dict[str, float]) -> Table:
@@ -136,7 +136,7 @@ def runs_table(effort: dict[str, float]) -> Table:
         timing = measure(run, **{**effort, "rounds": 1})
         rows.append((name, f"{timing.best / 1e6:.2f}", f"{timing.best / END / 1e6:.2f}"))
     title = f"{NAME}, {nv} velocities: level landing of {END} s under PD control"
-    return table(title, ["control", "s", "of real time"], rows)
+    return make_table(title, ["control", "s", "of real time"], rows)
 
 
 def _system(name: str) -> ContactSystem:

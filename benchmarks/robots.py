@@ -15,7 +15,7 @@ import numpy as np
 from hybridctl.robots import public
 from rich.table import Table
 
-from hybridctl.app.report import table
+from hybridctl.app.report import make_table
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import HybridctlError, HybridctlWarning, InputError
 from hybridctl.hybrid.simulate import simulate
@@ -114,7 +114,7 @@ def landings_table(quick: bool) -> Table:
         if model.stands:
             tilted = Landing(name, "tilted", public.start(name, roll=TILT, pitch=TILT))
             rows.append(_landing(tilted, quick))
-    return table(f"Public robots, {END} s of landing", COLUMNS, rows)
+    return make_table(f"Public robots, {END} s of landing", COLUMNS, rows)
 
 
 def _landing(drop: Landing, quick: bool) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from hybridctl.app.plots import CURVES, REFERENCE, Line, Panel, power_law, series
+from hybridctl.app.plots import CURVES, REFERENCE, Line, Panel, draw_series, make_power_line
 from hybridctl.base.checks import Array
 
 STYLES = ("o-", "s--", "^-", "v:", "D:", "x:")
@@ -81,7 +81,7 @@ def make_panel(
         order: Slope of the line.
     """
     return Panel(
-        label, [*curves(found), power_law(guide.sizes, 0.5 * guide.errors, order)], log=True
+        label, [*curves(found), make_power_line(guide.sizes, 0.5 * guide.errors, order)], log=True
     )
 
 
@@ -107,4 +107,4 @@ def draw_errors(path: Path, panels: Sequence[Panel], title: str, xlabel: str) ->
         title: Title of the figure.
         xlabel: Label of the abscissa.
     """
-    series(path, [panels], title=title, xlabel=xlabel, xlog=True)
+    draw_series(path, [panels], title=title, xlabel=xlabel, xlog=True)

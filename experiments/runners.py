@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from hybridctl.app.report import record_table
+from hybridctl.app.report import make_record_table
 from hybridctl.base.checks import Array
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.relaxation.relax import Relaxed
@@ -19,7 +19,7 @@ def tabulate(
     records: Mapping[str, Mapping[str, Any] | Sequence[Mapping[str, Any]]],
     columns: Mapping[str, str],
 ) -> Table:
-    """Return a table of records by name, as `record_table` makes it.
+    """Return a table of records by name, as `make_record_table` makes it.
 
     Args:
         title: Title of the table.
@@ -32,7 +32,7 @@ def tabulate(
         for name, found in records.items()
         for row in ([found] if isinstance(found, Mapping) else found)
     ]
-    return record_table(title, rows, columns)
+    return make_record_table(title, rows, columns)
 
 
 def sample_relaxed_run(

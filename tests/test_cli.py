@@ -15,7 +15,7 @@ from rich.console import Console
 
 import hybridctl
 from hybridctl.app import cli, report
-from hybridctl.app.report import progress
+from hybridctl.app.report import show_progress
 from hybridctl.base import plugins
 from hybridctl.base.errors import InputError
 
@@ -175,7 +175,7 @@ def test_a_work_that_stands_still_at_a_share_says_that_it_goes_on(dumb, monkeypa
     monkeypatch.setattr(report, "HEARTBEAT", 0.01)
     environment = {"TERM": "dumb"} if dumb else {}
     console = Console(file=io.StringIO(), force_terminal=dumb, _environ=environment)
-    with progress(console, 0.0, 1.0) as begin:
+    with show_progress(console, 0.0, 1.0) as begin:
         begin("runs")(0.31)
         assert re.match(r"runs: 30 %\n(runs: \d+ s\n)+", heard(capsys, r"\d s\n"))
 
@@ -191,20 +191,20 @@ def test_work_without_a_share_says_that_it_goes_on(monkeypatch, capsys):
 
 
 def test_progress_is_a_line_for_each_tenth_where_there_is_no_terminal(capsys):
-    with progress(Console(file=io.StringIO()), 1.0, 3.0) as begin:
+    with show_progress(Console(file=io.StringIO()), 1.0, 3.0) as begin:
         tick = begin("runs")
         for t in (1.0, 1.2, 1.3, 2.0, 3.0):
             tick(t)
     assert capsys.readouterr().err == "runs: 10 %\nruns: 50 %\nruns: 100 %\n"
-    with progress(Console(file=io.StringIO()), 0.0, 1.0) as begin:
+    with show_progress(Console(file=io.StringIO()), 0.0, 1.0) as begin:
         begin("search")(0.7)  # its last word is not its end
     assert capsys.readouterr().err == "search: 70 %\nsearch: 100 %\n"
-    with progress(Console(file=io.StringIO()), 0.0, 1.0) as begin:
+    with show_progress(Console(file=io.StringIO()), 0.0, 1.0) as begin:
         begin("first")(0.3)
         begin("second")(0.5)
     said = "first: 30 %\nfirst: 100 %\nsecond: 50 %\nsecond: 100 %\n"
     assert capsys.readouterr().err == said
-    with progress(Console(quiet=True), 0.0, 1.0) as begin:
+    with show_progress(Console(quiet=True), 0.0, 1.0) as begin:
         begin("quiet")(1.0)
     assert capsys.readouterr().err == ""
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 import hybridctl as hc
 from hybridctl.app.experiment import Check, Findings, experiment
-from hybridctl.app.report import table
+from hybridctl.app.report import make_table
 from hybridctl.base.run_folder import RunFolder
 
 
@@ -27,7 +27,7 @@ def fall(config, console):
     drop = config.height - float(run.final_state[1])
     return Findings(
         {"drop": drop, "states": np.array([drop])},
-        [table("Drops", ["ball", "m"], [("first", f"{drop:.3f}")]), "that is all"],
+        [make_table("Drops", ["ball", "m"], [("first", f"{drop:.3f}")]), "that is all"],
         [Check("it falls by g t^2 / 2, error [m]", abs(drop - 0.5 * 9.81 * 0.01), 1e-9)],
         {"ball": run},
         {"note.txt": "a ball"},

@@ -1,6 +1,7 @@
 """`identify` through the command line: what it writes, how it goes on, and what it refuses."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from user_models import COLUMNS, ROBOT, write_csv
 
 import hybridctl as hc
 from hybridctl.app.cli import cli
+from hybridctl.app.commands.identify import IdentifyRequest, _digest_code, prepare_run
 from hybridctl.base.errors import FileFormatError, HybridctlError, InputError
 
 CALL = ("--parameters", "restitution", "--set", "restitution=0.65", "--set", "warm_up=3")
@@ -123,3 +125,34 @@ def test_a_model_in_a_python_file_is_fitted_as_well(logs):
 def test_what_makes_no_sense_is_named(logs, more, message):
     with pytest.raises(HybridctlError, match=message):
         identify("--out", "out", *more)
+
+
+def test_the_longest_gap_is_that_of_the_settings(logs):
+    """A log that is silent for 3 s is refused by default, and taken where the settings allow it."""
+    lines = (logs / "a.csv").read_text().splitlines()
+    stamped = [line.split(",", 1) for line in lines[1:]]  # in ms
+    rows = [f"{float(t) + (3e3 if float(t) > 200.0 else 0.0)},{rest}" for t, rest in stamped]
+    (logs / "gap.csv").write_text("\n".join([lines[0], *rows]) + "\n")
+    request = IdentifyRequest(
+        (logs / "gap.csv",),
+        "robot.yaml",
+        ("restitution",),
+        mapping=logs / "map.yaml",
+        assignments=("restitution=0.65",),
+    )
+    with pytest.raises(InputError, match="longest_gap = 2 s"):
+        prepare_run(request)
+    prepare_run(replace(request, assignments=(*request.assignments, "longest_gap=4")))
+
+
+def test_evaluations_depend_on_a_urdf_in_a_package(logs, monkeypatch):
+    urdf = logs / "packages/ball.urdf"
+    urdf.parent.mkdir()
+    (logs / "ball.urdf").rename(urdf)
+    monkeypatch.setattr("hybridctl.logs.base_file.find_packaged_file", lambda package, file: urdf)
+    text = (logs / "robot.yaml").read_text()
+    (logs / "robot.yaml").write_text(text.replace("ball.urdf", "package://balls/ball.urdf"))
+    request = IdentifyRequest((logs / "a.csv",), "robot.yaml", ("restitution",))
+    before = _digest_code(request, ())["files"]
+    urdf.write_text(ball.urdf() + "<!-- changed -->")
+    assert _digest_code(request, ())["files"] != before

@@ -18,12 +18,22 @@ import hybridctl as hc
 from hybridctl.app import mode_colors, plots
 from hybridctl.app.page.motion import Mover, Scene, encode_motion
 from hybridctl.app.plots import picture_files
-from hybridctl.app.plots.panels import Line, Mark, Panel, series
+from hybridctl.app.plots.panels import Line, Mark, Panel, draw_series
 from hybridctl.app.plots.picture_files import draw_in_parallel
 from hybridctl.base import plugins
 from hybridctl.base.errors import FileWriteError, InputError, UnknownNameError
+from hybridctl.base.spaces import VectorSpace
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.measurement import coordinates
+from hybridctl.estimation.measurement import Measurement, coordinates
+from hybridctl.hybrid.mode import (
+    FieldJacobian,
+    Guard,
+    GuardJacobian,
+    Mode,
+    Reset,
+    ResetJacobian,
+    Transition,
+)
 
 OPEN = ("open", "open")
 
@@ -60,6 +70,27 @@ def sampled():
     system = hc.mechanics.contact_system(robot, ball.contacts(level))
     policy = hc.SampledPolicy(lambda t, x: np.array([-x[2]]), 5e-3)
     return hc.simulate(system, ("open",), [0.0, 0.3, 0.4, 0.0], (0.0, 0.3), policy)
+
+
+def test_inputs_of_a_stored_run_are_drawn_without_its_system(sampled, tmp_path):
+    run = sampled
+    run.save(tmp_path / "run.npz")
+    stored = hc.HybridTrajectory.load(tmp_path / "run.npz")
+    assert stored.system is None
+    for each in (run, stored):
+        axes = plots.inputs(each).axes[0]
+        times, values = drawn(axes)
+        inside = (times > each.start) & (times < each.end)
+        found = np.array([each.input(t)[0] for t in times[inside].tolist()])
+        same = np.isclose(values[inside], found)  # but at events, which have both limits
+        assert same.mean() > 0.95
+    assert plots.inputs(stored).axes[0].get_ylabel() == "u0"
+    assert "inputs" in plots.draw_run(stored, tmp_path)
+
+
+def test_a_run_without_inputs_has_no_figure_of_them(landing):
+    with pytest.raises(InputError, match="run must have inputs of one size"):
+        plots.inputs(landing)
 
 
 def test_samples_of_a_controller_are_no_events(sampled):
@@ -216,6 +247,51 @@ def test_nis_is_drawn_beside_its_limit(filtered):
         plots.nis({})
 
 
+def test_nis_of_more_filters_than_there_are_colours_are_all_drawn(filtered):
+    results = {f"filter {k}": filtered[0] for k in range(len(plots.CURVES) + 2)}
+    axes = plots.nis(results).axes[0]
+    assert len(axes.lines) == len(results) + 1  # and the limit
+
+
+def test_errors_of_modes_of_other_sizes_are_gaps():
+    """A ball of two states lands, and has the state of its place alone from then on."""
+    rest = np.array([[1.0], [0.0]])
+    air = Mode(
+        "air", VectorSpace(2), lambda t, x, u: np.array([x[1], -10.0]), 0,
+        lambda t, x, u: FieldJacobian(np.array([[0.0, 1.0], [0.0, 0.0]]), np.zeros((2, 0))),
+    )  # fmt: skip
+    ground = Mode(
+        "ground", VectorSpace(1), lambda t, x, u: np.zeros(1), 0,
+        lambda t, x, u: FieldJacobian(np.zeros((1, 1)), np.zeros((1, 0))),
+    )  # fmt: skip
+    hit = Guard(
+        "hit", lambda t, x, u: x[0],
+        lambda t, x, u: GuardJacobian(0.0, np.array([1.0, 0.0]), np.zeros(0)),
+    )  # fmt: skip
+    land = Reset(
+        lambda t, x, u: x @ rest,
+        lambda t, x, u: ResetJacobian(np.zeros(1), rest.T, np.zeros((1, 0))),
+    )
+    system = hc.HybridSystem([air, ground], [Transition("air", hit, land, "ground")])
+    truth = hc.simulate(system, "air", [0.2, 0.0], (0.0, 0.4))  # lands at 0.2 s
+    times = np.linspace(0.02, 0.4, 20)
+    values = [truth(t)[:1] for t in times.tolist()]
+    measured = Measurement(
+        "place", lambda mode, t, x, u: x[:1], lambda mode, t, x, u: np.eye(1, mode.space.ndx),
+        1e-4 * np.eye(1),
+    )  # fmt: skip
+    noise = {"air": 1e-6 * np.eye(2), "ground": 1e-6 * np.eye(1)}
+    salted = hc.SaltedKalmanFilter(system, noise, measured)
+    start = Estimate("air", 0.0, np.array([0.2, 0.0]), 1e-4 * np.eye(2))
+    record = hc.estimation.Record({"place": hc.Series(times, np.array(values))})
+    result = salted.run(record, start)
+    assert {mode for mode in result.modes} == {"air", "ground"}
+    place, speed = (axes.lines[0] for axes in plots.errors(result, truth).axes)
+    assert np.isfinite(place.get_ydata()).sum() == len(times)
+    in_air = np.array([mode == "air" for mode in result.modes])
+    assert np.isfinite(speed.get_ydata()).sum() == in_air.sum()
+
+
 def test_lines_break_where_samples_are_missing(filtered):
     """Between 0.3 and 0.56 s, at 13 times the usual step; every other sample is drawn."""
     whole, truth = filtered
@@ -231,17 +307,17 @@ def test_lines_break_where_samples_are_missing(filtered):
 
 def test_a_band_is_named_by_its_mode():
     spans = [(0.0, 1.0, "air"), (1.0, 1.05, "left"), (1.05, 2.0, "both")]
-    assert [band.label for band in plots.mode_bands(spans)] == ["air", "left", "both"]
+    assert [band.label for band in plots.make_mode_bands(spans)] == ["air", "left", "both"]
 
 
 def test_a_mode_has_its_colour_in_every_run():
     """By how many contacts are closed and whether one slides, whatever came before."""
     modes = [("open", "open"), ("stick", "open"), ("stick", "stick"), ("slip+", "stick")]
-    one = plots.mode_bands([(k, k + 1.0, mode) for k, mode in enumerate(modes)])
-    other = plots.mode_bands([(k, k + 1.0, mode) for k, mode in enumerate(reversed(modes))])
+    one = plots.make_mode_bands([(k, k + 1.0, mode) for k, mode in enumerate(modes)])
+    other = plots.make_mode_bands([(k, k + 1.0, mode) for k, mode in enumerate(reversed(modes))])
     assert [band.color for band in one] == [band.color for band in reversed(other)]
     assert len({band.color for band in one}) == len(modes)
-    (single,) = plots.mode_bands([(0.0, 1.0, ("open", "closed"))])
+    (single,) = plots.make_mode_bands([(0.0, 1.0, ("open", "closed"))])
     assert single.color == one[1].color
 
 
@@ -270,7 +346,7 @@ def test_peaks_are_cut_and_noted_and_impulses_are_marked(tmp_path):
     times = np.linspace(0.0, 1.0, 101)
     values = np.where(times < 0.02, 500.0, 10.0)
     panel = Panel("force", [Line(times, values)], most=20.0, marks=[Mark(0.5, "3 N s")])
-    figure = series(tmp_path / "forces.png", [[panel]], title="forces")
+    figure = draw_series(tmp_path / "forces.png", [[panel]], title="forces")
     (axes,) = figure.axes
     assert axes.get_ylim()[1] == pytest.approx(21.0)
     assert {text.get_text() for text in axes.texts} == {"to 500", "3 N s"}
@@ -319,11 +395,11 @@ def test_a_file_beside_a_figure_that_is_not_of_one_is_not_overwritten(tmp_path):
         theirs.write_text('{"title": "my cube", "mass": 0.37}')
         said = rf"cube\{suffix} would be overwritten.* earlier versions"
         with pytest.raises(FileWriteError, match=said):
-            series(tmp_path / "cube.png", lines, title="cube")
+            draw_series(tmp_path / "cube.png", lines, title="cube")
         assert [p.name for p in tmp_path.iterdir()] == [theirs.name]
         theirs.unlink()
     for _ in range(2):  # its own files are replaced
-        series(tmp_path / "cube.png", lines, title="cube")
+        draw_series(tmp_path / "cube.png", lines, title="cube")
 
 
 def test_a_suffix_that_cannot_be_drawn_is_named(landing, tmp_path):

@@ -8,6 +8,7 @@ import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from io import StringIO
 from subprocess import PIPE, Popen
 from typing import Literal
 
@@ -15,9 +16,10 @@ import numpy as np
 import pytest
 from hybridctl.experiments.linearization import validate
 from hybridctl.experiments.tuning import tune
+from rich.console import Console
 
 from hybridctl.app.models import find_model
-from hybridctl.app.report import record_table
+from hybridctl.app.report import make_record_table, show_progress
 from hybridctl.base import plugins
 from hybridctl.base.errors import FileFormatError, FileWriteError, InputError
 from hybridctl.base.run_folder import RunFolder
@@ -279,7 +281,7 @@ def test_cells_of_records_are_in_the_units_of_their_headers():
         "limits [m]": "{limits:g}",
         "holds": "{holds}",
     }
-    found = record_table("Both", records, columns)
+    found = make_record_table("Both", records, columns)
     assert [list(column.cells) for column in found.columns] == [
         ["one", "two"],
         ["12.3", "-"],
@@ -296,14 +298,29 @@ def test_a_key_that_no_record_has_is_an_error_that_names_it():
     for form in ("{maen:.1f}", "{mean:.1f} ± {eror:.1f}", "{in[mm]}"):
         key = re.findall(r"\{([\w\[\]]+)", form)[-1]
         with pytest.raises(KeyError, match=re.escape(f"column 'mean': no record has '{key}'")):
-            record_table("Both", records, {"mean": form})
-    (column,) = record_table("Both", records, {"": "{in[m]} {of[parts]}"}).columns
+            make_record_table("Both", records, {"mean": form})
+    (column,) = make_record_table("Both", records, {"": "{in[m]} {of[parts]}"}).columns
     assert list(column.cells) == ["1.0 -", "- -"]
-    assert record_table("None", [], {"mean": "{maen}"}).row_count == 0
+    assert make_record_table("None", [], {"mean": "{maen}"}).row_count == 0
 
 
 def test_whole_numbers_are_converted_as_others_are():
-    (column,) = record_table(
+    (column,) = make_record_table(
         "Shares", [{"of": 1}, {"of": np.int64(0)}], {"[%]": "{of:.0f}"}
     ).columns
     assert list(column.cells) == ["100", "0"]
+
+
+def test_a_text_of_one_dash_is_no_zero():
+    """A number that rounds to zero loses its sign; text stays as it is."""
+    (column,) = make_record_table("Names", [{"of": "-"}, {"of": -0.001}], {"": "{of}"}).columns
+    assert list(column.cells) == ["-", "-0.001"]
+    (column,) = make_record_table("Values", [{"of": -0.001}], {"": "{of:.1f}"}).columns
+    assert list(column.cells) == ["0.0"]
+
+
+def test_progress_of_a_work_without_length_is_at_its_end(capsys):
+    """As that of a log whose values have one stamp."""
+    with show_progress(Console(file=StringIO()), 1.0, 1.0) as begin:
+        begin("filtering")(1.0)
+    assert capsys.readouterr().err == "filtering: 100 %\n"

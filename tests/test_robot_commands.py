@@ -210,7 +210,7 @@ def test_without_what_reads_meshes_links_are_lines(tmp_path, monkeypatch):
 
 def test_a_stored_run_is_drawn(stored):
     output = call("plot", str(stored))
-    drawn = {"states", "forces", "contacts", "energy"}
+    drawn = {"states", "inputs", "forces", "contacts", "energy"}
     assert {p.stem for p in (stored / "plots").glob("*.png")} == drawn
     assert {p.stem for p in (stored / "plots").glob("*.svg")} == drawn
     assert str(stored / "plots/forces.png") in output
@@ -244,10 +244,11 @@ def test_a_file_alone_has_its_states_and_says_what_is_missing(stored, tmp_path):
     (alone / "hop.npz").write_bytes((stored / "run.npz").read_bytes())
     output = call("plot", str(alone / "hop.npz"))
     assert "--robot ROBOT.yaml adds the motion, forces, contacts and energy" in output
-    assert sorted(p.name for p in (alone / "hop-plots").glob("*.png")) == ["states.png"]
+    drawn = sorted(p.stem for p in (alone / "hop-plots").glob("*.png"))
+    assert drawn == ["inputs", "states"]
     robot = str(stored / "robot.yaml")
     call("plot", str(alone / "hop.npz"), "--robot", robot, "--out", str(alone / "all"))
-    assert len(list((alone / "all").glob("*.png"))) == 4
+    assert len(list((alone / "all").glob("*.png"))) == 5
     call("view", str(alone), "--no-open")
     assert (
         "<svg" in (alone / "view.html").read_text() or "series" in (alone / "view.html").read_text()

@@ -41,7 +41,7 @@ from rich.console import Console
 from hybridctl import HybridSystem, HybridTrajectory, linearize, simulate, simulate_batch
 from hybridctl.app.experiment import Check, Findings, experiment, study_cases
 from hybridctl.app.page.motion import Mover, Scene, write_motion
-from hybridctl.app.plots import REFERENCE, TRACKING, Line, Panel, series
+from hybridctl.app.plots import REFERENCE, TRACKING, Line, Panel, draw_series
 from hybridctl.base.checks import Array, check_number
 from hybridctl.base.errors import AmbiguousEventError
 from hybridctl.base.run_folder import RunFolder
@@ -414,4 +414,4 @@ def _draw_flow(folder: RunFolder, results: Mapping[str, DropResult]) -> None:
             row.append(Panel(f"{name}\n{label}", lines, least=2e-3))
         rows.append(row)
     title = "A biped a moment after it has landed, on four kinds of ground"
-    series(folder / "figures/flow.png", rows, title=title, xlabel="initial pitch [rad]")
+    draw_series(folder / "figures/flow.png", rows, title=title, xlabel="initial pitch [rad]")

@@ -31,8 +31,8 @@ from rich.table import Table
 
 from hybridctl.app.experiment import Findings, experiment
 from hybridctl.app.page.motion import Mover, Scene
-from hybridctl.app.plots import BASELINE, Pose, snapshots
-from hybridctl.app.report import encode_event, record_table
+from hybridctl.app.plots import BASELINE, Pose, save_snapshots
+from hybridctl.app.report import encode_event, make_record_table
 from hybridctl.base.checks import Array, check_number
 from hybridctl.base.errors import InputError
 from hybridctl.base.run_folder import RunFolder
@@ -247,7 +247,7 @@ def _tabulate_events(run: HybridTrajectory) -> Table:
         "right [N s]": "{impulses[1]:.4f}",
     }
     title = "A block lands, slides, stops and is lifted: events, impulses of corners"
-    return record_table(title, rows, columns)
+    return make_record_table(title, rows, columns)
 
 
 def _define_scene(title: str, model: block.BlockParameters, run: HybridTrajectory) -> Scene:
@@ -278,7 +278,9 @@ def _draw_snapshots(config: Config, run: HybridTrajectory, folder: RunFolder) ->
         )
         for t, caption, x in zip(times, captions, states, strict=True)
     ]
-    snapshots(folder / "figures/landing_snapshots.png", scenes, title="The block", vertical="z")
+    save_snapshots(
+        folder / "figures/landing_snapshots.png", scenes, title="The block", vertical="z"
+    )
 
 
 def _outline(model: block.BlockParameters, x: Array) -> Array:

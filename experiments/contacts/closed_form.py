@@ -13,7 +13,7 @@ from rich.table import Table
 from hybridctl.app.experiment import Check, Findings
 from hybridctl.app.page.motion import Scene, write_motion
 from hybridctl.app.plots import energy, forces, modes
-from hybridctl.app.report import encode_event, progress
+from hybridctl.app.report import encode_event, show_progress
 from hybridctl.base.checks import Array
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.hybrid.laws import InputLaw
@@ -86,7 +86,7 @@ class KnownMotions:
         runs: dict[str, HybridTrajectory] = {}
         for name, motion in self.motions.items():
             span = (0.0, motion.end)
-            with progress(console, *span) as begin:
+            with show_progress(console, *span) as begin:
                 runs[name] = simulate(
                     motion.system, motion.mode, motion.start, span, motion.input,
                     rtol=rtol, atol=atol, on_zeno="rest", progress=begin(name),

@@ -28,7 +28,7 @@ from hybridctl.app import plots
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.page.motion import Mover, Scene, write_motion
 from hybridctl.app.plots import Line, Panel, Pose
-from hybridctl.app.report import encode_event, progress, record_table
+from hybridctl.app.report import encode_event, make_record_table, show_progress
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError
 from hybridctl.base.run_folder import RunFolder
@@ -97,7 +97,7 @@ def quick(config: Config) -> Config:
 def run(config: Config, console: Console) -> Findings:
     """Return the findings of the drop by events and by time stepping."""
     drop = prepare_drop(config)
-    with progress(console, 0.0, float(drop.times[-1])) as begin:
+    with show_progress(console, 0.0, float(drop.times[-1])) as begin:
         events = simulate_events(config, drop, begin("events"))
         steps = time_stepping(
             cube.robot(drop.model),
@@ -342,7 +342,7 @@ def _print_results(summary: Mapping[str, Any]) -> list[Table | str]:
         for counts in (rest["corners"], modes["guards"])
     )
     found: list[Table | str] = [
-        record_table("Poses side by side: positions in mm, quaternions", rows, columns),
+        make_record_table("Poses side by side: positions in mm, quaternions", rows, columns),
         tabulate("Distances between poses: mean and final", summary["differences"], distances),
         f"at the end the cube {'lies' if rest['flat'] else 'does not lie'} flat",
         f"gaps of the lowest four corners at the end: {gaps} um; {corners}",
@@ -381,7 +381,7 @@ def _draw_poses(times: Array, poses: Mapping[str, Array], folder: RunFolder) -> 
         for i, part in enumerate("xyzw")
     ]
     rows = list(zip(left, right, strict=True))
-    plots.series(folder / "figures/poses.png", rows, title="Position and attitude of the cube")
+    plots.draw_series(folder / "figures/poses.png", rows, title="Position and attitude of the cube")
 
 
 def _unwrap_quaternions(poses: Array) -> Array:
@@ -409,7 +409,7 @@ def _draw_snapshots(
         cubes = [Pose(edges[name][j], STYLES[name][0], *look) for name, look in looks.items()]
         scenes.append((f"t = {times[k]:.3f} s", [Pose([table], color=plots.BASELINE), *cubes]))
     title = f"The cube from the side: events wide and blue, {other} narrow and {color}"
-    plots.snapshots(folder / "figures/snapshots.png", scenes, title=title, vertical="z")
+    plots.save_snapshots(folder / "figures/snapshots.png", scenes, title=title, vertical="z")
 
 
 def _edges(model: cube.CubeParameters, pose: Array) -> list[Array]:

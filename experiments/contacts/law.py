@@ -28,8 +28,8 @@ from hybridctl.robots.bodies import free_body
 from rich.console import Console
 
 from hybridctl.app.experiment import Check, Findings, experiment
-from hybridctl.app.plots import ORANGE, SKY, VERMILION, canvas, save_figure
-from hybridctl.app.report import progress, record_table
+from hybridctl.app.plots import ORANGE, SKY, VERMILION, make_figure, save_figure
+from hybridctl.app.report import make_record_table, show_progress
 from hybridctl.base.checks import Array, check_count, check_vector
 from hybridctl.base.errors import InputError, SeveralContactSolutionsError
 from hybridctl.base.run_folder import RunFolder
@@ -113,7 +113,7 @@ def run(config: Config, console: Console) -> Findings:
     for dimension, corners in CORNERS.items():
         robot = body(dimension)
         numbers = config.samples[:corners]
-        with progress(console, 0.0, float(sum(numbers))) as begin:
+        with show_progress(console, 0.0, float(sum(numbers))) as begin:
             tick = begin(f"in {PLACES[dimension]}")
             for points, number in enumerate(numbers, 1):
                 cases = [draw_case(robot, dimension, points, rng) for _ in range(number)]
@@ -123,7 +123,7 @@ def run(config: Config, console: Console) -> Findings:
     single = [row["none_percent"] for row in rows if row["points"] == 1]
     said = "relative difference of enumeration and iteration where there is one solution"
     tables = [
-        record_table(
+        make_record_table(
             f"Solutions of Coulomb's law for an impact in {place}, % of the samples",
             [row for row in rows if row["dimension"] == dimension],
             COLUMNS,
@@ -311,7 +311,7 @@ def _draw_shares(rows: Sequence[dict[str, Any]], folder: RunFolder) -> None:
         folder: Folder of the run.
     """
     most = max(row["points"] for row in rows)
-    figure = canvas(1.6 + 2.0 * most, 4.6)
+    figure = make_figure(1.6 + 2.0 * most, 4.6)
     cells = figure.subplots(len(PLACES), most, squeeze=False, sharex=True, sharey=True)
     for line, (dimension, place) in zip(cells, PLACES.items(), strict=True):
         line[0].set_ylabel(f"in {place} [% of impacts]")

@@ -22,7 +22,7 @@ from rich.console import Console
 
 from hybridctl.app.experiment import Findings, experiment
 from hybridctl.app.page.motion import Mover, Scene
-from hybridctl.app.plots import GREEN, ORANGE, REFERENCE, TRACKING, Line, Panel, series
+from hybridctl.app.plots import GREEN, ORANGE, REFERENCE, TRACKING, Line, Panel, draw_series
 from hybridctl.base.checks import Array, check_number
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import Meta, NotNegative, Positive, Settings
@@ -257,4 +257,4 @@ def _draw_motion(config: Config, runs: Runs, folder: RunFolder) -> None:
             Panel("normal speed [m/s]", lines(speed, away)),
         ],
     ]
-    series(folder / "figures/motion.png", panels, title="Balls on a slope")
+    draw_series(folder / "figures/motion.png", panels, title="Balls on a slope")

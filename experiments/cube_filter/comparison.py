@@ -32,7 +32,7 @@ from hybridctl.experiments.filter_models import CubeSettings, cube_model
 from rich.console import Console
 
 from hybridctl.app.experiment import Check, Findings, experiment
-from hybridctl.app.report import progress
+from hybridctl.app.report import show_progress
 from hybridctl.base.checks import Array, check_member
 from hybridctl.base.errors import InputError
 from hybridctl.base.journal import compute_all
@@ -168,7 +168,7 @@ def run(config: Config, console: Console) -> Findings:
         console.print(f"no recordings given (data=FILE; they are from {ORIGIN}): tosses simulated")
     data, outcomes, trace = _prepare_data(config), dict[CubeCase, CaseOutcome](), [TRACE]
     rate = float(next(iter(data.held.values())).channels["pose"].rate)
-    with progress(console, 0.0, 1.0) as begin, crew(config.workers, config.dask) as workers:
+    with show_progress(console, 0.0, 1.0) as begin, crew(config.workers, config.dask) as workers:
         for case in _define_cases(config):
             settings, fit = _choose_start(config, case, outcomes), None
             named = f"{case.camera.label(rate)}, {case.label}"

@@ -23,8 +23,8 @@ from rich.table import Table
 from scipy.spatial.transform import Rotation
 from scipy.stats import chi2
 
-from hybridctl.app.plots import BASELINE, GREEN, REFERENCE, SKY, TRACKING, canvas, save_figure
-from hybridctl.app.report import record_table
+from hybridctl.app.plots import BASELINE, GREEN, REFERENCE, SKY, TRACKING, make_figure, save_figure
+from hybridctl.app.report import make_record_table
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import HybridctlError
 from hybridctl.estimation.event_hypotheses import Hypotheses
@@ -323,16 +323,16 @@ def tabulate_filters(summary: Mapping[str, Any]) -> list[Table | str]:
         rows.append({**UNKNOWN, **f, "camera": camera, "filter": label})
     title = f"Held-out {summary['data']} tosses; expected NIS {DIMENSION}"
     return [
-        record_table(title, rows, LIKELIHOODS),
+        make_record_table(title, rows, LIKELIHOODS),
         "NIS: mean over accepted poses; median: over all poses. restarts: how often a filter "
         "believed rejected poses or began anew. log L: mean log-likelihood per pose; of tosses: "
         "median of the tosses' means. table: standard deviation of the table's height. time: per "
         "pose. *: with the levels of the salted filter",
-        record_table("After impacts", rows, PREDICTIONS),
+        make_record_table("After impacts", rows, PREDICTIONS),
         "position, angle: rms innovation. contact: share of poses at which estimate and recording "
         "agree on contact; always: that share for an estimate of constant contact. unsure: events "
         "at rates of uncertain sign",
-        record_table(f"{filters[0]['name']}, by phase", filters[0].get("phases", ()), FITS),
+        make_record_table(f"{filters[0]['name']}, by phase", filters[0].get("phases", ()), FITS),
         *(_describe_gain(comparison, rate) for comparison in summary["against"]),
     ]
 
@@ -393,7 +393,7 @@ def draw_shares(path: Path, scores: Mapping[CubeCase, Sequence[Score]], rate: fl
         scores: Scores by case.
         rate: Rate of the recordings, Hz.
     """
-    figure = canvas(10.0, 5.2)
+    figure = make_figure(10.0, 5.2)
     left, right = figure.subplots(1, 2)
     first = next(iter(scores)).camera
     for case, found in scores.items():

@@ -38,7 +38,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings, experiment
-from hybridctl.app.report import progress, record_table, report_alive
+from hybridctl.app.report import make_record_table, report_alive, show_progress
 from hybridctl.base.checks import check_member
 from hybridctl.base.errors import HybridctlError
 from hybridctl.base.run_folder import RunFolder
@@ -204,7 +204,7 @@ def compare_laws(
     judged = range(config.judged)
     seen = range(config.judged, config.judged + config.training)
     results: dict[str, list[TunedLaw]] = {name: [] for name in stages}
-    with progress(console, 0.0, 1.0) as begin, crew(config.workers, config.dask) as workers:
+    with show_progress(console, 0.0, 1.0) as begin, crew(config.workers, config.dask) as workers:
         for name, stage in stages.items():
 
             def make_ensemble(law: str, members: Sequence[int], stage: Stage = stage) -> Ensemble:
@@ -250,6 +250,6 @@ def make_reference_tables(summary: Mapping[str, Any]) -> list[Table | str]:
         "rates of gaps [m/s]": "{guard_rates:.2f}",
     }
     return [
-        record_table("Optima", optima, margins),
-        record_table("If one corner touches first", orders, touches),
+        make_record_table("Optima", optima, margins),
+        make_record_table("If one corner touches first", orders, touches),
     ]

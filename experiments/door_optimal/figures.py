@@ -11,7 +11,14 @@ import numpy as np
 from hybridctl.experiments.rrr_door.runner import Member, Stage
 from matplotlib.axes import Axes
 
-from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, canvas, number_log_axis, save_figure
+from hybridctl.app.plots import (
+    BASELINE,
+    REFERENCE,
+    TRACKING,
+    make_figure,
+    number_log_axis,
+    save_figure,
+)
 from hybridctl.base.checks import Array
 from hybridctl.control.gains import GainSchedule
 from hybridctl.control.tracking_error import tracking_error
@@ -67,7 +74,7 @@ def draw_comparison(
         drawn: Member that the run is of.
         peak_input: Limit of the search, N m.
     """
-    figure = canvas(10.0, 4.2)
+    figure = make_figure(10.0, 4.2)
     left, right = figure.subplots(1, 2, width_ratios=(1.0, 1.15))
     shown = next(iter(results))
     _draw_run(left, stages[shown], results[shown], drawn)

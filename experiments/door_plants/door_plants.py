@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings, digest_experiment, experiment
-from hybridctl.app.report import progress, record_table, table
+from hybridctl.app.report import make_record_table, make_table, show_progress
 from hybridctl.base.checks import Array, check_member
 from hybridctl.base.journal import Journal
 from hybridctl.base.run_folder import RunFolder
@@ -192,7 +192,7 @@ def run(config: Config, console: Console) -> Findings:
     checked = range(seen.stop, seen.stop + config.checked)
     unseen = range(_UNSEEN, _UNSEEN + config.judged)
     plants = [plant for plant in PLANTS if plant.name in config.plants]
-    with crew(config.workers, config.dask) as workers, progress(console, 0.0, 1.0) as begin:
+    with crew(config.workers, config.dask) as workers, show_progress(console, 0.0, 1.0) as begin:
         runs = partial(make_ensemble, config, workers.parallel_executor)
         laws, gains = config.laws, make_structure()
         search = LawSearch(
@@ -303,7 +303,7 @@ def make_parameter_table(chosen: dict[str, Array]) -> Table:
     columns = ["law", "ω before", "ζ before", "ω after", "ζ after", "window before", "window after"]
     rows = [(law, *(f"{v:.2f}" for v in np.exp(p))) for law, p in chosen.items()]
     title = "Gains (frequency ω [rad/s], damping ζ) and windows [ms], one set for each law"
-    return table(title, columns, rows)
+    return make_table(title, columns, rows)
 
 
 def make_result_table(plants: Sequence[Mapping[str, Any]]) -> Table:
@@ -314,4 +314,4 @@ def make_result_table(plants: Sequence[Mapping[str, Any]]) -> Table:
         mean, error, peak, failed = (f"{{laws[{law}][{number}}}" for number in numbers)
         columns[law] = f"{mean} ± {error}, {peak}, {failed}"
     title = "Mean error after the impact [rad, rad/s], its standard error, the peak [N m], failures"
-    return record_table(title, plants, columns)
+    return make_record_table(title, plants, columns)

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, canvas, save_figure
+from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, make_figure, save_figure
 from hybridctl.base.checks import Array
 from hybridctl.control.tuning.ensemble import Statistics, standard_error
 
@@ -42,7 +42,7 @@ def draw_means(path: Path, results: Mapping[str, Mapping[str, Statistics]]) -> N
         for law in next(iter(results.values()))
     }
     laws = sorted(means, key=lambda law: -means[law].mean())
-    figure = canvas(9.4, 3.7)
+    figure = make_figure(9.4, 3.7)
     left, right = figure.subplots(1, 2, width_ratios=(1.0, 1.1))
     for k, law in enumerate(laws):
         _draw_bars(left, law, [means[law]], [k])

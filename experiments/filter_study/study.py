@@ -27,8 +27,8 @@ from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings, experiment, open_journal
 from hybridctl.app.models import find_model
-from hybridctl.app.plots import CURVES, Line, Panel, series
-from hybridctl.app.report import progress, table
+from hybridctl.app.plots import CURVES, Line, Panel, draw_series
+from hybridctl.app.report import make_table, show_progress
 from hybridctl.base.checks import check_member
 from hybridctl.base.errors import HybridctlError
 from hybridctl.base.journal import Journal, compute_all
@@ -178,7 +178,7 @@ def _study(record: Journal, config: Config, console: Console) -> Findings:
         for scale in (1.0, *config.scales)
         for k in range(config.runs if scale == 1.0 else config.sweep)
     ]
-    with crew(config.workers, config.dask) as workers, progress(console, 0.0, 1.0) as begin:
+    with crew(config.workers, config.dask) as workers, show_progress(console, 0.0, 1.0) as begin:
         made = compute_all(attempt, trials, workers, begin("runs"), record)
     results: dict[tuple[str, float, str], list[FilterOutcome]] = {}
     for trial, outcomes in zip(trials, made, strict=True):
@@ -348,7 +348,7 @@ def _tabulate(models: Mapping[str, Any]) -> list[Table | str]:
         )
         columns = ["filter", "runs", *(f"{t:g} s" for t in SETUPS[model].times)]
         squares = [(n, row["runs"], *map(_format_square, row["nees"])) for n, row in rows.items()]
-        parts += [table(title, columns, squares), tabulate(f"{model}: runs", rows, RUNS)]
+        parts += [make_table(title, columns, squares), tabulate(f"{model}: runs", rows, RUNS)]
         first = found["out_of_band_from"]
         where = "stays in its band at all noises tried"
         if first is not None:
@@ -397,4 +397,4 @@ def _draw_nees(folder: RunFolder, model: str, filters: Mapping[str, Any]) -> Non
     lines.append(Line(times, np.ones(len(times)), "expected: 1", "black", "-", 0.8))
     panel = Panel("NEES / degree", lines, log=True)
     title = f"{model}, {filters['salted']['runs']} runs at the stated noise; 1 is expected"
-    series(folder / f"figures/nees_{model}.png", [[panel]], title=title)
+    draw_series(folder / f"figures/nees_{model}.png", [[panel]], title=title)

@@ -31,8 +31,8 @@ from scipy.stats import qmc
 
 from hybridctl import simulate
 from hybridctl.app.experiment import Check, Findings, experiment, open_journal
-from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, canvas, save_figure
-from hybridctl.app.report import progress
+from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, make_figure, save_figure
+from hybridctl.app.report import show_progress
 from hybridctl.base.checks import Array, check_number
 from hybridctl.base.errors import ConstraintViolatedError, InputError, SimulationError
 from hybridctl.base.journal import Journal, compute_all
@@ -166,7 +166,7 @@ def _identify(journal: Journal, data: str, config: Config, console: Console) -> 
     own, rest = numbers[: config.fitted], numbers[config.fitted :]
     points = np.vstack([box.draw_points() for box in config.boxes])
     wide = config.wide.draw_points()
-    with progress(console, 0.0, 1.0) as begin:
+    with show_progress(console, 0.0, 1.0) as begin:
         scan = values.fill(wide, own[:: config.every])
         likelihoods = values.fill(points, own, begin("points"))
         surface = fit_quadratics(points, likelihoods, depth=config.depth)
@@ -420,7 +420,7 @@ def _draw_profiles(path: Path, surface: LikelihoodQuadratic, tops: Mapping[str, 
         surface: Quadratics of the tosses.
         tops: Their tops, by the tosses that count.
     """
-    figure, rests = canvas(10.0, 3.4), surface.rests.sum(axis=1)
+    figure, rests = make_figure(10.0, 3.4), surface.rests.sum(axis=1)
     panels = figure.subplots(1, 3, sharey=True)
     for k, (axes, (name, (unit, label))) in enumerate(zip(panels, UNITS.items(), strict=True)):
 

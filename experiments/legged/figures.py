@@ -18,9 +18,9 @@ from hybridctl.app.plots import (
     Band,
     Line,
     Panel,
-    canvas,
+    draw_series,
+    make_figure,
     save_figure,
-    series,
 )
 from hybridctl.base.checks import Array
 from hybridctl.estimation.result import FilterResult
@@ -51,7 +51,7 @@ def draw_figures(
 
 def _draw_path(path: Path, truth: MotionCapture, by_name: dict[str, BaseOutcome]) -> None:
     """Draw the root from above."""
-    figure = canvas(8.0, 3.0)
+    figure = make_figure(8.0, 3.0)
     axes = figure.subplots()
     seen = np.where(truth.good[:, None], truth.position, np.nan)
     axes.plot(seen[:, 0], seen[:, 1], color="black", lw=2.4, label="motion capture")
@@ -85,7 +85,7 @@ def _draw_errors(path: Path, by_name: dict[str, BaseOutcome], bands: Sequence[Ba
             bound = "filter, 2 standard deviations" if k == 0 and sign > 0.0 else None
             lines.append(Line(main.times, spread, bound, TRACKING, "--", 0.9))
         panels.append([Panel(label, lines, zero=True, legend="lower left")])
-    series(path, panels, title="Errors of the root; shaded: feet in contact", bands=bands)
+    draw_series(path, panels, title="Errors of the root; shaded: feet in contact", bands=bands)
 
 
 def _break_at_gaps(times: Array, values: Array) -> tuple[Array, Array]:

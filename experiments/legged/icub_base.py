@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings, experiment
-from hybridctl.app.report import progress, record_table
+from hybridctl.app.report import make_record_table, show_progress
 from hybridctl.base.errors import InputError
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import Meta, Natural, Positive, Settings
@@ -108,7 +108,7 @@ def run(config: Config, console: Console) -> Findings:
     """Return the findings: the base estimated in every way, and from damaged recordings."""
     recording = load(config.data, config.source, jump=config.jump, lost=config.lost)
     begun, end = recording.truth.times[[0, -1]]
-    with progress(console, 0.0, 1.0) as begin:
+    with show_progress(console, 0.0, 1.0) as begin:
         tick, outcomes = begin("filters"), []
         ways = _list_ways(config, recording)
         for k, estimate in enumerate(ways, start=1):
@@ -259,17 +259,17 @@ def make_tables(summary: Mapping[str, Any]) -> list[Table | str]:
         f"{touched['right']}"
     )
     parts: list[Table | str] = [
-        record_table(title, summary["filters"], ERRORS),
+        make_record_table(title, summary["filters"], ERRORS),
         "error, walking: RMS of the position, and while the robot walks; final: at the last row. "
         "roll, pitch, yaw: RMS. NEES: of the position, 3 expected. L, R: touchdowns. time: per "
         "sample.",
-        record_table("Settings", summary["levels"], LEVELS),
+        make_record_table("Settings", summary["levels"], LEVELS),
         "forces: thresholds of contact in N; gyroscope to pose: noise of the sensors, of feet in "
         "m/s, of their turning in rad/s, and of their measured pose.",
     ]
     if "robustness" in summary:
         parts += [
-            record_table("Damaged recordings", summary["robustness"], DAMAGES),
+            make_record_table("Damaged recordings", summary["robustness"], DAMAGES),
             "within: share of rows whose position and yaw are inside the filter's 99.9 % region.",
         ]
     return parts

@@ -31,7 +31,7 @@ from rich.console import Console
 
 from hybridctl import BDerivative, HybridSystem, simulate_batch, symbolic
 from hybridctl.app.experiment import Check, Findings, experiment, study_cases
-from hybridctl.app.plots import REFERENCE, TRACKING, Line, Panel, plane
+from hybridctl.app.plots import REFERENCE, TRACKING, Line, Panel, save_plane_pictures
 from hybridctl.base.checks import Array, check_array, check_number
 from hybridctl.base.errors import InputError
 from hybridctl.base.run_folder import RunFolder
@@ -191,7 +191,7 @@ def run(config: Config, console: Console) -> Findings:
         panels = [Panel(name, _ball_lines(found)) for name, found in results.items()]
         title, labels = "A ball of initial points and its image after 1 s", ("x1 [m]", "x2 [m]")
         path, surfaces = folder / "figures/balls.png", list(np.eye(2))
-        plane(path, [panels], title=title, labels=labels, surfaces=surfaces, size=3.2)
+        save_plane_pictures(path, [panels], title=title, labels=labels, surfaces=surfaces, size=3.2)
         panel = make_panel("largest error [m/m]", errors, errors["turning"], 1.0)
         title = "One-sided differences of the flow against the B-derivative"
         draw_errors(folder / "figures/errors.png", [panel], title, "step [m]")

@@ -12,7 +12,7 @@ import numpy as np
 from hybridctl.experiments.convergence import Convergence, draw_errors, make_panel
 from hybridctl.experiments.linearization.saltation_examples import Example
 
-from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, Line, Panel, plane
+from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, Line, Panel, save_plane_pictures
 from hybridctl.base.checks import Array
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.hybrid.trajectory import HybridTrajectory
@@ -22,7 +22,7 @@ MAPS = {"saltation": (RIGHT, "saltation matrix"), "reset_jacobian": (WRONG, "res
 ARROWS = 4  # perturbations that are drawn of the constant flow
 SIGMAS = 2.0  # standard deviations of an ellipse
 PERIOD = 4e-3  # s, between drawn points
-draw_in_plane = partial(plane, labels=("q1, horizontal [m]", "q2, vertical [m]"))
+draw_in_plane = partial(save_plane_pictures, labels=("q1, horizontal [m]", "q2, vertical [m]"))
 
 
 @dataclass(frozen=True, eq=False)

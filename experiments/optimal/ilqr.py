@@ -30,7 +30,16 @@ from rich.console import Console
 
 from hybridctl import HybridSystem, HybridTrajectory, VectorSpace, ilqr, linearize, symbolic
 from hybridctl.app.experiment import Check, Findings, experiment
-from hybridctl.app.plots import BASELINE, GREEN, ORANGE, REFERENCE, TRACKING, Line, Panel, series
+from hybridctl.app.plots import (
+    BASELINE,
+    GREEN,
+    ORANGE,
+    REFERENCE,
+    TRACKING,
+    Line,
+    Panel,
+    draw_series,
+)
 from hybridctl.app.report import report_alive
 from hybridctl.base.checks import Array, format_count
 from hybridctl.base.run_folder import RunFolder
@@ -292,7 +301,7 @@ def _draw_balls(balls: Mapping[str, OptimalMotion], folder: Path) -> None:
         heights = [_state_line(m, 0, n, color) for n, m, color in some]
         forces = [Line(m.times, m.inputs[:, 0], n, color) for n, m, color in some]
         flights.append([Panel(f"height [m], {target}", heights), Panel("force [N]", forces)])
-    series(folder / "ball.png", flights, title="Optimal flights of the ball")
+    draw_series(folder / "ball.png", flights, title="Optimal flights of the ball")
     searches = {name: m for name, m in balls.items() if "falls" in name}
     panels = [
         [
@@ -305,7 +314,7 @@ def _draw_balls(balls: Mapping[str, OptimalMotion], folder: Path) -> None:
         for target in TARGETS
     ]
     title = "How searches converge (dotted: the bounce is lost)"
-    series(folder / "convergence.png", panels, title=title, xlabel="iteration")
+    draw_series(folder / "convergence.png", panels, title=title, xlabel="iteration")
 
 
 def _list_searches(
@@ -332,7 +341,7 @@ def _draw_states(
         [Panel(label, [_state_line(motion, i, name, color) for motion, name, color in looks])]
         for label, i in labels.items()
     ]
-    series(path, panels, title=title)
+    draw_series(path, panels, title=title)
 
 
 def _state_line(motion: OptimalMotion, i: int, name: str, color: str) -> Line:

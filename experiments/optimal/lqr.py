@@ -30,7 +30,7 @@ from rich.console import Console
 
 from hybridctl import ReferenceSpreading, extend, hybrid_lqr, linearize, simulate
 from hybridctl.app.experiment import Check, Findings, experiment, study_cases
-from hybridctl.app.plots import BASELINE, REFERENCE, canvas, save_figure
+from hybridctl.app.plots import BASELINE, REFERENCE, make_figure, save_figure
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError, SimulationError
 from hybridctl.base.run_folder import RunFolder
@@ -315,7 +315,7 @@ def _draw_costs(path: Path, results: Mapping[str, DesignCosts]) -> None:
         path: File of the figure.
         results: Costs by case.
     """
-    figure = canvas(5.4, 4.6)
+    figure = make_figure(5.4, 4.6)
     axes = figure.subplots()
     labels = {"reset": "reset's Jacobian only", "no": "no jump"}
     for column, result in enumerate(results.values()):

@@ -27,8 +27,8 @@ from rich.console import Console
 import hybridctl as hc
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.page.motion import Mover, Scene, write_motion
-from hybridctl.app.plots import BANDS, CURVES, REFERENCE, TRACKING, Band, Line, Panel, series
-from hybridctl.app.report import record_table, report_alive
+from hybridctl.app.plots import BANDS, CURVES, REFERENCE, TRACKING, Band, Line, Panel, draw_series
+from hybridctl.app.report import make_record_table, report_alive
 from hybridctl.base.checks import Array
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import Meta, Positive, Settings
@@ -135,7 +135,7 @@ def run(config: Config, console: Console) -> Findings:
     return Findings(
         summary,
         [
-            record_table("Times when the link is locked [s]", rows, columns),
+            make_record_table("Times when the link is locked [s]", rows, columns),
             f"{order}: {remainders.order:.2f}",
         ],
         [
@@ -337,7 +337,7 @@ def _draw_stop(folder: RunFolder, name: str, c: float, stop: Stop) -> None:
             lines.append(Line(stop.times, in_strip, None, "black", width=2.4))
         rows.append([Panel(label, lines)])
     title = f"Relaxed double pendulum, c = {c:g}; black: in the strip"
-    series(folder / f"figures/{name}.png", rows, title=title, bands=bands)
+    draw_series(folder / f"figures/{name}.png", rows, title=title, bands=bands)
 
 
 def _draw_printed(
@@ -351,4 +351,6 @@ def _draw_printed(
     for (epsilon, (t, angle)), color, style in looks:
         lines.append(Line(t, np.degrees(angle), f"as printed, epsilon = {epsilon:g}", color, style))
     title = "The field of appendix B as printed lets go too late"
-    series(folder / "figures/printed.png", [[Panel("angle of link 2 [deg]", lines)]], title=title)
+    draw_series(
+        folder / "figures/printed.png", [[Panel("angle of link 2 [deg]", lines)]], title=title
+    )

@@ -24,7 +24,7 @@ from rich.console import Console
 
 from hybridctl import HybridSystem, relax, simulate, symbolic
 from hybridctl.app.experiment import Check, Findings, experiment
-from hybridctl.app.plots import BANDS, REFERENCE, Band, Line, Panel, series
+from hybridctl.app.plots import BANDS, REFERENCE, Band, Line, Panel, draw_series
 from hybridctl.app.report import report_alive
 from hybridctl.base.checks import Array
 from hybridctl.base.run_folder import RunFolder
@@ -193,4 +193,4 @@ def _draw_velocity(folder: RunFolder, name: str, found: SlidingRuns) -> None:
         Line(found.times, found.relaxed[:, 1], "relaxed, widest strip", REFERENCE, "--"),
     ]
     panel = Panel("velocity [m/s]", lines, zero=True)
-    series(folder / f"figures/{name}.png", [[panel]], title=f"Sliding: {name}", bands=bands)
+    draw_series(folder / f"figures/{name}.png", [[panel]], title=f"Sliding: {name}", bands=bands)

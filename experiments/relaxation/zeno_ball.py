@@ -22,7 +22,7 @@ from rich.console import Console
 
 import hybridctl as hc
 from hybridctl.app.experiment import Check, Findings, experiment
-from hybridctl.app.plots import REFERENCE, Line, Panel, series
+from hybridctl.app.plots import REFERENCE, Line, Panel, draw_series
 from hybridctl.app.report import report_alive
 from hybridctl.base.checks import Array
 from hybridctl.base.run_folder import RunFolder
@@ -262,4 +262,4 @@ def _draw_ball(folder: RunFolder, times: Array, states: Array, last: float) -> N
         end = Line(np.full(2, last), height, name, REFERENCE, "--", 1.0)
         rows.append([Panel(label, [Line(times, values), end])])
     title = "A ball with a strip of 1 mm on its floor goes on past its last bounce"
-    series(folder / "figures/ball.png", rows, title=title)
+    draw_series(folder / "figures/ball.png", rows, title=title)

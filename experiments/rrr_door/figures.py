@@ -20,9 +20,9 @@ from hybridctl.app.plots import (
     Line,
     Panel,
     Pose,
-    mode_bands,
-    series,
-    snapshots,
+    draw_series,
+    make_mode_bands,
+    save_snapshots,
 )
 from hybridctl.base.checks import Array
 from hybridctl.base.run_folder import RunFolder
@@ -82,7 +82,7 @@ def draw_task_space(parameters: DoorParameters, runs: DoorRuns, folder: RunFolde
         ],
         [_make_derivative_panel("theta", "rad", *before, angle)],
     ]
-    series(
+    draw_series(
         folder / "figures/reference_task_space.png",
         panels,
         title="Reference: the foot (x, y, theta) before the impact, and what it does at the door",
@@ -140,7 +140,9 @@ def draw_states(runs: DoorRuns, folder: RunFolder) -> None:
         for i, name in enumerate(NAMES)
     ]
     title = "States: reference with its extensions (dashed), and tracking"
-    series(folder / "figures/states.png", panels, title=title, bands=_make_bands(runs.tracking))
+    draw_series(
+        folder / "figures/states.png", panels, title=title, bands=_make_bands(runs.tracking)
+    )
 
 
 def draw_inputs(runs: DoorRuns, folder: RunFolder) -> None:
@@ -154,7 +156,9 @@ def draw_inputs(runs: DoorRuns, folder: RunFolder) -> None:
         ]
         panels.append([Panel(f"{name} torque [N m]", lines)])
     title = "Inputs: reference, and both kinds of feedback"
-    series(folder / "figures/inputs.png", panels, title=title, bands=_make_bands(runs.tracking))
+    draw_series(
+        folder / "figures/inputs.png", panels, title=title, bands=_make_bands(runs.tracking)
+    )
 
 
 def draw_errors(runs: DoorRuns, folder: RunFolder) -> None:
@@ -168,7 +172,7 @@ def draw_errors(runs: DoorRuns, folder: RunFolder) -> None:
     panel = Panel("|error| [rad, rad/s]", lines, log=True, legend="lower left")
     title = "Tracking error with and without reference spreading"
     bands = _make_bands(runs.tracking)
-    series(folder / "figures/errors.png", [[panel]], title=title, bands=bands)
+    draw_series(folder / "figures/errors.png", [[panel]], title=title, bands=bands)
 
 
 def draw_snapshots(parameters: DoorParameters, runs: DoorRuns, folder: RunFolder) -> None:
@@ -183,7 +187,7 @@ def draw_snapshots(parameters: DoorParameters, runs: DoorRuns, folder: RunFolder
     last, end = planned[-1], runs.reference.nominal.end
     met = runs.tracking.events[-1].time if runs.tracking.events else last
     times = sorted({0.0, 0.5 * planned[0], *planned, met, 0.5 * (last + end), end})
-    snapshots(
+    save_snapshots(
         folder / "figures/snapshots.png",
         [(f"t = {t:.3f} s", _make_poses(parameters, runs, t)) for t in times],
         title="Reference (orange) and tracking (blue)",
@@ -260,4 +264,4 @@ def _make_run_lines(
 
 def _make_bands(run: HybridTrajectory) -> list[Band]:
     """Return a shaded band for each arc."""
-    return mode_bands([(arc.start, arc.end, arc.mode) for arc in run.arcs])
+    return make_mode_bands([(arc.start, arc.end, arc.mode) for arc in run.arcs])

@@ -32,7 +32,7 @@ from hybridctl.robots.rrr_door import DoorParameters, contacts, robot, system
 from rich.console import Console
 from scipy.optimize import differential_evolution, least_squares, minimize
 
-from hybridctl.app.report import table
+from hybridctl.app.report import make_table
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import HybridctlError
 from hybridctl.control.tracking_error import tracking_error
@@ -214,12 +214,12 @@ def main() -> None:
     console = Console()
     settings = arguments.seed, arguments.generations, arguments.polish, arguments.error_weight
     parameters = identify(*settings, console)
-    console.print(table("Parameters", ["name", "value"], list(asdict(parameters).items())))
+    console.print(make_table("Parameters", ["name", "value"], list(asdict(parameters).items())))
     outcome = track(parameters, Design(), rtol=1e-9)
     achieved = [*solve_impulses(parameters), *outcome.touches, *outcome.impulses]
     published = [*PUBLISHED_IMPULSES, *PUBLISHED_TOUCHES, *PUBLISHED_MICRO_IMPULSES]
     rows = [(f"{p:.4f}", f"{a:.4f}") for p, a in zip(published, achieved, strict=False)]
-    console.print(table("Achieved", ["published", "found"], rows))
+    console.print(make_table("Achieved", ["published", "found"], rows))
     gap = 1e3 * float(np.diff(outcome.touches)[0])
     console.print(f"{gap:.1f} ms between touches, peak spread error {outcome.peak_error:.4f}")
     console.print(f"least contact force {outcome.least_force:.3f} N")

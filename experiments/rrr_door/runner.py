@@ -23,7 +23,7 @@ from hybridctl.experiments.rrr_door.laws import make_joint_gain, make_law, run_b
 from hybridctl.robots.rrr_door import DoorParameters, system
 from rich.table import Table
 
-from hybridctl.app.report import record_table
+from hybridctl.app.report import make_record_table
 from hybridctl.base.checks import Array
 from hybridctl.base.settings import Meta, NotNegative, Settings
 from hybridctl.control.gains import GainSchedule
@@ -356,4 +356,4 @@ def make_statistics_table(title: str, records: Mapping[str, Mapping[str, Any]]) 
         "peak input [N m]": "{peak_input:.2f}",
         "failed": "{failed}",
     }
-    return record_table(title, [{"name": n, **found} for n, found in records.items()], columns)
+    return make_record_table(title, [{"name": n, **found} for n, found in records.items()], columns)

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings, experiment
-from hybridctl.app.report import encode_event, progress, table
+from hybridctl.app.report import encode_event, make_table, show_progress
 from hybridctl.base.checks import Array, check_member, check_vector
 from hybridctl.base.errors import InputError
 from hybridctl.base.settings import Positive, Settings
@@ -124,7 +124,7 @@ def run(config: Config, console: Console) -> Findings:
     """Return the findings: runs from the perturbed start under both kinds of error."""
     began = time.perf_counter()
     end = (ManoeuvrePlan if config.goes_past_the_thesis else ImpactPlan).end
-    with progress(console, 0.0, end) as begin:
+    with show_progress(console, 0.0, end) as begin:
         parameters, runs = simulate_all(config, begin)
     report = None if config.goes_past_the_thesis else feasibility(runs.plant, runs.reference)
     summary = summarize(runs, report)
@@ -314,7 +314,7 @@ def make_tables(
             if report is not None
         ]
         columns = ["modes of corners 1 and 2", "time [s]", "normal impulses [N s]"]
-        found.append(table(title, columns, rows))
+        found.append(make_table(title, columns, rows))
     t, c = summary["tracking"], summary["conventional"]
     measured: list[tuple[str, str, Any, str]] = [
         ("error against extended arcs (spread)", "spreading", t, "error"),
@@ -328,7 +328,7 @@ def make_tables(
         for name, control, of, key in measured
     ]
     title = "Errors (all states, rad and rad/s) and inputs"
-    found.append(table(title, ["quantity", "error fed back", "peak", "rms"], cells))
+    found.append(make_table(title, ["quantity", "error fed back", "peak", "rms"], cells))
     if report is not None:
         found.append(_INPUTS)
     found.append(

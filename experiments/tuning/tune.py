@@ -29,8 +29,8 @@ from rich.console import Console
 from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings, experiment, open_journal
-from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, Line, Panel, series
-from hybridctl.app.report import progress, record_table, report_alive
+from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, Line, Panel, draw_series
+from hybridctl.app.report import make_record_table, report_alive, show_progress
 from hybridctl.base.checks import Array, check_number
 from hybridctl.base.errors import InputError, SimulationError
 from hybridctl.base.journal import Journal
@@ -207,7 +207,7 @@ def simulate_ensembles(
     total += 3 * config.members
     with (
         crew(config.workers, config.dask) as workers,
-        progress(console, 0.0, float(total)) as begin,
+        show_progress(console, 0.0, float(total)) as begin,
     ):
         tick, done = begin("simulated runs"), itertools.count(1)
 
@@ -369,7 +369,7 @@ def make_tables(summary: Mapping[str, Any]) -> list[Table | str]:
     units = {"position [N m/rad]": "{position:.4g}", "velocity [N m s/rad]": "{velocity:.4g}"}
     return [
         make_statistics_table(title, runs),
-        record_table("Gains", gains, {"": "{name}", **units}),
+        make_record_table("Gains", gains, {"": "{name}", **units}),
     ]
 
 
@@ -386,7 +386,7 @@ def draw_trade_off(path: Path, summary: Mapping[str, Any]) -> None:
     lines += [_make_marks([summary[n]], n, COLORS[n], "*") for n in ("before", "after")]
     panel = Panel("mean post-impact error [rad, rad/s]", lines, log=True)
     title = "Candidates on the runs of the search; stars on unseen runs"
-    series(path, [[panel]], title=title, xlabel="peak input [N m]", xlog=True)
+    draw_series(path, [[panel]], title=title, xlabel="peak input [N m]", xlog=True)
 
 
 def _make_marks(points: Sequence[Mapping[str, Any]], label: str, color: str, style: str) -> Line:
@@ -399,4 +399,4 @@ def draw_distribution(path: Path, results: Mapping[str, Statistics]) -> None:
     lines = [shares_below(found.errors, n, COLORS[n]) for n, found in results.items()]
     title, along = "Errors of perturbed runs; one that failed counts as 10", "post-impact error"
     panel = Panel("share of runs", lines)
-    series(path, [[panel]], title=title, xlabel=f"{along} [rad, rad/s]", xlog=True)
+    draw_series(path, [[panel]], title=title, xlabel=f"{along} [rad, rad/s]", xlog=True)

@@ -37,7 +37,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hybridctl.app.experiment import open_journal
-from hybridctl.app.report import table
+from hybridctl.app.report import make_table
 from hybridctl.base.journal import compute_all
 from hybridctl.base.workers import Crew, InProcessExecutor
 from hybridctl.control.lqr.periodic import PeriodicLqr
@@ -193,7 +193,7 @@ def make_survival_table(found: Found, judge: Judge) -> Table:
         survived = f"{len(walks) - len(falls)} of {len(walks)}"
         rows.append((str(trial), survived, "; ".join(falls)))
     title = f"Starts from which the law '{judge.law}' walks {judge.steps} steps"
-    return table(title, ["trial", "survived", "falls after steps"], rows)
+    return make_table(title, ["trial", "survived", "falls after steps"], rows)
 
 
 def main() -> None:

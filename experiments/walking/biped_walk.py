@@ -45,7 +45,7 @@ from hybridctl.experiments.walking.walk import Walk, draw_start, walk
 from rich.console import Console
 
 from hybridctl.app.experiment import Check, Findings, experiment, open_journal
-from hybridctl.app.report import progress, report_alive
+from hybridctl.app.report import report_alive, show_progress
 from hybridctl.base.function_cache import find_compiler
 from hybridctl.base.journal import compute_all, compute_trials
 from hybridctl.base.run_folder import RunFolder
@@ -255,7 +255,7 @@ def add_full_study(
         first: Findings of that gait.
         console: Where progress is printed.
     """
-    with progress(console, 0.0, 1.0) as begin, crew(config.workers, config.dask) as workers:
+    with show_progress(console, 0.0, 1.0) as begin, crew(config.workers, config.dask) as workers:
         unready = [replace(config, share=share, early=0.0, late=0.0) for share in config.shares]
         shares = compute_all(_study_share, [*unready, config], workers, begin("shares"))
         speeds = [speed for speed in config.speeds if speed != gait.speed]

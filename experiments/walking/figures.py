@@ -21,9 +21,9 @@ from hybridctl.app.plots import (
     TRACKING,
     Line,
     Panel,
-    canvas,
+    draw_series,
+    make_figure,
     save_figure,
-    series,
 )
 from hybridctl.base.checks import Array
 from hybridctl.base.run_folder import RunFolder
@@ -56,7 +56,7 @@ def draw_gait(path: Path, gait: Gait) -> None:
         Panel("swinging foot [m]", [Line(times, gap)], zero=True),
     ]
     title = f"One step at {gait.speed:g} m/s, left foot on the ground"
-    series(path, [[p] for p in panels], title=title, xlabel="time since touchdown [s]")
+    draw_series(path, [[p] for p in panels], title=title, xlabel="time since touchdown [s]")
 
 
 def draw_errors(path: Path, gait: Gait, walks: Sequence[Walk], modulus: float) -> None:
@@ -80,7 +80,7 @@ def draw_errors(path: Path, gait: Gait, walks: Sequence[Walk], modulus: float) -
     panel = Panel("error after touchdown [rad, rad/s, m, m/s]", lines, log=True)
     starts = "a random start" if len(walks) == 1 else "random starts"
     title = f"Walking at {gait.speed:g} m/s from {starts}, reference spreading"
-    series(path, [[panel]], title=title, xlabel="step")
+    draw_series(path, [[panel]], title=title, xlabel="step")
 
 
 _PAIRS: tuple[tuple[Name | None, Name], ...] = (
@@ -99,7 +99,7 @@ def draw_limits(path: Path, found: Sequence[Survived]) -> None:
     Unstable controllers are hatched.
     """
     pairs = [pair for pair in _PAIRS if pair[1] in found[0].limits]
-    figure = canvas(2.0 + 2.4 * len(pairs), 1.6 + 0.4 * len(found))
+    figure = make_figure(2.0 + 2.4 * len(pairs), 1.6 + 0.4 * len(found))
     panels = figure.subplots(1, len(pairs), sharey=True, squeeze=False)[0]
     for axes, pair in zip(panels, pairs, strict=True):
         titles = []
@@ -140,7 +140,7 @@ def draw_shares(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
         path: File of the figure.
         records: Records of `tables.make_share_record`; the last one is the gait that ships.
     """
-    figure = canvas(8.0, 3.6)
+    figure = make_figure(8.0, 3.6)
     *plain, shipped = records
     for axes, ways in zip(figure.subplots(1, 2), (TUNED[:2], TUNED[2:]), strict=True):
         for way, color in zip(ways, (TRACKING, REFERENCE), strict=True):
@@ -196,7 +196,7 @@ def draw_plants(path: Path, records: Sequence[Mapping[str, Any]], most: int) -> 
         records: Records of `on_plants`.
         most: Number of steps that were to be walked.
     """
-    figure = canvas(7.0, 1.2 + 0.32 * len(records))
+    figure = make_figure(7.0, 1.2 + 0.32 * len(records))
     axes = figure.subplots()
     labels = []
     for row, r in zip(range(len(records))[::-1], records, strict=True):

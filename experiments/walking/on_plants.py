@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings, experiment
-from hybridctl.app.report import progress, record_table, report_alive
+from hybridctl.app.report import make_record_table, report_alive, show_progress
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import GuardViolatedError, SimulationError
 from hybridctl.base.journal import compute_trials
@@ -249,7 +249,7 @@ def run(config: Config, console: Console) -> Findings:
         gait = optimise_gait(config.speed, friction=friction, torque=torque, margins=margins)
         bench = Bench.of(config, gait)
     cases = [(constant, *case) for constant in config.time_constants for case in CASES]
-    with crew(config.workers, config.dask) as workers, progress(console, 0.0, 1.0) as begin:
+    with crew(config.workers, config.dask) as workers, show_progress(console, 0.0, 1.0) as begin:
         walks = compute_trials(bench.walk, cases, range(config.starts), workers, begin("walking"))
     records = [make_record(*case, found) for case, found in walks.items()]
     claims = [
@@ -303,4 +303,4 @@ def make_walk_table(records: list[dict[str, Any]]) -> Table:
         "ms: median, 99 %, longest": "{sample_ms:.2g}",
     }
     title = "Steps before a fall, and time of a sample by the controller"
-    return record_table(title, rows, columns)
+    return make_record_table(title, rows, columns)

@@ -11,7 +11,7 @@ from hybridctl.experiments.walking.limits import KINDS, TUNED, Name, Survived, f
 from hybridctl.experiments.walking.walk import Walk
 from rich.table import Table
 
-from hybridctl.app.report import record_table, table
+from hybridctl.app.report import make_record_table, make_table
 from hybridctl.base.checks import Array
 from hybridctl.control.lqr.periodic import PeriodicLqr
 from hybridctl.hybrid.policy import Policy
@@ -69,7 +69,7 @@ def make_share_table(records: Sequence[Mapping[str, Any]]) -> Table:
         "norm of the step's map": "{norm_of_map:.0f}",
         **{f"{KINDS[w].title} [{KINDS[w].unit}]": f"{{limits[{w}]:.3g}}" for w in TUNED},
     }
-    return record_table("Gaits by the share of friction that they may use", rows, columns)
+    return make_record_table("Gaits by the share of friction that they may use", rows, columns)
 
 
 def make_walk_record(gait: Gait, lqr: PeriodicLqr, blind: PeriodicLqr) -> dict[str, Any]:
@@ -104,7 +104,9 @@ def make_gait_table(records: Sequence[Mapping[str, Any]]) -> Table:
         "iterations": "{iterations} ({seconds:.1f} s)",
         "largest multiplier": "{largest_multiplier:.1f}",
     }
-    return record_table("Gaits of least squared torque, under their feedforward", records, columns)
+    return make_record_table(
+        "Gaits of least squared torque, under their feedforward", records, columns
+    )
 
 
 def make_multiplier_table(record: Mapping[str, Any]) -> Table:
@@ -117,7 +119,7 @@ def make_multiplier_table(record: Mapping[str, Any]) -> Table:
             ("LQR, reset's Jacobian only", "multipliers_closed_without_saltation"),
         )
     ]
-    return table("Largest multipliers of a step", ["feedback", "moduli"], rows)
+    return make_table("Largest multipliers of a step", ["feedback", "moduli"], rows)
 
 
 def make_start_table(gait: Gait, walks: Sequence[Walk], steps: int) -> Table:
@@ -134,7 +136,7 @@ def make_start_table(gait: Gait, walks: Sequence[Walk], steps: int) -> Table:
         ends = [f"{errors[i]:.1e}" if len(errors) else "" for i in (0, -1)]
         rows.append((str(k + 1), f"{each.steps} of {steps}", *ends, each.reason or "walks on"))
     columns = ["start", "steps", "error after step 1", "error after the last", "outcome"]
-    return table("Random starts in mid-step, reference spreading", columns, rows)
+    return make_table("Random starts in mid-step, reference spreading", columns, rows)
 
 
 def make_limit_table(found: Sequence[Survived], steps: int, budget: int) -> Table:
@@ -161,7 +163,7 @@ def make_limit_table(found: Sequence[Survived], steps: int, budget: int) -> Tabl
         f"Largest disturbances survived for {steps} steps, tuned over {budget} weights: mean ± "
         "standard error (least)"
     )
-    return table(title, columns, rows)
+    return make_table(title, columns, rows)
 
 
 def _format_limit(found: Survived, kind: Name) -> str:
@@ -181,4 +183,4 @@ def make_estimate_table(records: Sequence[Mapping[str, Any]], steps: int) -> Tab
         "median error": "{error:.3f}",
     }
     title = f"Walks of {steps} steps on estimates (sensor noise 1: encoders 1 mrad, "
-    return record_table(title + "inclination 2 mrad, its rate 10 mrad/s)", rows, columns)
+    return make_record_table(title + "inclination 2 mrad, its rate 10 mrad/s)", rows, columns)

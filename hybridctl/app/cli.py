@@ -197,9 +197,9 @@ def view_run(run: Path, robot: str | None, out: Path | None, no_open: bool) -> N
 @_ROBOT
 @click.option("--out", type=PATH, help="Folder for the figures; plots beside or in RUN if none.")
 def plot_run(run: Path, robot: str | None, out: Path | None) -> None:
-    """Draw the standard figures of a run as PNG and SVG: states, forces, contacts, energy.
+    """Draw the standard figures of a run as PNG and SVG: states, inputs, forces, contacts, energy.
 
-    RUN is as for `view`. Without its robot a run has its states alone.
+    RUN is as for `view`. Without its robot a run has its states and inputs alone.
     """
     from hybridctl.app.commands.stored_run import plot_runs
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.table import Table
 
-from hybridctl.app.report import Tick, progress, report_alive, table
+from hybridctl.app.report import Tick, make_table, report_alive, show_progress
 from hybridctl.base.code_reading import digest_sources
 from hybridctl.base.errors import ClaimError
 from hybridctl.base.fingerprint import digest_named_files
@@ -159,7 +159,7 @@ def study_cases(
     Returns:
         What `study` returns of each case, by name.
     """
-    with progress(console, 0.0, 1.0) as begin:
+    with show_progress(console, 0.0, 1.0) as begin:
         return {name: study(case, begin(name)) for name, case in cases.items()}
 
 
@@ -186,7 +186,7 @@ def make_check_table(checks: Sequence[Check]) -> Table:
         (check.claim, f"{check.value:.3g}", _format_range(check), "yes" if check.holds else "NO")
         for check in checks
     ]
-    return table("Claims", ["claim", "found", "expected", "holds"], rows)
+    return make_table("Claims", ["claim", "found", "expected", "holds"], rows)
 
 
 def _format_range(check: Check) -> str:

@@ -35,7 +35,7 @@ def encode_event(event: Event) -> dict[str, Any]:
     }
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
+def make_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
     """Return a table of the console.
 
     Args:
@@ -43,6 +43,9 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
         columns: Headers, as text.
         rows: Cells of each row, shown as text. The first is aligned to the left, others to the
             right.
+
+    Returns:
+        The table, which a console prints and a page shows.
     """
     result = Table(title=escape(title), title_justify="left", title_style="bold")
     for i, column in enumerate(columns):
@@ -55,10 +58,12 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
 VERDICT = "Can the estimates be trusted?"
 """Title of the table that stands first on the page of a filter."""
 _MISSING = object()
+"""Stands for an entry that a record does not have, while None is an entry."""
 _PER_UNIT = {"mm": 1e3, "mrad": 1e3, "ms": 1e3, "%": 100.0, "deg": float(np.degrees(1.0))}
+"""How many of each unit are in the SI unit, by which numbers of a column are multiplied."""
 
 
-def record_table(
+def make_record_table(
     title: str, records: Iterable[Mapping[str, Any]], columns: Mapping[str, str]
 ) -> Table:
     """Return a table with a row for each record, whose cells are formats of its entries.
@@ -81,7 +86,7 @@ def record_table(
         [cell.vformat(form, (), record) for cell, form in zip(cells, columns.values(), strict=True)]
         for record in given
     ]
-    return table(title, list(columns), rows)
+    return make_table(title, list(columns), rows)
 
 
 class _Cells(Formatter):
@@ -105,7 +110,7 @@ class _Cells(Formatter):
         except KeyError:
             return _MISSING
         except TypeError:
-            return None
+            return None  # a part of "a[b]" is None
 
     def format_field(self, value: Any, spec: str) -> str:
         if value is None:
@@ -119,7 +124,9 @@ class _Cells(Formatter):
         if self._factor != 1.0 and isinstance(value, int | float | np.number):
             value = self._factor * value
         text = format(value, spec)
-        return text.lstrip("-") if not text.strip("-0.") else text
+        # A number that rounds to zero, such as -0.00, loses its sign.
+        is_zero = isinstance(value, int | float | np.number) and not text.strip("-0.")
+        return text.lstrip("-") if is_zero else text
 
 
 def say(console: Console, line: str) -> None:
@@ -145,14 +152,14 @@ def report_alive(console: Console, title: str) -> Iterator[None]:
 
 
 @contextmanager
-def progress(console: Console, start: float, end: float) -> Iterator[Callable[[str], Tick]]:
+def show_progress(console: Console, start: float, end: float) -> Iterator[Callable[[str], Tick]]:
     """Show the progress of works that follow each other: a bar in a terminal, elsewhere lines.
 
     Args:
         console: Where to show it. The lines are on standard error: one for each tenth, and one at
             least every `HEARTBEAT`.
         start: Value at which each of the works begins, such as a time in s.
-        end: Value at which each ends.
+        end: Value at which each ends. Works without length are at their end at once.
 
     Yields:
         A function that begins a work by its title and returns a function, to be called with the
@@ -176,7 +183,10 @@ def progress(console: Console, start: float, end: float) -> Iterator[Callable[[s
 
 
 def _can_animate(console: Console) -> bool:
-    """Return whether a console shows what moves, or nothing at all."""
+    """Return whether progress may be shown as what moves: a spinner or a bar, instead of lines.
+
+    So may it on a quiet console, where rich shows neither, and lines are not wanted.
+    """
     # rich draws no spinner and no bar in a terminal that cannot move its cursor.
     return console.quiet or (console.is_terminal and not console.is_dumb_terminal)
 
@@ -244,11 +254,13 @@ class _ProgressLines:
             A function of the value reached, which prints a line for each tenth of the work.
         """
         self._title, self._begun = title, time.monotonic()
-        tenths = 0
+        tenths, length = 0, end - start
 
         def tick(value: float) -> None:
             nonlocal tenths
-            reached = int(10.0 * (value - start) / (end - start) + 1e-9)
+            # A work without length, such as a log whose values have one stamp, is at its end.
+            share = (value - start) / length if length else 1.0
+            reached = int(10.0 * share + 1e-9)  # rounding must not hide a tenth
             if reached > tenths:
                 tenths = reached
                 self._print(f"{title}: {10 * tenths} %")
@@ -268,5 +280,6 @@ class _ProgressLines:
 
 
 Tick = Callable[[float], None]
+"""Called with the value that a work has reached."""
 BeginWork = Callable[[str, float, float], Tick]
 """Called with the title of a work and the values at which it begins and ends."""

@@ -64,7 +64,8 @@ rebound."""
 _HEIGHT_TOLERANCE = 1e-12
 """Error of the height at the start, m: rounding of places of some metres."""
 _HEIGHT_STEPS = 200
-"""Most moves of the base: on a slope of 60 degrees each halves the error."""
+"""Largest number of moves of the base to its height: on a slope of 60 degrees each halves the
+error, and 50 take it below the tolerance."""
 
 
 @dataclass(frozen=True)
@@ -95,12 +96,14 @@ class MotionSettings(Settings):
         target: Positions that the motors hold, by joint, where they are not those of the posture.
         velocity: Rates of joints at the start, rad/s or m/s; others are 0.
         base_velocity: Velocity of a base that moves at the start, m/s along the world's x, y, z.
+            Parts along which the base does not move, such as all of a fixed one, are ignored.
         height: Least distance between a contact and its surface at the start, m, of a robot whose
-            base moves. None for 0.05 m.
+            base moves along z; of others it is ignored. None for 0.05 m.
         mode: Words of the contacts at the start, separated by blanks, such as "open open". None
             for the mode that is consistent with the start.
         stiffness: Stiffness of the motors around their targets, N m/rad or N/m. None for one by
-            which a motor reaches its limit at 0.25 rad or m. 0 for none.
+            which a motor reaches its limit at 0.25 rad or m; of a motor without a limit, as if
+            that were 0.2 m times the weight of the robot. 0 for none.
         damping: Damping of the motors, N m s/rad or N s/m. None for 0.03 s times the stiffness.
         push: A force on a body; None for none.
         friction: Friction of all contacts, static too; None for that of the file.
@@ -136,7 +139,7 @@ class MotionSettings(Settings):
 
 
 def quick(settings: MotionSettings) -> MotionSettings:
-    """Return the settings with looser tolerances."""
+    """Return the settings with tolerances of at least 1e-6."""
     return replace(settings, rtol=max(settings.rtol, 1e-6), atol=max(settings.atol, 1e-6))
 
 
@@ -337,7 +340,10 @@ def _fill_posture(robot: Robot, posture: Mapping[str, float]) -> dict[str, float
 
 
 def _find_base_columns(robot: Robot) -> dict[str, int]:
-    """Return the places in v of the motion of a base along x, y, z, as far as it moves so."""
+    """Return the index in v of the motion of a base along each of x, y, z along which it moves.
+
+    Those of a planar base are its joints root_x and root_z; a fixed base has none.
+    """
     first = robot.joint_names[0]
     if len(robot.velocities(first)) == 6:  # floating, not turned at the start
         return {axis: robot.velocities(first)[k] for k, axis in enumerate("xyz")}
@@ -361,10 +367,12 @@ def _raise_base(system: ContactSystem, q: Array, column: int, height: float) -> 
     Returns:
         The configuration; q itself if no contact rises with the base.
     """
+    # Not in one move: on a slope, and for a round contact, the gap changes by less than the height.
     dynamics, up = system.dynamics, np.zeros(system.robot.nv)
     up[column] = 1.0
     space = [k for k, contact in enumerate(system.contacts) if isinstance(contact, Contact)]
     rates = (dynamics.gap_jacobian(q) @ up)[space]
+    # Contacts with walls, whose gaps hardly change with the height, would send the base away.
     rising = [k for k, rate in zip(space, rates, strict=True) if rate > 1e-3]
     if not rising:
         return q
@@ -379,13 +387,21 @@ def _raise_base(system: ContactSystem, q: Array, column: int, height: float) -> 
 class PostureHold(LimitedLaw):
     r"""Torques that hold a posture, cut to the limits of the motors.
 
-    .. math:: u = S^T (K (q^* \ominus q) - D v)
+    .. math:: u = K S^T (q^* \ominus q) - D S^T v,
+
+    with :math:`S` (nv, nu) the actuation of the robot, each of whose columns selects one velocity.
 
     Args:
         robot: The robot.
         target: The posture :math:`q^*` (nq,).
-        stiffness: Diagonal (nu,) of K at the motors, N m/rad or N/m.
+        stiffness: Diagonal (nu,) of K, N m/rad or N/m.
         damping: Diagonal (nu,) of D, N m s/rad or N s/m.
+
+    Attributes:
+        target: See above.
+        stiffness: See above.
+        damping: See above.
+        limits: Lower and upper limits (2, nu) of the torques, N m or N; None if no motor has any.
     """
 
     def __init__(self, robot: Robot, target: Array, stiffness: Array, damping: Array) -> None:
@@ -408,7 +424,7 @@ class PostureHold(LimitedLaw):
 
 
 def make_hold(robot: Robot, settings: MotionSettings, start: Array) -> PostureHold:
-    """Return the torques of a run.
+    """Return the law of the motors in a run.
 
     Args:
         robot: The robot.
@@ -447,7 +463,7 @@ def _convert_base(base: BaseFile) -> dict[str, Any]:
     try:
         guessed: Sequence[Contact] = contacts_from(robot)
     except InputError:
-        guessed = ()  # a robot without shapes: its feet are points
+        guessed = ()  # a robot without shapes: its feet are points, or have the radius of the file
     contacts: dict[str, Any] = {}
     for name, foot in entry.contacts.items():
         joint = robot.frame(foot.frame, f"contact {name!r}: frame").joint

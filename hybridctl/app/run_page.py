@@ -1,4 +1,4 @@
-"""The page of one run: its motion, its events, and charts of states, contacts and energy."""
+"""The page of one run: its motion, its events, and charts of states, inputs, contacts, energy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.table import Table
 from hybridctl.app.page.build import render_run_page
 from hybridctl.app.page.html_file import HtmlFile
 from hybridctl.app.plots.runs import list_run_figures
-from hybridctl.app.report import table
+from hybridctl.app.report import make_table
 from hybridctl.app.view import find_robot, make_scene
 from hybridctl.base.checks import check_instance, format_count
 from hybridctl.base.errors import InputError
@@ -30,7 +30,8 @@ class RunPage(HtmlFile):
     """The page of a run, as one HTML file that needs no network and no server.
 
     It shows the motion of a robot as `View` does, a table of the events, and charts that can be
-    zoomed: states, energy and momentum of a robot, and forces and gaps of the contacts that close.
+    zoomed: states, inputs, energy and momentum of a robot, and forces and gaps of contacts that
+    close.
 
     Args:
         run: The run.
@@ -96,7 +97,7 @@ page = RunPage
 
 
 def _make_event_table(run: HybridTrajectory) -> Table:
-    """Return the events of a run, one in each row."""
+    """Return the events of a run, one in each row; a change of the input has no guards."""
     rows = [
         (
             f"{event.time:.6f}",
@@ -106,7 +107,7 @@ def _make_event_table(run: HybridTrajectory) -> Table:
         )
         for event in run.events
     ]
-    return table(format_count(len(rows), "event"), _COLUMNS, rows)
+    return make_table(format_count(len(rows), "event"), _COLUMNS, rows)
 
 
 def _draw_charts(run: HybridTrajectory, folder: Path) -> Iterator[Path]:

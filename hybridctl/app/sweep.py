@@ -28,7 +28,7 @@ from hybridctl.app.models import make_absolute
 from hybridctl.app.page.build import write_page
 from hybridctl.app.page.transcript import Transcript
 from hybridctl.app.python_files import load_experiment
-from hybridctl.app.report import say, table
+from hybridctl.app.report import make_table, say
 from hybridctl.app.sweep_result import DONE, FAILED, LOST, Row, Sweep, shorten_setting
 from hybridctl.base.checks import check_callable, check_count, check_sequence, quote, suggest_names
 from hybridctl.base.errors import HybridctlError, InputError, UnknownNameError
@@ -547,7 +547,7 @@ def write_sweep(found: Sweep, folder: RunFolder, console: Console) -> None:
         console: Where tables are printed.
     """
     ended = Counter(row["status"] for row in found.rows)
-    console.print(table("How the runs ended", ["status", "runs"], sorted(ended.items())))
+    console.print(make_table("How the runs ended", ["status", "runs"], sorted(ended.items())))
     if len(found.rows) <= _PRINTED:
         console.print(found.table())
     for path in write_table(folder, found.rows):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.table import Table
 
-from hybridctl.app.report import table
+from hybridctl.app.report import make_table
 from hybridctl.base.checks import Array, check_member, quote
 from hybridctl.base.errors import InputError
 from hybridctl.base.tables import render_html_table
@@ -21,14 +21,21 @@ if TYPE_CHECKING:
     from hybridctl.app.plots.panels import Figure
 
 DONE, FAILED, LOST = "done", "failed", "lost"
-_SAME = 1e-9  # of the largest value of a result: what differs less does not vary
-_ROUNDING = 1e-12  # a result that is nowhere larger is zero
-_DRAWN, _TOLD, _LINES = 6, 6, 8  # results in a figure and in a table, lines in a panel
-_ON_A_LINE = 20  # letters of a name
-_LONGEST_SETTING = 60  # characters of an object in a table
+_VARIATION_RATIO = 1e-9
+"""Difference of two results, relative to the largest, up to which they count as the same."""
+_MIN_RESULT = 1e-12
+"""Largest value, in its unit, of a result that counts as zero in all runs: rounding."""
+_MAX_PANELS, _MAX_COLUMNS, _MAX_LINES = 6, 6, 8
+"""Results in a figure and in a table, and lines in a panel, at most. A choice: what fits a page."""
+_NAME_WIDTH = 20
+"""Characters of a dotted name on one line of a heading. A choice."""
+_LONGEST_SETTING = 60
+"""Characters of an object in a table. A choice."""
 _SEED = "seed"
+"""Setting that makes runs differ by their random numbers alone."""
 
 Row = dict[str, Any]
+"""One run: what varied, status, message and results by name. `run_unit` has results in "values"."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +58,7 @@ class Sweep:
 
     def _repr_html_(self) -> str:
         return render_html_table(
-            self._list_columns(self._choose_results(None, _TOLD)), self._format_rows(None)
+            self._list_columns(self._choose_results(None, _MAX_COLUMNS)), self._format_rows(None)
         )
 
     @property
@@ -68,9 +75,9 @@ class Sweep:
             values = self.values(name)
             known = values[np.isfinite(values)]
             scale = np.abs(known).max(initial=0.0)
-            if not scale > _ROUNDING or np.ptp(known) <= _SAME * scale:
+            if not scale > _MIN_RESULT or np.ptp(known) <= _VARIATION_RATIO * scale:
                 continue
-            near = {"rtol": _SAME, "atol": _SAME * scale, "equal_nan": True}
+            near = {"rtol": _VARIATION_RATIO, "atol": _VARIATION_RATIO * scale, "equal_nan": True}
             if not any(np.allclose(values, other, **near) for other in found.values()):
                 found[name] = values
         return tuple(found)
@@ -101,9 +108,9 @@ class Sweep:
 
     def table(self, names: Sequence[str] | None = None) -> Table:
         """Return a console table of the rows with some results, by default the first that vary."""
-        shown = self._choose_results(names, _TOLD)
+        shown = self._choose_results(names, _MAX_COLUMNS)
         heads = [_wrap_name(name) for name in self._list_columns(shown)]
-        return table("Runs", heads, list(self._format_rows(names)))
+        return make_table("Runs", heads, list(self._format_rows(names)))
 
     def plot(
         self, path: str | os.PathLike[str] | None = None, names: Sequence[str] | None = None
@@ -124,7 +131,7 @@ class Sweep:
         """
         from hybridctl.app import plots
 
-        shown = self._choose_results(names, _DRAWN)
+        shown = self._choose_results(names, _MAX_PANELS)
         if not self.axes:
             raise InputError("a sweep must vary a number to be drawn over it")
         axis = self.axes[0]
@@ -135,9 +142,9 @@ class Sweep:
             plots.Panel(_wrap_name(n), list(self._make_lines(axis, n, groups))) for n in shown
         ]
         title = f"{len(self.rows)} runs over {', '.join(self.varied)}"
-        if len(groups) > _LINES:
-            title += f"; the first {_LINES} of {len(groups)} combinations"
-        return plots.series(path, plots.grid(panels), title=title, xlabel=axis)
+        if len(groups) > _MAX_LINES:
+            title += f"; the first {_MAX_LINES} of {len(groups)} combinations"
+        return plots.draw_series(path, plots.arrange_panels(panels), title=title, xlabel=axis)
 
     def _choose_results(self, names: Sequence[str] | None, most: int) -> tuple[str, ...]:
         return self.varying[:most] if names is None else tuple(names)
@@ -152,7 +159,7 @@ class Sweep:
             Cells of a row.
         """
         for row in self.rows:
-            columns = self._list_columns(self._choose_results(names, _TOLD))
+            columns = self._list_columns(self._choose_results(names, _MAX_COLUMNS))
             yield [_format_cell(row.get(name, "")) for name in columns]
 
     @property
@@ -196,7 +203,7 @@ class Sweep:
         """
         from hybridctl.app.plots import CURVES, Line
 
-        for k, (label, rows) in enumerate(groups[:_LINES]):
+        for k, (label, rows) in enumerate(groups[:_MAX_LINES]):
             color, style = CURVES[k % len(CURVES)], ("-o", "--o")[k // len(CURVES) % 2]
             x = np.array([row[axis] for row in rows], dtype=np.float64)
             y = np.array([row.get(name, np.nan) for row in rows], dtype=np.float64)
@@ -241,7 +248,7 @@ def _wrap_name(name: str) -> str:
     lines = [""]
     for part in name.split("."):
         joined = f"{lines[-1]}.{part}" if lines[-1] else part
-        if lines[-1] and len(joined) > _ON_A_LINE:
+        if lines[-1] and len(joined) > _NAME_WIDTH:
             lines.append(part)
         else:
             lines[-1] = joined

@@ -62,21 +62,24 @@ class Consistency:
 
 
 def nees(
-    space: Space, estimate: Estimate | Mixture, truth: Array, *, held: float = 1e-6
+    space: Space, estimate: Estimate | Mixture, truth: Array, *, least_deviation: float = 1e-6
 ) -> tuple[float, int]:
-    """Return the normalized error squared of one estimate, and the rank of its covariance.
+    """Return the normalized error squared of one estimate, and its degrees of freedom.
 
     Args:
         space: Space of the states.
         estimate: The estimate.
         truth: True state (nx,).
-        held: Standard deviation, in the unit of each coordinate, up to which contacts constrain the
-            coordinate; it is left out. Of the others, scaled to unit variance, directions without
-            variance are left out too.
+        least_deviation: Standard deviation, in the unit of each coordinate, up to which a
+            coordinate counts as constrained by contacts, and is left out. Of the others, scaled to
+            unit variance, directions without variance are left out too.
+
+    Returns:
+        The square, and the number of directions that were not left out. Both are zero if all were.
     """
     e = space.difference(estimate.mean, truth)
     scale = np.sqrt(np.maximum(np.diag(estimate.covariance), 0.0))
-    free = scale > check_number("held", held, at_least=0.0)
+    free = scale > check_number("least_deviation", least_deviation, at_least=0.0)
     if not free.any():
         return 0.0, 0
     scale = scale[free]
@@ -96,7 +99,8 @@ def band(values: Iterable[float], degrees: Iterable[int], *, level: float = 0.99
         level: Probability with which the mean of a consistent filter lies within the band.
 
     Raises:
-        InputError: There is no value, or not one degree for each.
+        InputError: There is no value, not one degree for each, a degree is negative, or the level
+            is not between 0 and 1.
     """
     found, sizes = np.array(list(values), dtype=np.float64), [int(d) for d in degrees]
     if not len(found) or len(found) != len(sizes):
@@ -117,6 +121,9 @@ def nis_band(results: Sequence[FilterResult]) -> Consistency:
 
     Args:
         results: One or more runs. NIS are those of the likeliest hypothesis.
+
+    Raises:
+        InputError: No value was accepted.
     """
     taken = [i for result in results for i in result.innovations if i.accepted]
     return band([i.nis for i in taken], [i.dimension for i in taken])
@@ -203,7 +210,10 @@ class Judgement:
 
     @property
     def trusted(self) -> bool:
-        """Whether no fault is known, few values were rejected, and the mean NIS is in its band."""
+        """Whether no fault is known, the mean NIS is in its band, and few values were rejected.
+
+        Few are at most `MAX_REJECTED_SHARE`.
+        """
         few = not self.faults and len(self.result.rejected) <= MAX_REJECTED_SHARE * len(
             self.result.innovations
         )
@@ -266,8 +276,8 @@ def judge(
     Args:
         system: The system of the filter.
         result: Its result.
-        truth: The true motion, or None. It is used if it covers the whole run, at every sample at
-            which its state has the size of the estimate's.
+        truth: The true motion, or None. It is used if it covers all samples. NEES leave out those
+            at which its state has another size than the estimate.
         name: Name of the filter.
         faults: What is wired wrongly in the log, one sentence each.
     """

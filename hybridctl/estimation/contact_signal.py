@@ -32,19 +32,25 @@ class ContactSignal:
     """A channel with one value, such as a contact force in N, with hysteresis.
 
     At `on` or more the contact is closed: a mode that still has the guard `closes` is left through
-    it, after g = 0 was measured with the guard's own noise s, which takes the mean to s / (p + s)
-    of its value of g, p the variance of that. A guard that rises there does not fire. At `off` or
-    less the contact is open: a mode that has the guard `opens` is left through that. Between the
-    two nothing happens, so a signal that chatters there changes nothing. Where the event cannot be
-    simulated, the estimate stays, with a note.
+    it, after g = 0 was measured with the variance s of the guard's own noise. That takes the value
+    of g at the mean to s / (p + s) of what it was, with p its variance. A guard that does not fall
+    there does not fire: the estimate stays, with a note. An edge without a guard is taken where the
+    mean is.
+
+    At `off` or less the contact is open: a mode that has the guard `opens` is left through that,
+    where the mean is. Its rate is not asked for: the force of a contact at rest is constant, and
+    what opens a contact does not move the state.
+
+    Between the two nothing happens, so a signal that chatters there changes nothing; neither does a
+    missing value (NaN). Where the event cannot be simulated, the estimate stays, with a note.
 
     Attributes:
         channel: Name of the channel.
         on: Value from which on the contact is closed.
         off: Value up to which the contact is open, below `on`.
         closes: Guard, or edge without a guard, by which a mode is left when the contact closes;
-            None if no mode is left.
-        opens: The same when the contact opens.
+            None if no mode is left. Modes that do not have it are not left.
+        opens: Guard or edge by which a mode is left when the contact opens, or None.
 
     Raises:
         InputError: `off` is not below `on`.
@@ -63,13 +69,17 @@ class ContactSignal:
     def change_mode(
         self, model: NoisySystem, estimate: Estimate, value: Array, law: InputLaw
     ) -> StatePrediction:
-        """Return the estimate in the mode that a value tells, at the same time.
+        """Return the estimate at the same time in the mode that a value of the signal shows.
 
         Args:
             model: The system and its noise.
             estimate: Estimate before the value.
             value: The value (1,).
             law: Input law.
+
+        Returns:
+            The estimate with the event, if there is one, and notes. `transition` is the map of the
+            event; None without an event, and where the guard was measured.
 
         Raises:
             InputError: The value has another size.
@@ -96,7 +106,16 @@ class ContactSignal:
 
 
 def _measure_guard(model: NoisySystem, e: Estimate, guard: str, law: InputLaw) -> Estimate:
-    """Return the estimate given g = 0, measured with the variance of the guard's own noise."""
+    """Return the estimate given g = 0, measured with the variance of the guard's own noise.
+
+    Without such noise g is zero exactly, and there is no gate.
+
+    Args:
+        model: The system and its noise.
+        e: The estimate.
+        guard: A guard of its mode.
+        law: Input law.
+    """
     variance = model.guard_noise.variance_of(guard)
     if variance == 0.0:
         return condition_on_guard(model, e, guard, law)
@@ -104,7 +123,8 @@ def _measure_guard(model: NoisySystem, e: Estimate, guard: str, law: InputLaw) -
     mode, point = model.system.mode(e.mode), model.evaluate_at(e, law)
     slope, noise = point.guard_jacobian.state[[row]], np.array([[variance]])
     found = LinearizedResidual(-point.guards[[row]], slope, noise)
-    # By the default gate: where the guard is far from zero, the estimate stays as it is.
+    # With -g as the residual its prediction has the Jacobian +D_x g. The default gate rejects a
+    # guard that is far from zero: then the estimate stays as it is, and the guard fires from there.
     return correct(ImplicitMeasurement(guard, lambda *_: found), mode, e, found)[0]
 
 
@@ -120,6 +140,9 @@ def _fire_signalled_guard(
             the prediction is that of the event; otherwise there is none.
         guard: The guard.
         law: Input law.
+
+    Returns:
+        The prediction after the event. If it cannot be simulated, `before` with a note.
     """
     matrix = identity_map(len(e.covariance)) if e is before else None
     start = StatePrediction(e, transition=matrix)

@@ -164,8 +164,9 @@ class Rejections(NamedTuple):
     Attributes:
         rejected: Number of values in a row that the gate has rejected. It starts again from zero
             after `patience` of them.
-        unsure: Channels of which a value was believed instead of the estimate, and that have not
-            accepted `patience` values since, with the number that they have.
+        unsure: Channels of which a value was believed instead of the estimate, and of which the
+            gate has not accepted `patience` values in a row since, with the number that it has. A
+            rejected value sets this number to zero.
     """
 
     rejected: Mapping[str, int] = {}

@@ -175,7 +175,7 @@ class Problem:
         settings: Settings of the filter.
         executor: Any of `concurrent.futures`, for groups of records; None for none.
         known: Evaluations that are not repeated, by their parameters. New ones are added.
-        told: Called with each new evaluation, or None.
+        told: Function that is called with each new evaluation, or None.
 
     Raises:
         InputError: Names, bounds or records do not fit.
@@ -205,6 +205,10 @@ class Problem:
 
         Args:
             values: The parameters (np,).
+
+        Raises:
+            InputError: The model does not accept the parameters, or a record does not fit it.
+            SimulationError: No record could be filtered.
         """
         key = tuple(values.tolist())
         if key not in self.known:
@@ -288,6 +292,7 @@ def identify(
 
     Raises:
         InputError: An argument does not fit. Errors of the model at `start` are raised as they are.
+        SimulationError: No record could be filtered at `start`, or none of `held_out` at the end.
     """
     first = check_vector("start", start, len(problem.names))
     low, high = problem.bounds.T
@@ -322,10 +327,14 @@ def identify(
 
 
 def _log_likelihoods(problem: Problem, values: Array) -> Array:
-    """Return the log-likelihoods (n,), -inf at parameters that the model does not accept."""
+    """Return the log-likelihoods (n,) at parameters of a search, by which it goes on.
+
+    They are -inf where the model does not accept the parameters, and where no record could be
+    filtered with them: both are left, not an error of the whole search.
+    """
     try:
         return problem.evaluate(values).log_likelihoods
-    except InputError:
+    except (InputError, SimulationError):
         return np.full(len(problem.records), -np.inf)
 
 
@@ -364,6 +373,15 @@ def profile(
             tenths of the distance of the bounds.
         max_evaluations: Largest number of evaluations for each value, at least 1.
         tolerance: Tolerance of the other parameters, in their standard errors.
+
+    Returns:
+        The profile. Ends of its range are interpolated between the values, linearly in the root of
+        the fall of L, which is a straight line where L is a parabola.
+
+    Raises:
+        UnknownNameError: There is no such parameter.
+        InputError: The model does not accept one of the values.
+        SimulationError: No record could be filtered at one of the values.
     """
     k = problem.names.index(check_member("parameter", name, problem.names))
     low, high = problem.bounds[k].tolist()

@@ -87,12 +87,14 @@ def first_estimate(
         record: The record.
 
     Raises:
-        InputError: There are fewer complete rows, or the sensors do not measure the whole
-            configuration.
+        InputError: There is no row with `model.start`, or there are fewer complete rows without it,
+            or the sensors do not measure the whole configuration.
     """
     if model.start is not None:
-        begin = min(float(s.times.min()) for s in record.channels.values() if len(s.times))
-        return replace(model.start, time=begin), record
+        begins = [float(s.times.min()) for s in record.channels.values() if len(s.times)]
+        if not begins:
+            raise InputError("record must have a row, at which the first estimate begins, got none")
+        return replace(model.start, time=min(begins)), record
     sensor = model.sensors[0]
     times = record.channels[sensor.name].complete_rows.times[: settings.warm_up]
     if len(times) < settings.warm_up or not times[0] < times[-1]:

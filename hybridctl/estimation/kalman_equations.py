@@ -6,7 +6,7 @@ Flow, along an arc of one mode, with the spectral density Q of the process noise
 
 so that :math:`P(t) = \Phi P \Phi^T + \int \Phi Q \Phi^T`, with :math:`\Phi` the transition matrix.
 Where the noise is constant and the mode takes compiled steps, these integrate it beside the state
-(`ModeModel.transition`). Elsewhere it goes by the steps of `sensitivity.collocation`: for noise
+(`ModeModel.compiled_steps`). Elsewhere it goes by the steps of `sensitivity.collocation`: for noise
 that is a function of the state, for modes without such steps, and for the stiff friction of sliding
 contacts.
 
@@ -108,8 +108,9 @@ class StatePrediction(NamedTuple):
     Attributes:
         estimate: The estimate.
         events: The events on the way, in order of time.
-        transition: First-order map (ndx+, ndx) from the earlier perturbation to this one. None if
-            an event was piecewise linear, or if no map is asked for.
+        transition: First-order map (ndx+, ndx) from the earlier perturbation to this one. None
+            where there is none: an event was piecewise linear, or a contact signal has measured a
+            guard on the way.
         notes: What was replaced by something less exact.
         mode_frozen: Whether the mean was stopped on the way, in a mode that it may have left,
             because simulation or flow could not go on there or no time was left.
@@ -184,8 +185,8 @@ def predict_in_one_step(
 
     Returns:
         The prediction. None if the input is not held, if the mode has no compiled step, if the step
-        is not accurate, or if a guard is not certain to stay positive. Then `prediction.predict`
-        simulates.
+        is not accurate, if the covariance needs several collocation steps, or if a guard is not
+        certain to stay positive. Then `prediction.predict` simulates.
     """
     steps = mode.compiled_steps
     if steps is None or not isinstance(law, HeldInput):
@@ -523,7 +524,7 @@ def linearize_residual(
 def correct(
     measurement: AnyMeasurement, mode: ModeModel, estimate: Estimate, found: LinearizedResidual
 ) -> tuple[Estimate, Innovation]:
-    """Return the estimate after a value, and the innovation.
+    """Return the estimate after a value, by the equations of this module, and the innovation.
 
     Args:
         measurement: The measurement of the value.

@@ -34,11 +34,13 @@ MeasurementFunction = Callable[[ModeModel, float, Array, Array], Array]
 """Function of mode, time in s, state (nx,) and input (nu,)."""
 
 DEFAULT_GATE = 0.999999
-"""Probability with which a right value passes by default. A choice."""
+"""Probability with which a right value passes by default. A choice: one in a million is lost."""
 _FLOW_ERROR_RATIO = 1e-4
-"""Error of a flow relative to the least standard deviation of a value: no value shows it."""
+"""Error of a flow relative to the least standard deviation of a value: no value shows it. A
+choice."""
 _MIN_TOLERANCE, _MAX_TOLERANCE = 1e-9, 1e-6
-"""Limits of the tolerances that follow from it."""
+"""Limits of the integrator's tolerance that follows from this ratio. A choice: a finer one costs
+steps and shows in no estimate, at a coarser one events are found less well."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,10 +132,14 @@ AnyMeasurement = Measurement | ImplicitMeasurement
 
 
 def flow_tolerance(measurements: Sequence[AnyMeasurement]) -> float:
-    """Return the tolerance of flows whose errors no value of some measurements shows.
+    """Return the tolerance of the integrator whose errors no value of some measurements shows.
 
     Args:
-        measurements: The measurements.
+        measurements: The measurements. Implicit ones have no standard deviation and do not count.
+
+    Returns:
+        1e-4 of the least standard deviation, in the unit of that value, between 1e-9 and 1e-6; 1e-9
+        without an explicit measurement.
     """
     variances = [np.diag(m.covariance).min() for m in measurements if isinstance(m, Measurement)]
     least = _FLOW_ERROR_RATIO * float(np.sqrt(min(variances))) if variances else _MIN_TOLERANCE
@@ -147,7 +153,7 @@ def require_explicit(measurement: AnyMeasurement) -> Measurement:
         measurement: The measurement.
 
     Raises:
-        InputError: It is an implicit one.
+        InputError: It is an `ImplicitMeasurement`.
     """
     if isinstance(measurement, ImplicitMeasurement):
         raise InputError(
@@ -164,7 +170,7 @@ def check_gate(gate: float | None) -> None:
         gate: The probability; None accepts all values.
 
     Raises:
-        InputError: It is none.
+        InputError: It is no number between 0 and 1, or is 0 or 1.
     """
     if gate is not None:
         check_number("gate", gate, above=0.0)
@@ -176,6 +182,9 @@ def linear(
     name: str, matrix: ArrayLike, covariance: ArrayLike, *, gate: float | None = DEFAULT_GATE
 ) -> Measurement:
     """Return the measurement z = C x, in a vector space.
+
+    The measurement raises `SystemDefinitionError` in a mode whose states are on a manifold, and
+    `InputError` in one whose states have another size.
 
     Args:
         name: Name of its channel.
@@ -199,11 +208,16 @@ def coordinates(
 ) -> Measurement:
     """Return the measurement of some coordinates of a state in a vector space.
 
+    The measurement raises errors in other modes as that of `linear` does.
+
     Args:
         name: Name of its channel.
         indices: Indices of the k coordinates.
         covariance: R (k, k).
         gate: As for `Measurement`.
+
+    Raises:
+        InputError: An index is no whole number from 0 on, or R is no covariance.
     """
     chosen = check_sequence("indices", indices)
     entries = _StateEntries(name, [check_count("indices", i, at_least=0) for i in chosen])
@@ -278,9 +292,14 @@ def base_pose(
         gate: As for `Measurement`.
 
     Raises:
-        InputError: The space is not that of a robot's states.
+        InputError: The space is not that of the states of a robot with a floating base.
     """
     robot = check_instance("space", space, RobotStateSpace).robot
+    if len(robot.velocities(robot.joint_names[0])) != 6:
+        raise InputError(
+            "space must be that of a robot with a floating base, but joint "
+            f"{robot.joint_names[0]!r} comes first"
+        )
     return _build_pose_measurement(_RobotPose(name, robot, 7, 6), space, covariance, gate)
 
 
@@ -288,7 +307,7 @@ def _build_pose_measurement(
     pose: _RobotPose, space: RobotStateSpace, covariance: ArrayLike, gate: float | None
 ) -> Measurement:
     h, r = np.eye(pose.ndx, space.ndx), np.atleast_2d(covariance)
-    h.flags.writeable = False
+    h.flags.writeable = False  # a filter takes a read-only Jacobian without a copy
     return Measurement(
         pose.name, pose.value, partial(_constant_jacobian, h), r, pose.residual, gate
     )
@@ -312,7 +331,8 @@ class _StateEntries:
     Attributes:
         name: Name of the measurement, for messages.
         indices: Indices of the coordinates.
-        anywhere: Whether the state may be on a manifold. Otherwise it is in a vector space.
+        anywhere: Whether the state may be on a manifold, as where the coordinates are those of
+            joints of one degree of freedom. Otherwise it is in a vector space.
     """
 
     name: str
@@ -361,6 +381,7 @@ class _RobotPose:
             )
         robot, q, seen = self.robot, predicted, measured
         if self.size < robot.nq:
+            # The difference is of whole configurations: other joints are the same in both.
             q, seen = robot.neutral(), robot.neutral()
             q[: self.size], seen[: self.size] = predicted, measured
         return robot.difference(q, robot.normalize(seen))[: self.ndx]

@@ -68,8 +68,8 @@ def reconcile(
         pending: Guards of its mode that have not fired in this hypothesis, whatever their values.
 
     Returns:
-        The estimate with the events that were passed. `transition` is None if the mean already was
-        inside.
+        The estimate with the events that were passed. `transition` is None if nothing was done: the
+        mean is inside, or outside of pending guards alone.
     """
     now = StatePrediction(estimate)
     if not model.system.mode(estimate.mode).guard_names:

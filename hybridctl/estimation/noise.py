@@ -50,6 +50,7 @@ from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 
 NoiseFunction: TypeAlias = Callable[[ModeKey, float, Array, Array], ArrayLike]
+"""Function of mode key, time in s, state (nx,) and input (nu,) that returns a matrix (n, n)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +97,8 @@ class Disturbance:
 class Noise:
     """A covariance or density: constant, by mode, or a function of mode, time, state and input.
 
-    Constant ones are checked at once; what a function returns is checked for its shape.
+    Constant ones are checked at once. What a function returns is checked for its shape and for
+    finite numbers, not for being a covariance.
 
     Attributes:
         value: Matrix (n, n), matrices by key of the mode, or a function of (mode key, t, x, u).
@@ -105,7 +107,8 @@ class Noise:
         name: Name of the noise, for messages.
         compliance: Share of noise through the input by which constraints of a mode give way, see
             this module.
-        of_input: Whether a function depends on mode and input only.
+        of_input: Whether a function depends on mode and input only. Compiled steps then integrate
+            its noise, as they do a constant one.
         disturbances: Rare changes besides the white noise, if this is the noise of a flow. Salted
             and unscented filters use them, the particle filter does not.
 
@@ -146,7 +149,8 @@ class Noise:
             The noise, None if it depends on time or state.
 
         Raises:
-            InputError: The matrix does not fit the mode, or the mode has none.
+            InputError: The matrix does not fit the mode, or the mode has none (an
+                `UnknownNameError`).
         """
         known = self._diffusions.get(mode.key)
         if known is not None or (callable(self.value) and not self.of_input):
@@ -292,6 +296,9 @@ def as_noise(name: str, value: Noise | ArrayLike | Mapping[ModeKey, ArrayLike]) 
     Args:
         name: Name of the argument, for messages.
         value: A `Noise`, or a matrix in the tangent space, or matrices by mode.
+
+    Raises:
+        InputError: A matrix is not symmetric and positive semidefinite.
     """
     return value if isinstance(value, Noise) else Noise(value, name=name)
 
@@ -307,8 +314,9 @@ def reset_covariance(
         event: The event.
 
     Returns:
-        The covariance. None if the reset does not move the state, and where a contact begins to
-        stick or to slide: there the reset removes rounding, which is no impact.
+        The covariance. None without noise, if the `EventNoise` returns None, if the reset does not
+        move the state, and if the event has impulses that are all zero, as where a contact begins
+        to stick or to slide: there the reset removes rounding, which is no impact.
 
     Raises:
         InputError: A function of the user returns no covariance of this size.
@@ -368,3 +376,4 @@ class GuardNoise:
 
 
 EXACT_GUARDS = GuardNoise()
+"""Guards without noise: each fires at g = 0."""

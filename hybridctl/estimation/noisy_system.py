@@ -45,7 +45,8 @@ from hybridctl.hybrid.zeno import ZenoPolicy
 GUARD_TOLERANCE = 1e-8
 """How far below zero a guard may be inside its mode, relative to its scale, as in `simulate`."""
 _MAX_UNLIKELY_EVENTS = 4
-"""Events between two values after which a less likely hypothesis is given up."""
+"""Events between two values after which a less likely hypothesis is given up. A choice: where it
+rattles its prediction costs as much as all others."""
 _MAX_COMPILED_DIMENSION = 8
 """Largest dimension at which compiled noise of a constrained mode is quicker than collocation.
 
@@ -54,7 +55,7 @@ _MAX_EXTENSION_STEPS = 100
 """Integrator steps past the guards of a mode: see `NoisySystem.flow_past_guards`."""
 
 
-def _never() -> bool:
+def _is_never_late() -> bool:
     return False
 
 
@@ -90,7 +91,7 @@ class NoisySystem:
     atol: float = 1e-9
     max_events: int = 1000
     zeno_horizon: float = 1e-3
-    late: Callable[[], bool] = _never
+    late: Callable[[], bool] = _is_never_late
     stepped: Callable[[float], None] | None = None
 
     def evaluate_at(self, e: Estimate, law: InputLaw) -> Point:
@@ -193,7 +194,7 @@ class NoisySystem:
             The mode in reversed time, and its arc over times 0 to `length`, counted backwards.
         """
         mode = _ReverseTime([], time).map_mode(self.system.mode(key))
-        system = HybridSystem(lambda key: mode, lambda key: Outgoing(mode.guard_set, _no_edge))
+        system = HybridSystem(lambda key: mode, lambda key: Outgoing(mode.guard_set, _find_no_edge))
         return mode, self._flow(system, key, x, (0.0, length), lambda s, x: law(time - s, x))
 
     def fire_guards(
@@ -226,6 +227,9 @@ class NoisySystem:
         Args:
             key: Key of the mode.
             given: A constant (nu,), a function u(t, x), or None for zero.
+
+        Raises:
+            InputError: A constant does not have nu finite numbers.
         """
         if callable(given):
             return given
@@ -362,7 +366,7 @@ def find_input_guards(point: Point) -> NDArray[np.bool_]:
 
 
 def _limit_steps(key: ModeKey) -> Callable[[float], None]:
-    """Return a progress function that raises `IntegrationError` when it is called too often."""
+    """Return a progress function that raises `IntegrationError` after `_MAX_EXTENSION_STEPS`."""
     steps = count(1)
 
     def tick(t: float) -> None:
@@ -375,7 +379,8 @@ def _limit_steps(key: ModeKey) -> Callable[[float], None]:
     return tick
 
 
-def _no_edge(fired: tuple[str, ...]) -> None:
+def _find_no_edge(fired: tuple[str, ...]) -> None:
+    """Return None: a mode in reversed time has no guards, and so no edges."""
     return None
 
 
@@ -431,7 +436,8 @@ class _ReversedMode(ModeWithoutGuards):
 
     def __init__(self, inner: ModeModel, change: WithoutGuards) -> None:
         super().__init__(inner, change)
-        self.steady_pace = FREE_PACE  # what decays forwards grows backwards
+        # Step-size limits are for stiff decay, as of friction: it grows backwards in time.
+        self.steady_pace = FREE_PACE
 
     @property
     def compiled_steps(self) -> None:

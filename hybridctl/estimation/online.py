@@ -38,10 +38,12 @@ class Estimator:
     one event. Events after the deadline are not followed (`SaltedKalmanFilter.limit_events`). They
     are lost, and the covariance is larger for it.
 
-    Life cycle: `step` at each sample, `reset` to start again.
+    Life cycle: `step` at each sample, `reset` to start again. An error in a value is raised by the
+    `step` that does this piece of work, which with `finish` may be a later one. The piece is then
+    dropped, and the next step goes on with the others.
 
     Args:
-        kept: The filter.
+        kept: The filter. It is not changed.
         initial: The initial estimate.
         deadline: How long a step may take, s; inf for no limit.
         clock: Returns the time in s.
@@ -97,7 +99,10 @@ class Estimator:
             input: Input since the sample before, as for `SaltedKalmanFilter.predict`.
 
         Raises:
-            InputError: The time is before that of the sample before.
+            InputError: The time is before that of the sample before, or a value does not fit its
+                channel.
+            UnknownNameError: The filter has no such channel.
+            SimulationError: The estimate is not finite.
         """
         begun, time = self._clock(), check_number("t", t)
         if time < self._time:
@@ -115,6 +120,7 @@ class Estimator:
         return self._extrapolate(input) if self._left else self.state.estimate
 
     def _is_late(self) -> bool:
+        """Return whether the deadline of the present step is exceeded."""
         return self._clock() > self._limit
 
     def _split_into_pieces(
@@ -128,7 +134,10 @@ class Estimator:
             yield partial(kept.update, channel=channel, value=value, input=given)
 
     def _extrapolate(self, given: Input) -> Estimate:
-        """Return the last estimate, moved to the present in its mode by one step of Euler's."""
+        """Return the last estimate, moved to the present in its mode by one step of Euler's method.
+
+        The covariance stays that of the last estimate.
+        """
         e = self.state.estimate
         model = self.filter.model
         mode = model.system.mode(e.mode)

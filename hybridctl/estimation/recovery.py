@@ -200,6 +200,8 @@ def _correct_inflated(
         None if no factor of the covariance is enough.
     """
     mode, u = rules.model.system.mode(e.mode), law(e.time, e.mean)
+    # Not by `rules.moments`: R of the value alone is needed, and sigma points add to it what their
+    # regression leaves of the values.
     found = linearize_residual(rules.measurements[channel], mode, e, value, u)
     assert found is not None  # it was rejected
     noise = found.covariance

@@ -175,7 +175,12 @@ class FilterResult:
         return np.array([i.nis for i in self.innovations if i.accepted])
 
     def summary(self) -> dict[str, float | int | None]:
-        """Return counts and means for `summary.json`; nis_dim is the mean dimension of a value."""
+        """Return counts and means for `summary.json`.
+
+        "nis_dim" is the mean dimension of an accepted value. "missing" counts steps without an
+        innovation: values that are missing or contain nothing about the mode, and contact signals.
+        "replaced" counts notes. Means are None without an accepted value.
+        """
         taken = [i for i in self.innovations if i.accepted]
         dimensions = [i.dimension for i in taken]
         count = len(self.steps)
@@ -236,6 +241,10 @@ def filter_record(
         get_state: Returns the `FilterState` of a state of the filter.
         progress: Called with the time in s after each row, or None.
         watch: Called with the `FilterState` after each row, or None. What it raises ends the run.
+
+    Raises:
+        InputError: `record` is no `Record`. A channel that the filter does not have is an
+            `UnknownNameError`, which is one too.
     """
     for name in check_instance("record", record, Record).channels:
         check_member("channel", name, channels)

@@ -279,7 +279,7 @@ def _first_order_moments(
     """Return the moments by a saltation matrix, or by the piecewise-linear map of several guards.
 
     Offsets of guards that fire together, or on the boundary of a reset, are states beside the
-    state of the system (`with_guard_offsets`).
+    state of the system (`augment_with_guard_offsets`).
 
     Args:
         system: The hybrid system.

@@ -131,7 +131,7 @@ Notes = list[tuple[float, str]]
 
 
 def _note_dropped(result: FilterResult) -> Notes:
-    """Return a note for each value after which more than `DOUBT` of probability was dropped."""
+    """Return a note for each value after which more than `MIN_NOTED_PROBABILITY` was dropped."""
     found = [(step.time, step.hypotheses[0].dropped) for step in result.steps]
     text = "hypotheses of a probability of {:.2g} were dropped, and are not smoothed"
     return [(time, text.format(p)) for time, p in found if p > MIN_NOTED_PROBABILITY]

@@ -1,10 +1,10 @@
 """Synthetic records: a simulated truth with the noise that a filter assumes, and its sensors.
 
 Noise on the flow is a disturbance of the input, constant from sample to sample, with the covariance
-W / h for a density W and a period h. In one sample the speed has the variance of white noise, the
-position three quarters of it. Noise on resets is drawn where an event moved the state, and added to
-the state after it. A draw that would take the state through a guard at once (a rebound that is too
-slow to leave) is repeated.
+W / h for a period h and the density W of the open mode at the start. In one sample the speed has
+the variance of white noise, the position three quarters of it. Noise on resets is drawn where an
+event moved the state, and added to the state after it. A draw that would take the state through a
+guard at once (a rebound that is too slow to leave) is repeated.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings, Sensor
 from hybridctl.estimation.noise import reset_covariance
+from hybridctl.estimation.noisy_system import compute_guard_rates
 from hybridctl.estimation.record import Record, Series
 from hybridctl.hybrid.arc import Arc, compute_outputs
 from hybridctl.hybrid.mode import ModeKey
+from hybridctl.hybrid.model import Point
 from hybridctl.hybrid.policy import ContinuedPolicy, DisturbedPolicy, Policy, SampledPolicy
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
@@ -179,7 +181,8 @@ def simulate_truth(model: FilterModel, settings: FilterSettings, rng: np.random.
         rng: Random numbers.
 
     Raises:
-        InputError: The model has no scenario, or the spread is too large.
+        InputError: The model has no scenario, its process noise is not through the input, or the
+            spread is too large.
     """
     if model.scenario is None:
         raise InputError(
@@ -190,7 +193,7 @@ def simulate_truth(model: FilterModel, settings: FilterSettings, rng: np.random.
     times: Array = scenario.begin + period * np.arange(n + 1, dtype=np.float64)
     mode = model.system.mode(model.open)
     point = mode.calc(times[0], scenario.mean, np.zeros(mode.nu))
-    density = model.process_noise.matrix(point, np.eye(mode.nu))
+    density = _find_input_density(model, point)
     root = np.linalg.cholesky(density / period) if density.any() else density
     begin, disturbances = float(times[0]), rng.normal(size=(n + 1, mode.nu)) @ root.T
     disturbance, policy = _Disturbance(disturbances, begin, period), None
@@ -199,7 +202,7 @@ def simulate_truth(model: FilterModel, settings: FilterSettings, rng: np.random.
     elif density.any():
         policy = SampledPolicy(disturbance, period, begin)
     tolerance = settings.tolerance or _DEFAULT_TOLERANCE
-    start = _draw_start(model, settings.spread * scenario.spread, scenario.mean, rng)
+    start = _draw_start(model, begin, settings.spread * scenario.spread, scenario.mean, rng)
     if model.reset_noise is None:
         run = _simulate(model, model.open, start, (begin, float(times[-1])), policy, tolerance)
     else:
@@ -211,11 +214,37 @@ def simulate_truth(model: FilterModel, settings: FilterSettings, rng: np.random.
     return Truth(run, times, inputs - disturbances)
 
 
-def _draw_start(model: FilterModel, spread: Array, mean: Array, rng: np.random.Generator) -> Array:
+def _find_input_density(model: FilterModel, point: Point) -> Array:
+    """Return the density W (nu, nu) of the process noise of a model, in the space of the input.
+
+    Args:
+        model: The model.
+        point: The open mode at the start of the scenario.
+
+    Raises:
+        InputError: The noise is in the tangent space, where no disturbance of the input has it.
+    """
+    nu, noise = point.mode.nu, model.process_noise
+    # The open mode has no constraints that give way: B = I leaves the density as it is.
+    density = noise.matrix(point, np.eye(nu))
+    if noise.through_input:
+        return density
+    if density.any():
+        raise InputError(
+            f"process_noise of {model.name!r} must be through_input for a synthetic log, as its "
+            "disturbances act by the input"
+        )
+    return np.zeros((nu, nu))
+
+
+def _draw_start(
+    model: FilterModel, begin: float, spread: Array, mean: Array, rng: np.random.Generator
+) -> Array:
     """Return a random start (nx,) inside the open mode.
 
     Args:
         model: The model.
+        begin: Time of the start, s.
         spread: Standard deviations (ndx,) of the start.
         mean: Its mean (nx,).
         rng: Random numbers.
@@ -226,7 +255,8 @@ def _draw_start(model: FilterModel, spread: Array, mean: Array, rng: np.random.G
     for _ in range(_MAX_DRAWS):
         x = model.space.integrate(mean, spread * rng.normal(size=len(spread)))
         guards = model.system.outgoing(model.open).guards
-        if guards.values(0.0, x, np.zeros(model.system.mode(model.open).nu)).min() > 0.0:
+        values = guards.values(begin, x, np.zeros(model.system.mode(model.open).nu))
+        if values.min(initial=np.inf) > 0.0:
             return x
     raise InputError("spread is so large that the motion would begin in contact")
 
@@ -305,7 +335,15 @@ def _simulate(
 
 
 def _draw_state_after(model: FilterModel, event: Event, rng: np.random.Generator) -> Array:
-    """Return the state (nx,) after an event, with random noise under which it stays in its mode."""
+    """Return the state (nx,) after an event, with random noise under which it stays in its mode.
+
+    Without reset noise at this event, and if none of 20 draws stays in the mode, it has no noise.
+
+    Args:
+        model: The model, which has reset noise.
+        event: The event, with the state after it without noise.
+        rng: Random numbers.
+    """
     assert model.reset_noise is not None
     rigid = replace(model.reset_noise, compliance=0.0)
     covariance = reset_covariance(model.system, rigid, event)
@@ -318,7 +356,7 @@ def _draw_state_after(model: FilterModel, event: Event, rng: np.random.Generator
         x = mode.space.integrate(event.state_after, added)
         point = mode.calc(t, x, u)
         values = point.guards / mode.guard_set.sizes
-        rates = point.guard_jacobian.state @ point.field
+        rates = compute_guard_rates(point)
         if not ((values < -_ZERO_GUARD) | (values < _ZERO_GUARD) & (rates < 0.0)).any():
             return x
     return event.state_after

@@ -5,8 +5,9 @@ x the normal force is
 
 .. math:: f = k\, x\, (1 + d\, \dot x)_+ .
 
-An impact on it lasts about :math:`\pi \sqrt{m / k}` for an effective mass m, and the faster it is
-the more of its energy is lost: with :math:`d v \gg 1` nothing is left.
+Of a `Contact` the engine has frames, surface, radius and friction, not its restitution and static
+friction. An impact on such a spring lasts about :math:`\pi \sqrt{m / k}` for an effective mass m,
+and the faster it is the more of its energy is lost: with :math:`d v \gg 1` nothing is left.
 
 Install with `pip install "hybridctl[drake]"`.
 """
@@ -37,7 +38,7 @@ from hybridctl.hybrid.plant import Sample
 from hybridctl.interop.engine import (
     POINT_RADIUS,
     SLAB_HALF_SIDES,
-    Pushes,
+    EnginePlant,
     Scenery,
     check_scenery,
     make_pose,
@@ -52,7 +53,8 @@ from hybridctl.mechanics.push import Wrench
 LONGEST_STEP = 2e-4
 """Longest step of the engine, s, as of MuJoCo's plants. A choice."""
 ADDED_THICKNESS = 1e-12
-"""Inertia that each body gets, relative to its own: a flat one then passes the engine's check."""
+"""Inertia that each body gets, relative to the trace of its own: a flat one then passes the check
+of the engine."""
 
 DISSIPATION = 50.0
 """Damping of contacts in s/m, the engine's own default.
@@ -90,7 +92,10 @@ class HuntCrossley:
         Args:
             duration: How long such an impact lasts, s.
             mass: Effective mass of the impact, 1 / (J M^-1 J'), kg.
-            dissipation: Damping d, s/m.
+            dissipation: Damping d, s/m. It shortens the impact; the stiffness does not count it.
+
+        Raises:
+            InputError: Duration or mass is not positive, or the damping is negative.
         """
         check_number("duration", duration, above=0.0)
         check_number("mass", mass, above=0.0)
@@ -213,11 +218,10 @@ class BuiltDiagram(NamedTuple):
     carriers: list[Any]
 
 
-class DrakePlant:
-    """Drake as a plant: a robot whose impacts take time, an `EnginePlant`.
+class DrakePlant(EnginePlant):
+    """Drake as a plant: a robot whose impacts take time.
 
-    Channels of its samples are "normal_force" (c,) in N and "contact" (c,), flags of what touches,
-    both at the end of the period.
+    Samples and life cycle are those of `EnginePlant`.
 
     Args:
         model: The robot and its contacts.
@@ -233,7 +237,7 @@ class DrakePlant:
 
     def __init__(self, model: DrakeModel, period: float = 1e-3) -> None:
         self.model = check_instance("model", model, DrakeModel)
-        self._period = check_number("period", period, above=0.0)
+        super().__init__(model.robot, period)
         self._substeps = round(period / model.timestep)
         if abs(self._substeps * model.timestep - period) > 1e-9 * period or not self._substeps:
             raise InputError(
@@ -243,12 +247,6 @@ class DrakePlant:
         self.context = self._simulator.get_mutable_context()
         self._own = model.built.plant.GetMyMutableContextFromRoot(self.context)
         self._begun, self._count = 0.0, 0
-        self._pushes = Pushes()
-
-    @property
-    def period(self) -> float:
-        """The time between two samples, s."""
-        return self._period
 
     def reset(self, time: float, state: ArrayLike) -> Sample:
         """Return the first sample of a new run.
@@ -281,10 +279,10 @@ class DrakePlant:
         positions = self.model.built.plant.GetPositions(self._own)
         self._set_forces(self.model.to_forces(u, positions))
         try:
-            if self._pushes.wrenches:
+            if self._wrenches:
                 for k in range(self._substeps):
                     own = begun + k * step
-                    self._set_pushes(self._pushes.list_active(self._begun + own, step))
+                    self._set_pushes(self._list_active_pushes(self._begun + own, step))
                     self._simulator.AdvanceTo(own + step)
                 self._set_pushes([])
             else:
@@ -297,47 +295,13 @@ class DrakePlant:
             raise SimulationError(f"Drake diverges before t = {sample.time:.6g} s")
         return sample
 
-    def push(
-        self,
-        body: str,
-        force: ArrayLike,
-        start: float,
-        end: float,
-        at: ArrayLike = (0.0, 0.0, 0.0),
-        moment: ArrayLike = (0.0, 0.0, 0.0),
-    ) -> Wrench:
-        """Push a body for a while, in this run and all later ones.
-
-        Args:
-            body: Name of a frame of the robot.
-            force: Force (3,), N, in world axes, whatever the body does.
-            start: Time at which it begins, s.
-            end: Time at which it ends, s.
-            at: Point (3,) where it acts, m, in the frame, moving with it.
-            moment: Moment (3,), N m, in world axes, besides the force.
-
-        Returns:
-            The push.
-
-        Raises:
-            InputError: It has no force, does not end after its start, or is on the world.
-            UnknownNameError: The robot has no such frame.
-        """
-        if self.model.robot.frame(body).joint == 0:
-            raise InputError(f"body must move, but {body!r} is fixed to the world")
-        return self._pushes.add(body, force, start, end, at, moment)
-
-    def clear_pushes(self) -> None:
-        """Take back all pushes."""
-        self._pushes.wrenches.clear()
-
     def _set_forces(self, forces: Array) -> None:
-        """Hold generalised forces (nv,)."""
+        """Apply generalised forces (nv,) of the engine until they are set anew."""
         plant = self.model.built.plant
         plant.get_applied_generalized_force_input_port().FixValue(self._own, forces)
 
     def _set_pushes(self, active: Sequence[tuple[Wrench, float]]) -> None:
-        """Hold the forces of pushes, each times its share of the step."""
+        """Apply the forces of pushes, each times its share of the step, until they are set anew."""
         built, drake = self.model.built, load_drake()
         found = []
         for wrench, share in active:
@@ -351,7 +315,7 @@ class DrakePlant:
         built.plant.get_applied_spatial_force_input_port().FixValue(self._own, kind(found))
 
     def _read_sample(self) -> Sample:
-        """Return the engine's state and contact forces now."""
+        """Return the engine's state and contact forces, as its contact results have them."""
         built, model = self.model.built, self.model
         plant = built.plant
         forces = np.zeros(len(model.contacts))

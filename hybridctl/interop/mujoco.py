@@ -3,7 +3,8 @@ r"""MuJoCo: robots with contacts as its models, states to and from, and its simu
 Contacts of MuJoCo are springs and dampers: a gap r < 0 obeys :math:`\ddot r + 2 \zeta \omega \dot r
 + \omega^2 r = 0` with :math:`\omega = 1 / (T \zeta)`, the time constant T and the damping ratio
 :math:`\zeta`, until the force is zero again. Impacts therefore take time, and their restitution
-follows from the damping ratio, not from what a `Contact` states. With friction the engine's cone
+follows from the damping ratio. Of a `Contact` the engine has frames, surface, radius and friction,
+not its restitution and static friction. With friction the engine's cone
 is dilated: a sliding body that hits leaves with a normal velocity of mu times its speed.
 
 Install with `pip install "hybridctl[mujoco]"`.
@@ -35,7 +36,7 @@ from hybridctl.hybrid.plant import Sample
 from hybridctl.interop.engine import (
     POINT_RADIUS,
     SLAB_HALF_SIDES,
-    Pushes,
+    EnginePlant,
     Scenery,
     check_scenery,
     make_pose,
@@ -51,13 +52,19 @@ from hybridctl.mechanics.multibody.mjcf import (
     log_mujoco_warnings,
 )
 from hybridctl.mechanics.multibody.robot import Robot
-from hybridctl.mechanics.push import Wrench
 
-STEPS_PER_TIME_CONSTANT = 4  # steps of the engine that resolve a contact, at least
-LONGEST_STEP = 2e-4  # s, of the engine where contacts would allow longer ones
-IMPEDANCE = (0.95, 0.99, 1e-4, 0.5, 2.0)  # the engine's `solimp`: as stiff as `solref` says
-DAMPING_RATIOS = (1e-3, 30.0)  # the range that is searched for a restitution
-ADDED_THICKNESS = 1e-12  # of the inertia of a body, so that a flat one passes the engine's check
+STEPS_PER_TIME_CONSTANT = 4
+"""Least number of steps of the engine in a time constant of the contacts. A choice."""
+LONGEST_STEP = 2e-4
+"""Longest default step of the engine, s, where contacts would allow a longer one. A choice."""
+IMPEDANCE = (0.95, 0.99, 1e-4, 0.5, 2.0)
+"""The engine's `solimp`: impedance at the surface and from a depth of 0.1 mm on, this depth in m,
+and shape of the change between. So near to 1, contacts are nearly as stiff as `solref` says."""
+DAMPING_RATIOS = (1e-3, 30.0)
+"""Range of the damping ratio in which that of a restitution is looked for: 0.997 to below 1e-3."""
+ADDED_THICKNESS = 1e-12
+"""Inertia that each body gets, relative to the trace of its own: a flat one then passes the check
+of the engine."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +93,9 @@ class Compliance:
         Args:
             duration: How long an impact lasts that nothing else accelerates, s.
             restitution: Speed after an impact over the one before it, between 1e-3 and 0.99.
+
+        Raises:
+            InputError: The duration is not positive, or the restitution outside of this range.
         """
         check_number("duration", duration, above=0.0)
         check_number("restitution", restitution, at_least=1e-3, at_most=0.99)
@@ -127,10 +137,10 @@ def _compute_rebound(ratio: float) -> tuple[float, float]:
 
 @dataclass(frozen=True, eq=False)
 class MujocoModel:
-    """A robot with contacts as a model of the engine, `model`, an `mjModel`.
+    """A robot with contacts as a model of the engine, whose `model` is an `mjModel`.
 
-    It collides where a contact is named: with the surface of the contact, and with all boxes and
-    geometries of a scene.
+    The robot collides where a contact is named: with the surface of the contact, and with all boxes
+    and geometries of a scene.
 
     Args:
         robot: The robot.
@@ -173,13 +183,14 @@ class MujocoModel:
 
     @cached_property
     def model(self) -> Any:
-        """The compiled model."""
+        """The engine's `mjModel`, compiled once."""
         return _compile_model(self)
 
     def to_engine(self, state: ArrayLike) -> tuple[Array, Array]:
         """Return the engine's qpos and qvel of a state x = (q, v), a scene being at its start.
 
-        The linear velocity of a floating base is in the world there, and in the base here.
+        The linear velocity of a floating base is in the world there, and in the base here. Angular
+        velocities are in the base on both sides.
 
         Args:
             state: State (nq + nv,).
@@ -255,7 +266,7 @@ class MujocoModel:
 
     @cached_property
     def _places(self) -> list[tuple[int, int, MovingBody]]:
-        """The places of each joint's coordinates and velocities in the engine, and its body."""
+        """First index of each joint's coordinates in qpos and velocities in qvel, and its body."""
         model = self.model
         found = []
         for i, body in enumerate(self.robot.tree().bodies):
@@ -288,15 +299,15 @@ class MujocoModel:
         return [(q, v) for q, v, body in self._places if body.kind == "floating"]
 
 
-class MujocoPlant:
-    """MuJoCo as a plant: a robot whose impacts take time, an `EnginePlant`.
+class MujocoPlant(EnginePlant):
+    """MuJoCo as a plant: a robot whose impacts take time.
 
-    Channels of its samples are "normal_force" (c,) in N and "contact" (c,), flags of what touches,
-    both at the end of the period.
+    Samples and life cycle are those of `EnginePlant`. Forces of contacts with all surfaces, boxes
+    and geometries of the scene count.
 
     Args:
-        model: The robot and its contacts.
-        period: Time between samples, s. The engine's step is rounded to a whole part of it.
+        model: The robot and its contacts. Several plants may share it.
+        period: Time between samples, s. The step of the model is rounded to a whole part of it.
 
     Attributes:
         model: The robot and its contacts; `model.model` is the engine's `mjModel`.
@@ -306,22 +317,16 @@ class MujocoPlant:
 
     def __init__(self, model: MujocoModel, period: float = 1e-3) -> None:
         self.model = check_instance("model", model, MujocoModel)
-        self._period = check_number("period", period, above=0.0)
+        super().__init__(model.robot, period)
         assert model.timestep is not None
         self._substeps = max(round(period / model.timestep), 1)
+        self._step = period / self._substeps
         mujoco, engine = load_mujoco(), model.model
-        engine.opt.timestep = period / self._substeps
         self._engine, self.data = mujoco, mujoco.MjData(engine)
         self._diverging = int(mujoco.mjtWarning.mjWARN_BADQACC)
         points = [engine.geom(f"point {i}").id for i in range(len(model.contacts))]
         self._contact_of = {geom: i for i, geom in enumerate(points)}
         self._begun, self._count = 0.0, 0
-        self._pushes = Pushes()
-
-    @property
-    def period(self) -> float:
-        """The time between two samples, s."""
-        return self._period
 
     def reset(self, time: float, state: ArrayLike) -> Sample:
         """Return the first sample of a new run.
@@ -331,6 +336,7 @@ class MujocoPlant:
             state: State (nx,).
         """
         robot, data = self.model.robot, self.data
+        self._set_timestep()
         x = check_vector("state", state, robot.nq + robot.nv)
         self._engine.mj_resetData(self.model.model, data)
         data.qpos[:], data.qvel[:] = self.model.to_engine(x)
@@ -349,9 +355,10 @@ class MujocoPlant:
             SimulationError: The engine diverges.
         """
         data = self.data
+        self._set_timestep()
         data.qfrc_applied[:] = self.model.to_forces(u, data.qpos)
         with log_mujoco_warnings():
-            if self._pushes.wrenches:
+            if self._wrenches:
                 self._step_pushed()
             else:
                 self._engine.mj_step(self.model.model, data, nstep=self._substeps)
@@ -360,39 +367,6 @@ class MujocoPlant:
             raise SimulationError(f"MuJoCo diverges before t = {self._read_sample().time:.6g} s")
         return self._read_sample()
 
-    def push(
-        self,
-        body: str,
-        force: ArrayLike,
-        start: float,
-        end: float,
-        at: ArrayLike = (0.0, 0.0, 0.0),
-        moment: ArrayLike = (0.0, 0.0, 0.0),
-    ) -> Wrench:
-        """Push a body for a while, in this run and all later ones.
-
-        Args:
-            body: Name of a frame of the robot.
-            force: Force (3,), N, in world axes, whatever the body does.
-            start: Time at which it begins, s.
-            end: Time at which it ends, s.
-            at: Point (3,) where it acts, m, in the frame, moving with it.
-            moment: Moment (3,), N m, in world axes, besides the force.
-
-        Returns:
-            The push.
-
-        Raises:
-            InputError: It has no force, does not end after its start, or is on the world.
-            UnknownNameError: The robot has no such frame.
-        """
-        self.model.find_carrier(body)
-        return self._pushes.add(body, force, start, end, at, moment)
-
-    def clear_pushes(self) -> None:
-        """Take back all pushes."""
-        self._pushes.wrenches.clear()
-
     def open_viewer(self) -> Any:
         """Return a window of the engine that shows the plant; call its `sync` after steps.
 
@@ -400,15 +374,19 @@ class MujocoPlant:
         """
         return load_viewer().launch_passive(self.model.model, self.data)
 
+    def _set_timestep(self) -> None:
+        """Give the engine's model the step of this plant: another plant may have set its own."""
+        self.model.model.opt.timestep = self._step
+
     def _step_pushed(self) -> None:
         """Take the engine's steps of one period one by one, under the pushes of each."""
         model, data = self.model.model, self.data
-        step, begun = self._period / self._substeps, self._begun + self._count * self._period
+        step, begun = self._step, self._begun + self._count * self._period
         for k in range(self._substeps):
             data.xfrc_applied[:] = 0.0
-            active = self._pushes.list_active(begun + k * step, step)
+            active = self._list_active_pushes(begun + k * step, step)
             if active:
-                # Poses are those of the start of the last step before.
+                # The engine leaves the poses of before its last step: pushes act at those of now.
                 self._engine.mj_kinematics(model, data)
                 self._engine.mj_comPos(model, data)
             for wrench, share in active:
@@ -423,7 +401,7 @@ class MujocoPlant:
         data.xfrc_applied[:] = 0.0
 
     def _read_sample(self) -> Sample:
-        """Return the engine's state and contact forces now."""
+        """Return the engine's state now, and the contact forces of its last step."""
         data = self.data
         forces = np.zeros(len(self._contact_of))
         if data.ncon:

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from hybridctl.app.models import find_model
-from hybridctl.base.errors import InputError
+from hybridctl.base.errors import InputError, SimulationError
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
 from hybridctl.estimation.identification import LikelihoodPoint, Problem, identify, profile
 from hybridctl.estimation.record import Record
+from hybridctl.estimation.salted_kalman_filter import SaltedKalmanFilter
 from hybridctl.estimation.synthetic import simulate_record
 
 PLAIN = ("gate=null", "patience=null", "tolerance=1e-9", "warm_up=3")
@@ -162,3 +163,27 @@ def test_a_lost_filter_begins_anew_and_says_so():
     found = Problem(at, at.names, [[0.5, 2.0]], (jumped,), at.settings).evaluate(np.array([1.0]))
     assert (found.lost, found.rejected) == (1, 3)
     assert found.accepted == len(series.times) - at.settings.warm_up - 3
+
+
+def test_a_search_goes_on_where_no_record_can_be_filtered(monkeypatch, case):
+    """Such parameters are as unlikely as those that the model refuses."""
+    problem, _ = case
+    run = SaltedKalmanFilter.run
+
+    def fail_above(self, record, initial):
+        if self.model.process_noise.name == "far":
+            raise SimulationError("the filter cannot go on")
+        return run(self, record, initial)
+
+    def make(values):
+        model = problem.make(values)
+        far = values[0] > 0.72
+        return replace(model, process_noise=replace(model.process_noise, name="far" if far else ""))
+
+    monkeypatch.setattr(SaltedKalmanFilter, "run", fail_above)
+    limited = replace(problem, make=make, known={}, executor=None)
+    again = identify(limited, TRUTH * [0.98, 1.1], max_evaluations=30)
+    assert again.values[0] <= 0.72
+    assert again.evaluations == 30 or again.converged
+    with pytest.raises(SimulationError, match="no record could be filtered"):
+        identify(limited, [0.8, 0.1])

@@ -27,6 +27,7 @@ from hybridctl.estimation.salted_jump import (
     jump_moments,
 )
 from hybridctl.estimation.salted_kalman_filter import FilterOptions, SaltedKalmanFilter
+from hybridctl.mechanics.multibody.state import RobotStateSpace
 from hybridctl.sensitivity.moments import sample_normal_points
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 from hybridctl.sensitivity.saltation import jump_gains
@@ -320,6 +321,13 @@ def test_events_less_certain_than_their_sign_are_counted():
 def test_measurements_of_robots_need_the_space_of_one(make):
     with pytest.raises(InputError, match="space must be a RobotStateSpace, got VectorSpace"):
         make(hc.VectorSpace(2))
+
+
+def test_the_pose_of_a_base_needs_one_that_floats():
+    """The first seven coordinates of another robot are no pose."""
+    space = RobotStateSpace(block.system().mechanism.robot)
+    with pytest.raises(InputError, match="space must be that of a robot with a floating base"):
+        base_pose("pose", space, np.eye(6))
 
 
 def test_a_contact_that_sticks_has_no_reset_noise():

@@ -9,7 +9,7 @@ from rich.console import Console
 from hybridctl.app import plots
 from hybridctl.app.models import find_model
 from hybridctl.app.plots import Line, number_log_axis
-from hybridctl.app.plots.filters import apart
+from hybridctl.app.plots.filters import break_line
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_residuals_are_named_by_what_was_measured(name):
 
 
 def test_estimates_are_not_joined_across_events():
-    line = apart(Line(np.arange(5.0), np.arange(5.0), "estimate"), np.array([0, 2, 2, 5]))
+    line = break_line(Line(np.arange(5.0), np.arange(5.0), "estimate"), np.array([0, 2, 2, 5]))
     assert np.isnan(line.values).tolist() == [False, False, True, False, False, False]
     assert line.times.tolist() == [0.0, 1.0, 1.5, 2.0, 3.0, 4.0]
 

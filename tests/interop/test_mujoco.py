@@ -180,6 +180,44 @@ def test_it_is_a_plant_as_the_simulator_is_one():
     np.testing.assert_allclose(ends[0].state, ends[1].state, atol=1e-4)
 
 
+def test_plants_of_one_model_keep_their_own_steps():
+    """Free fall ends at the same height, also where a plant of another period is made."""
+    robot, contacts = ROBOTS["cube"]
+    model, heights = MujocoModel(robot, contacts), []
+    state = np.zeros(robot.nq + robot.nv)
+    state[2], state[6] = 10.0, 1.0
+    for other in (None, 7e-4):  # has six steps of 0.117 ms; 1 ms has eight of 0.125 ms
+        plant = MujocoPlant(model, 1e-3)
+        if other is not None:
+            MujocoPlant(model, other)
+        plant.reset(0.0, state)
+        for _ in range(100):
+            sample = plant.step(np.zeros(robot.nu))
+        heights.append(sample.state[2])
+    assert heights[1] == heights[0]
+
+
+def test_forces_of_a_sample_are_those_of_the_last_step_of_the_engine():
+    """The state is that of the end of the period; the force has led to it."""
+    robot, contacts = ROBOTS["cube"]
+    plant = MujocoPlant(MujocoModel(robot, contacts), 1.25e-4)  # one step of the engine
+    state = np.zeros(robot.nq + robot.nv)
+    state[2], state[6], state[robot.nq + 2] = 0.0495, 1.0, -0.5
+    plant.reset(0.0, state)
+    forces = []
+    for _ in range(10):
+        before = mujoco.MjData(plant.model.model)
+        before.qpos[:], before.qvel[:] = plant.data.qpos, plant.data.qvel
+        before.qacc_warmstart[:] = plant.data.qacc_warmstart
+        mujoco.mj_forward(plant.model.model, before)
+        rows = before.contact.efc_address
+        pressing = before.efc_force[rows[rows >= 0]].sum()
+        force = plant.step(np.zeros(robot.nu)).sensed["normal_force"].sum()
+        assert force == pytest.approx(pressing, rel=1e-6, abs=1e-6)  # an iterative solver's
+        forces.append(force)
+    assert max(forces) > 0.0
+
+
 def test_what_the_engine_does_not_have_is_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where the engine leaves its log
     robot = Robot.from_urdf(CART)

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from hybridctl.app.page.build import write_page
 from hybridctl.app.page.motion import Mover, Scene, write_motion
 from hybridctl.app.page.transcript import Transcript
-from hybridctl.app.plots import Band, Line, Panel, save_figure, series
-from hybridctl.app.report import table
+from hybridctl.app.plots import Band, Line, Panel, draw_series, save_figure
+from hybridctl.app.report import make_table
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.hybrid.simulate import simulate
 
@@ -42,7 +42,9 @@ def write_figures(folder, run):
     bands = [Band(arc.start, arc.end, arc.mode[0]) for arc in run.arcs]
     panel = Panel("height [m]", [Line(times, heights, 'height of "</script>"')])
     log = Panel(r"speed [m/s$^2$]", [Line(times, 1e-3 + times, "speed", style="--")], log=True)
-    series(folder / "figures/height.png", [[panel, panel], [log]], title="Heights", bands=bands)
+    draw_series(
+        folder / "figures/height.png", [[panel, panel], [log]], title="Heights", bands=bands
+    )
     figure = Figure(figsize=(3, 2))
     figure.subplots().plot([0, 1], [0, 1])
     save_figure(figure, folder / "figures/picture.png")
@@ -63,7 +65,7 @@ def folder(run, tmp_path_factory):
     write_motion(made, [Scene("The ball", [mover], [slope], ("x", "z"))])
     console = Transcript()
     console.quiet = True
-    console.print(table("Impacts [1]", ["quantity [s]", "<value>"], [("first [s]", "0.25")]))
+    console.print(make_table("Impacts [1]", ["quantity [s]", "<value>"], [("first [s]", "0.25")]))
     console.print("no [bold]more[/bold] than that")
     parts = "Closed forms, `code`:", "- one & a half, :math:`x^2`;\n- two.", ".. math:: a < b"
     claim = "\n\n".join(["A ball stops.", *parts])

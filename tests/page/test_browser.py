@@ -17,7 +17,7 @@ from hybridctl.app.cli import cli
 from hybridctl.app.page.build import write_page
 from hybridctl.app.page.motion import Mover, Scene, write_motion
 from hybridctl.app.plots import states
-from hybridctl.app.report import table
+from hybridctl.app.report import make_table
 from hybridctl.base import plugins
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system
@@ -281,7 +281,7 @@ def test_names_of_modes_guards_and_movers_are_text(browser, tmp_path):
         folder, [Scene(NAME, [Mover(NAME, run, lambda x: [np.array([[x[0], 0], [1, 1]])])])]
     )
     folder.write_text(f"javascript:window.hit=1;{NAME}", "1")
-    rows = table(NAME, [NAME, "guard"], [(NAME, run.events[0].guards[0])])
+    rows = make_table(NAME, [NAME, "guard"], [(NAME, run.events[0].guards[0])])
     page = write_page(folder, [rows, NAME], summary=NAME, claim=f"{NAME} `{NAME}` :math:`{NAME}`")
     with tab_of(browser, page) as tab:
         assert tab.locator(".scene h3").text_content() == NAME

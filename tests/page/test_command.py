@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from hybridctl.app import cli
-from hybridctl.app.report import table
+from hybridctl.app.report import make_table
 from hybridctl.base import plugins
 
 
@@ -19,7 +19,7 @@ class Config:
 
 def run(config, folder, console):
     folder.write_configuration(config, seed=None)
-    console.print(table("Sizes", ["", "size"], [("it", config.size)]))
+    console.print(make_table("Sizes", ["", "size"], [("it", config.size)]))
 
 
 @pytest.fixture

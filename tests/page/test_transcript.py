@@ -4,14 +4,14 @@ import pytest
 from rich.table import Table
 
 from hybridctl.app.page.transcript import Transcript
-from hybridctl.app.report import table
+from hybridctl.app.report import make_table
 
 LONG = "x" * 150
 
 
 def test_tables_and_lines_are_kept_in_order():
     console = Transcript()
-    first = table("t", ["a"], [("1",)])
+    first = make_table("t", ["a"], [("1",)])
     console.print("[bold]one[/bold]", first)
     console.print("[s]", markup=False)
     assert console.entries == ["one", first, "[s]"]
@@ -20,7 +20,7 @@ def test_tables_and_lines_are_kept_in_order():
 
 def test_wide_tables_are_whole_when_piped(monkeypatch, capsys):
     monkeypatch.delenv("COLUMNS", raising=False)
-    Transcript().print(table("wide", ["a", "b"], [(LONG, LONG)]), LONG + " " + LONG)
+    Transcript().print(make_table("wide", ["a", "b"], [(LONG, LONG)]), LONG + " " + LONG)
     out = capsys.readouterr().out
     assert out.count(LONG) == 4
     assert "…" not in out

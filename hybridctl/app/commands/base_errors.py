@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from hybridctl.app.plots import BASELINE, CURVES, REFERENCE, Line, Panel, plane
-from hybridctl.app.report import table
+from hybridctl.app.plots import BASELINE, CURVES, REFERENCE, Line, Panel, save_plane_pictures
+from hybridctl.app.report import make_table
 from hybridctl.base.checks import Array
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.estimation.pose_track import Alignment, Association, PoseTrack, align, associate
@@ -27,6 +27,7 @@ from hybridctl.logs.legged import BaseTrack
 OWN = "salted"
 """Name of the filter with the settings of the model, beside the baselines."""
 _NONE = "-"
+"""Cell of a number that is not known."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,11 @@ class PoseReference:
         )
 
     def align_with(self, found: BaseTrack) -> PoseTrack:
-        """Return the reference in the world of a track, aligned at the start if it can be."""
+        """Return the reference in the world of a track, for a picture.
+
+        With the alignment "none" it stays where it is. Else both are aligned at the start, or by
+        yaw and position over the whole of them if the reference has no orientations.
+        """
         pairs = associate(found.track, self.track, self.association, within=self.within)
         alignment = self.alignment
         if alignment != "none":
@@ -96,7 +101,7 @@ def make_reference_table(reference: PoseReference, errors: TrajectoryErrors) -> 
         ("NEES of position, mean (3)", _format_number(errors.mean_nees, "", 1)),
     ]
     title = f"Against {reference.name}: {errors.count} poses over {errors.duration:.1f} s"
-    return table(title, ["error", "value"], rows)
+    return make_table(title, ["error", "value"], rows)
 
 
 def make_comparison_table(
@@ -111,7 +116,7 @@ def make_comparison_table(
     """
     if reference is None:
         columns = ["", "path [m]", "end x, y, z [m]", "claimed ± [m]", "ms per sample"]
-        return table("Side by side", columns, [_make_own_row(k, v) for k, v in tracks.items()])
+        return make_table("Side by side", columns, [_make_own_row(k, v) for k, v in tracks.items()])
     columns = ["", "end [%]", "ATE [m]", f"RPE {SPAN:g} s [m]", f"RPE {SPAN:g} m [m]"]
     columns += ["yaw [deg]", "height [m]", "NEES of end (3)", "ms per sample"]
     rows = []
@@ -130,7 +135,7 @@ def make_comparison_table(
                 f"{1e3 * found.seconds:.2f}",
             )
         )
-    return table(f"Side by side, against {reference.name}", columns, rows)
+    return make_table(f"Side by side, against {reference.name}", columns, rows)
 
 
 def _make_own_row(name: str, found: BaseTrack) -> tuple[str, ...]:
@@ -182,7 +187,7 @@ def draw_paths(
     if all(path_distances(p)[-1] < PATH_STEP for p, _ in lines.values()):
         return  # a robot that stands has no path, and a picture of one point no scale
     drawn = [Line.through(p[:, :2], name, color) for name, (p, color) in lines.items()]
-    plane(
+    save_plane_pictures(
         folder / "figures/path.png",
         [[Panel("from above", drawn)]],
         title="Path of the root",

@@ -17,8 +17,8 @@ from hybridctl.app.commands.base_errors import PoseReference
 from hybridctl.app.commands.record import find_truth_path, simulate_log, write_synthetic_log
 from hybridctl.app.commands.results import draw_results, make_trust_table, write_results
 from hybridctl.app.models import ModelSource, find_source
-from hybridctl.app.plots import short_mode
-from hybridctl.app.report import progress, report_alive, say, table
+from hybridctl.app.plots import shorten_mode
+from hybridctl.app.report import make_table, report_alive, say, show_progress
 from hybridctl.base.errors import FileFormatError, HybridctlError, InputError
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.estimation.consistency import Judgement, judge
@@ -33,8 +33,10 @@ from hybridctl.logs.base_model import BaseModel
 from hybridctl.logs.reference import read_reference
 from hybridctl.sampling.filters import FILTERS, run_filter
 
-_SHOWN, _NOTES = 12, 3  # events and notes that are printed: a screen; files have all
-_DECISIVE = 3.0  # of log-likelihood: odds of twenty to one
+_SHOWN, _NOTES = 12, 3
+"""Largest numbers of events and of notes that are printed: a screen. Files have all."""
+_DECISIVE = 3.0
+"""Difference of two log-likelihoods that is decisive: odds of twenty to one. A choice."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +209,7 @@ def record_case(
         console: Where the path of the log is printed.
 
     Returns:
-        The log with its truth.
+        The log with its truth, and the model and settings that made it.
     """
     settings = source.configure(request.config, request.assignments)
     model = source.make(settings)
@@ -309,7 +311,7 @@ def run_filters(
         raise InputError("the log ends with the rows of the first estimate")
     span = float(times.min()), float(times.max())
     found, failures = list[Judgement](), dict[str, str]()
-    with progress(console, *span) as begin:
+    with show_progress(console, *span) as begin:
         for name in names:
             try:
                 result = run_filter(name, case.model, case.settings, rest, start, begin(name))
@@ -360,11 +362,11 @@ def print_tables(console: Console, judgements: Sequence[Judgement]) -> None:
     first = judgements[0]
     events = first.result.events
     shown = [
-        (f"{e.time:.4f}", ", ".join(e.guards), short_mode(e.mode_after)) for e in events[:_SHOWN]
+        (f"{e.time:.4f}", ", ".join(e.guards), shorten_mode(e.mode_after)) for e in events[:_SHOWN]
     ]
     if shown:
         title = "Events" if len(events) <= _SHOWN else f"The first {_SHOWN} of {len(events)} events"
-        console.print(table(title, ["time [s]", "guards", "mode after"], shown))
+        console.print(make_table(title, ["time [s]", "guards", "mode after"], shown))
     for time, note in first.result.notes[:_NOTES]:
         say(console, f"note at {time:.4f} s: {note}")
     if len(first.result.notes) > _NOTES:

@@ -19,9 +19,9 @@ from hybridctl.app.commands.base_errors import (
     make_reference_table,
 )
 from hybridctl.app.commands.results import make_trust_table
-from hybridctl.app.plots import REFERENCE, Line, Panel, series
-from hybridctl.app.plots.filters import band, result_bands
-from hybridctl.app.report import report_alive, say, table
+from hybridctl.app.plots import REFERENCE, Line, Panel, draw_series
+from hybridctl.app.plots.filters import make_band_lines, make_result_bands
+from hybridctl.app.report import make_table, report_alive, say
 from hybridctl.base.checks import Array
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.estimation.consistency import Judgement, judge
@@ -30,8 +30,10 @@ from hybridctl.logs import Log, examine, write_tum
 from hybridctl.logs.base_model import BaseModel
 from hybridctl.logs.legged import BASELINES, BaseRun, filter_base, make_filtered_track
 
-_SIGMAS = 2.0  # standard deviations to both ends of a band
-_PLACE = 3  # of the position in a root's covariance
+_SIGMAS = 2.0
+"""Standard deviations from the middle of a band to its ends."""
+_PLACE = 3
+"""First row of the position in the covariance of a root: turn, position, velocity."""
 
 
 def run_base_filter(
@@ -143,7 +145,7 @@ def print_tables(console: Console, summary: Mapping[str, Any], judgement: Judgem
     print_walk(console, summary["walk"])
     downs, ups = summary["touchdowns"], summary["lift_offs"]
     rows = [(escape(foot), str(downs[foot]), str(ups[foot])) for foot in downs]
-    console.print(table("Contacts", ["foot", "touchdowns", "lift-offs"], rows))
+    console.print(make_table("Contacts", ["foot", "touchdowns", "lift-offs"], rows))
     final = summary["final"]
     ways = zip("xyz", final["position"], final["position_deviation"], strict=True)
     where = ", ".join(f"{axis} {p:.3f} ± {s:.3f} m" for axis, p, s in ways)
@@ -168,7 +170,7 @@ def print_walk(console: Console, walk: Mapping[str, Any]) -> None:
         for one in walk["nis_by_phase"]
     ]
     columns = ["channel", "phase", "values", "mean NIS per degree", "99 % band"]
-    console.print(table("Innovations by phase", columns, rows))
+    console.print(make_table("Innovations by phase", columns, rows))
     found = []
     if walk["lag_one"] is not None:
         limit = f"Ljung-Box {walk['ljung_box']:.4g}, white below {walk['ljung_box_limit']:.3g}"
@@ -207,7 +209,7 @@ def draw_base(folder: RunFolder, found: BaseRun, reference: PoseTrack | None = N
         row = []
         for label, names, values, first, unit in columns:
             middle, wide = unit * values[:, k], unit * _SIGMAS * deviations[:, first + k]
-            lines = [Line(times, middle), *band(times, middle, wide)]
+            lines = [Line(times, middle), *make_band_lines(times, middle, wide)]
             known = None if reference is None else _find_reference_values(reference, first)
             if reference is not None and known is not None:
                 named = "reference" if first == _PLACE and k == 0 else None
@@ -215,11 +217,13 @@ def draw_base(folder: RunFolder, found: BaseRun, reference: PoseTrack | None = N
             row.append(Panel(label.format(names[k]), lines))
         rows.append(row)
     title = "The root, with two standard deviations; shaded by feet in contact"
-    series(folder / "figures/base.png", rows, title=title, bands=result_bands(found.result))
+    draw_series(
+        folder / "figures/base.png", rows, title=title, bands=make_result_bands(found.result)
+    )
 
 
 def _compute_angles(quaternions: Array) -> Array:
-    """Return roll, pitch and yaw (n, 3) in rad, without jumps."""
+    """Return roll, pitch and yaw (n, 3) in rad of quaternions (n, 4) x, y, z, w, without jumps."""
     turns = Rotation.from_quat(quaternions).as_euler("ZYX")
     return np.asarray(np.unwrap(turns[:, ::-1], axis=0))
 

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from hybridctl.app.commands.filter import load_log
 from hybridctl.app.models import find_model, make_absolute
-from hybridctl.app.report import say, table
+from hybridctl.app.report import make_table, say
 from hybridctl.app.robot_file import RobotFile
 from hybridctl.base.checks import Array, check_array, check_member, quote
 from hybridctl.base.code_reading import digest_sources
@@ -36,7 +36,9 @@ from hybridctl.estimation.identification import (
 from hybridctl.estimation.record import Record
 
 STATE = "evaluations.jsonl"
-FACTOR = 10.0  # by which a parameter may end above or below its start, without bounds
+"""Journal of the evaluations in the folder of a run, from which a stopped run goes on."""
+FACTOR = 10.0
+"""Factor by which a parameter may end above or below its start, without bounds. A choice."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,8 @@ class IdentifyRequest:
         logs: Logs that parameters are fitted to.
         model: Text that names the model, see `models`.
         parameters: Settings of the model to be found. They start at their values.
-        bounds: Bounds as NAME=LOW:HIGH; others are a factor of `FACTOR` from the start.
+        bounds: Bounds as NAME=LOW:HIGH; others are a factor of `FACTOR` from the start, within
+            those of the setting.
         mapping: YAML file that maps fields to channels; None for the mapping of the model, if any.
         segments: Recordings of each log, such as 0-99 or 0,3,7; None for files with one.
         held_out: Logs to judge the result on.
@@ -125,11 +128,10 @@ def prepare_run(
     make = ModelAt(source, request.config, request.assignments, request.parameters)
     start, settings = _find_start(make), make.settings()
     bounds = _parse_bounds(request.bounds, request.parameters, start, type(settings))
-    fitted = _read_records(request, make(start), request.logs, request.segments)
-    judged: tuple[Record, ...] = ()
+    read = partial(_read_records, request, make(start), settings.longest_gap)
+    fitted, judged = read(request.logs, request.segments), tuple[Record, ...]()
     if request.held_out or request.held_out_segments is not None:
-        logs = request.held_out or request.logs
-        judged = _read_records(request, make(start), logs, request.held_out_segments)
+        judged = read(request.held_out or request.logs, request.held_out_segments)
     problem = Problem(make, request.parameters, bounds, fitted, settings)
     words = f"{', '.join(request.parameters)} of {request.model} by likelihood"
     find = partial(run_identification, request, problem, start, judged)
@@ -189,7 +191,7 @@ def run_identification(
 
 
 def _describe_request(request: IdentifyRequest, settings: FilterSettings) -> dict[str, Any]:
-    """Return what the evaluations of a run depend on."""
+    """Return what the evaluations of a run depend on, as the request names it."""
     return {
         "model": request.model,
         "logs": [str(path) for path in request.logs],
@@ -205,7 +207,7 @@ def _digest_code(request: IdentifyRequest, records: tuple[Record, ...]) -> dict[
     """Return what evaluations are computed by: the code or the files of the model, and the logs."""
     function = find_model(request.model).function
     module, robot = sys.modules.get(function.__module__), getattr(function, "__self__", None)
-    urdf = robot.path.parent / robot.robot.urdf if isinstance(robot, RobotFile) else ""
+    urdf = robot.urdf if isinstance(robot, RobotFile) else ""
     return {
         "source": None if module is None else digest_sources(module),
         "robot": robot,
@@ -265,13 +267,18 @@ def _parse_bounds(given: Sequence[str], names: Sequence[str], start: Array, kind
 
 
 def _read_records(
-    request: IdentifyRequest, model: FilterModel, logs: Sequence[Path], segments: str | None
+    request: IdentifyRequest,
+    model: FilterModel,
+    longest_gap: float,
+    logs: Sequence[Path],
+    segments: str | None,
 ) -> tuple[Record, ...]:
     """Return the records of all recordings of logs.
 
     Args:
         request: What the command line asks for: mapping, and the part that is used.
         model: Model whose channels are read.
+        longest_gap: Longest time in s without any value, as the settings have it.
         logs: Files of the logs.
         segments: Recordings of each, such as 0-99 or 0,3,7; None for files with one.
     """
@@ -280,14 +287,14 @@ def _read_records(
     for path in logs:
         for segment in numbers:
             log = load_log(path, model.mapping, request.mapping, segment)
-            record = log.record(model)
+            record = log.record(model, longest_gap)
             record = replace(record, notes=(*log.notes, *record.notes))
             found.append(_shorten_record(record, request.until))
     return tuple(found)
 
 
 def _parse_numbers(text: str) -> Iterator[int]:
-    """Yield the numbers 0, 1, 2, 3, 7 of the text 0-3,7.
+    """Yield the numbers that a text names: 0, 1, 2, 3 and 7 for 0-3,7; none for 3-0.
 
     Raises:
         InputError: The text is not of this form.
@@ -301,7 +308,7 @@ def _parse_numbers(text: str) -> Iterator[int]:
 
 
 def _shorten_record(record: Record, until: float | None) -> Record:
-    """Return the rows of the first `until` s; all of them if it is None."""
+    """Return the rows up to `until` s after the first, and all inputs; all rows if it is None."""
     if until is None:
         return record
     first = min(float(s.times.min()) for s in record.channels.values() if len(s.times))
@@ -362,7 +369,7 @@ def print_result(console: Console, found: Identification, profiles: Sequence[Pro
     ]
     errors = ["standard error", "error over records", "95 % profile interval"]
     columns = ["parameter", "value", *errors, "note"]
-    console.print(table("Parameters", columns, rows))
+    console.print(make_table("Parameters", columns, rows))
     how = "" if found.converged else ", not converged"
     line = f"log-likelihood {found.best.log_likelihood:.2f}, {found.evaluations} evaluations{how}"
     if found.held_out is not None:

@@ -26,7 +26,9 @@ from hybridctl.estimation.record import Record
 from hybridctl.estimation.synthetic import Truth, simulate_record
 from hybridctl.logs import Log, read_log, write_estimates, write_log
 
-_TRUTH = "truth"  # entry of a log's metadata: SHA-256 of the files beside it
+_TRUTH = "truth"
+"""Entry of a log's metadata: SHA-256 of the files of its truth, by name."""
+# Endings of a log that is written to a file; any other path is a folder.
 SUFFIXES = (".npz", ".csv", ".h5", ".hdf5", ".mcap")
 
 

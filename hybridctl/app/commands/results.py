@@ -15,13 +15,19 @@ from hybridctl.app.plots import (
     Band,
     Line,
     Panel,
-    grid,
+    arrange_panels,
+    draw_series,
     nis,
-    series,
-    short_mode,
+    shorten_mode,
 )
-from hybridctl.app.plots.filters import SIGMAS, apart, band, gaps, result_bands
-from hybridctl.app.report import VERDICT, table
+from hybridctl.app.plots.filters import (
+    SIGMAS,
+    break_line,
+    find_gaps,
+    make_band_lines,
+    make_result_bands,
+)
+from hybridctl.app.report import VERDICT, make_table
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.tables import format_mode
 from hybridctl.estimation.consistency import Judgement
@@ -31,7 +37,9 @@ from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.logs import Log, PoseSeries, write_estimates
 
 MAIN = "salted"
-_FAR = 20.0  # standard deviations; innovations that are farther off are drawn there
+"""Name of the filter whose files have no name of a filter."""
+_FAR = 20.0
+"""Standard deviations at which innovations that are farther off are drawn. A choice."""
 
 
 def make_trust_table(judgements: Sequence[Judgement]) -> Table:
@@ -39,7 +47,7 @@ def make_trust_table(judgements: Sequence[Judgement]) -> Table:
     rows = [judgement.cells() for judgement in judgements]
     names = ["", *(judgement.name for judgement in judgements)]
     cells = [(label, *(row[label] for row in rows)) for label in rows[0]]
-    return table(VERDICT, names, cells)
+    return make_table(VERDICT, names, cells)
 
 
 def write_results(
@@ -146,7 +154,7 @@ def draw_results(
         truth: Run that was measured; None if it is not known.
     """
     main = judgements[0].result
-    bands = result_bands(main)
+    bands = make_result_bands(main)
     _draw_states(folder, model, main, truth, bands)
     if main.innovations:
         _draw_innovations(folder, model, main, bands)
@@ -167,13 +175,14 @@ def _draw_states(
         model: Model of the filter.
         result: Result of the filter.
         truth: Run that was measured, drawn if it covers the samples.
-        bands: Spans of the most probable modes.
+        bands: Spans of the most probable modes. The probabilities of the five that were in doubt
+            most often have a panel.
     """
     shown = [model.display(m.mean, m.covariance) for m in result.mixtures]
     values, deviations = (np.array([pair[k] for pair in shown]) for k in range(2))
     times = result.times
     jumps = np.searchsorted(times, sorted({event.time for event in result.events}))
-    jumps = np.concatenate((jumps, gaps(times)))
+    jumps = np.concatenate((jumps, find_gaps(times)))
     right, impacts = None, np.zeros(0, dtype=np.intp)
     if truth is not None and truth.start <= times[0] and times[-1] <= truth.end:
         nothing = np.zeros_like(result.covariances[0])
@@ -183,25 +192,25 @@ def _draw_states(
     for k, name in enumerate(model.display_names):
         named = ("3 sigma", "estimate", "truth") if k == 0 else (None, None, None)
         lines = [
-            *band(times, values[:, k], SIGMAS * deviations[:, k], named[0]),
+            *make_band_lines(times, values[:, k], SIGMAS * deviations[:, k], named[0]),
             Line(times, values[:, k], named[1]),
         ]
-        lines = [apart(line, jumps) for line in lines]
+        lines = [break_line(line, jumps) for line in lines]
         if right is not None:
             line = Line(times, right[:, k], named[2], REFERENCE, "--", 1.0)
-            lines.append(apart(line, impacts))
+            lines.append(break_line(line, impacts))
         panels.append(Panel(name, lines))
     if result.doubtful:
         shares = zip(result.doubtful, CURVES, strict=False)
         lines = [
-            Line(times, result.probability(mode), short_mode(mode), color, ".-", 0.8)
+            Line(times, result.probability(mode), shorten_mode(mode), color, ".-", 0.8)
             for mode, color in shares
         ]
-        lines = [apart(line, gaps(times)) for line in lines]
+        lines = [break_line(line, find_gaps(times)) for line in lines]
         panels.append(Panel("probability of modes", lines))
-    series(
+    draw_series(
         folder / "figures/states.png",
-        grid(panels),
+        arrange_panels(panels),
         title=f"{model.name}: estimates",
         bands=bands,
         span=(float(times[0]), float(times[-1])),
@@ -227,7 +236,9 @@ def _draw_innovations(
         for k, name in enumerate(sensor.residual_names):
             label = "3 sigma" if not panels else None
             shown = Line(t, np.clip(scaled[:, k], -_FAR, _FAR), None, TRACKING, ".", 1.0)
-            lines = [shown, *band(t, 0.0, limit, label, BASELINE)]
+            lines = [shown, *make_band_lines(t, 0.0, limit, label, BASELINE)]
             panels.append(Panel(f"{name}\n[sigma]", lines, zero=True))
     title = f"{model.name}: innovations over their deviations"
-    series(folder / "figures/innovations.png", grid(panels), title=title, bands=bands)
+    draw_series(
+        folder / "figures/innovations.png", arrange_panels(panels), title=title, bands=bands
+    )

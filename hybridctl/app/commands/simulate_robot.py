@@ -21,8 +21,8 @@ from rich.table import Table
 
 from hybridctl.app.page.motion import write_motion
 from hybridctl.app.page.shapes import can_read_meshes
-from hybridctl.app.plots.runs import draw_run, short_mode
-from hybridctl.app.report import encode_event, progress, report_alive, say, table
+from hybridctl.app.plots.runs import draw_run, shorten_mode
+from hybridctl.app.report import encode_event, make_table, report_alive, say, show_progress
 from hybridctl.app.robot_file import RobotFile
 from hybridctl.app.robot_run import (
     MotionSettings,
@@ -109,7 +109,7 @@ def run_robot(file: RobotFile, ready: RobotRun, folder: RunFolder, console: Cons
     folder.write_text(ROBOT, yaml.safe_dump(stored, sort_keys=False, default_flow_style=None))
     for line in describe_robot(ready):
         say(console, line)
-    with _say_warnings(console), progress(console, 0.0, settings.duration) as begin:
+    with _say_warnings(console), show_progress(console, 0.0, settings.duration) as begin:
         run = ready.simulate(begin(f"simulating {file.path.stem}"))
     run.save(folder / RUN)
     summary = summarize(ready, run)
@@ -227,6 +227,11 @@ def measure_contacts(run: HybridTrajectory) -> list[dict[str, Any]]:
 
     Args:
         run: A run of a robot with contacts.
+
+    Returns:
+        For each: "contact" (its name), "unit" of its force, "first_closed" in s or None, "closed",
+        the time in s for which it was, "largest_force" at samples of 1 ms, "largest_impulse",
+        "slid", the length in m of its way while closed, and "final_mode".
     """
     assert run.system is not None
     contacts = run.system.mechanism.contacts
@@ -248,6 +253,7 @@ def measure_contacts(run: HybridTrajectory) -> list[dict[str, Any]]:
     for event in run.guard_events:
         for i in range(min(len(event.impulses), len(found))):
             found[i]["largest_impulse"] = max(found[i]["largest_impulse"], float(event.impulses[i]))
+    # Contacts of joints come behind those in space: places in the mode are those in the list.
     shown = [entry for entry, c in zip(found, contacts, strict=True) if isinstance(c, Contact)]
     for entry, i in zip(shown, range(len(shown)), strict=True):
         entry["final_mode"] = run.final_mode[i] if isinstance(run.final_mode, tuple) else ""
@@ -262,14 +268,14 @@ def make_tables(run: HybridTrajectory, summary: dict[str, Any]) -> list[Table | 
         summary: Its metrics, of `summarize`.
     """
     found: list[Table | str] = [
-        f"ends at {run.end:g} s in mode {short_mode(run.final_mode)} after "
+        f"ends at {run.end:g} s in mode {shorten_mode(run.final_mode)} after "
         f"{format_count(len(run.guard_events), 'event')}"
     ]
     happened = [
         (
             f"{event.time:.4f}",
             _shorten(event.guards),
-            short_mode(event.mode_after),
+            shorten_mode(event.mode_after),
             f"{float(np.max(event.impulses, initial=0.0)):.3g}",
         )
         for event in run.guard_events[:_SHOWN_EVENTS]
@@ -280,7 +286,7 @@ def make_tables(run: HybridTrajectory, summary: dict[str, Any]) -> list[Table | 
             f" (the first {len(happened)}; {more} more in summary.json)" if more else ""
         )
         columns = ["time [s]", "guards", "contacts after", "impulse [N s]"]
-        found.append(table(title, columns, happened))
+        found.append(make_table(title, columns, happened))
     touched = [
         (
             entry["contact"],
@@ -295,13 +301,13 @@ def make_tables(run: HybridTrajectory, summary: dict[str, Any]) -> list[Table | 
     ]
     columns = ["contact", "first [s]", "closed [%]", "force [N]", "hit [N s]", "slid [mm]"]
     title = "Contacts: first closed, largest force and impulse, last mode"
-    found.append(table(title, [*columns, "last"], touched))
+    found.append(make_table(title, [*columns, "last"], touched))
     driven = [
         (label, f"{peak:.4g}", f"{summary['effort'][label]:.4g}")
         for label, peak in sorted(summary["peak_inputs"].items(), key=lambda item: -item[1])[:4]
     ]
     if driven:
-        found.append(table("Motors that give most", ["motor", "peak", "limit"], driven))
+        found.append(make_table("Motors that give most", ["motor", "peak", "limit"], driven))
     return found
 
 

@@ -2,7 +2,7 @@
 
 A run is stored as a file that `HybridTrajectory.save` has written. Such a file does not hold the
 system that was simulated. The folder that `hybridctl simulate ROBOT.yaml` leaves has its robot
-beside it; for other files the robot is named, or the run has its states alone.
+beside it; for other files the robot is named, or the run has its states and inputs alone.
 """
 
 from __future__ import annotations
@@ -200,8 +200,8 @@ def _read_motion(path: Path) -> dict[str, Any]:
 def _say_what_is_missing(path: Path) -> str:
     """Return a line on what a run lacks without its robot."""
     return (
-        f"{path} does not say which robot moved: there is a chart of the states alone; --robot "
-        "ROBOT.yaml adds the motion, forces, contacts and energy"
+        f"{path} does not say which robot moved: there are charts of states and inputs alone; "
+        "--robot ROBOT.yaml adds the motion, forces, contacts and energy"
     )
 
 

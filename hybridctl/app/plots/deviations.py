@@ -15,8 +15,8 @@ from hybridctl.app.plots.panels import (
     Figure,
     Line,
     Panel,
-    grid,
-    series,
+    arrange_panels,
+    draw_series,
 )
 from hybridctl.base.checks import Array, check_member
 from hybridctl.base.errors import InputError
@@ -24,8 +24,10 @@ from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.orbits.stability import Stability
 from hybridctl.sensitivity.linearization import Linearization
 
-_SHOWN = 24  # directions: more lines hide each other
-_SAMPLES = 60  # of an arc: as many as a panel of 4.6 in shows without corners
+_SHOWN = 24
+"""Largest number of initial directions that are drawn: more lines hide each other. A choice."""
+_SAMPLES = 60
+"""Samples of an arc: as many as a panel of 4.6 in shows without corners."""
 
 
 def growth(
@@ -57,7 +59,7 @@ def growth(
                 Line(k, np.power(bound, k), f"{label} by {bound:.4g} a period", color, "--")
             )
     panel = Panel("length / initial length", lines, log=True)
-    return series(path, [[panel]], title=f"{title}: {found.verdict}", xlabel="period")
+    return draw_series(path, [[panel]], title=f"{title}: {found.verdict}", xlabel="period")
 
 
 def prediction(
@@ -114,7 +116,7 @@ def prediction(
             for color, style, label, parts in curves
             for part, (times, states) in enumerate(parts)
         ]))  # fmt: skip
-    return series(path, grid(panels), title=title)
+    return draw_series(path, arrange_panels(panels), title=title)
 
 
 def _sample_states(run: HybridTrajectory) -> list[tuple[Array, Array]]:

@@ -1,4 +1,4 @@
-"""Stacked time series with events and modes, snapshots of mechanisms."""
+"""Figures of curves over time in panels, of curves in the plane, and snapshots of mechanisms."""
 
 from __future__ import annotations
 
@@ -87,10 +87,12 @@ class Panel:
         lines: The curves.
         log: Whether the ordinate is logarithmic.
         zero: Whether there is a line at zero.
-        least: Least span of the ordinate, so that rounding does not look like motion.
+        least: Least span of the ordinate, in its unit, so that rounding does not look like motion.
         legend: Where the legend is.
-        share: Panels of a figure with the same name, unless it is empty, have the same ordinate.
-        most: Upper end of the ordinate. Peaks beyond it are cut, and noted.
+        share: Name of an ordinate: panels of a figure with the same name have the same limits.
+            Empty for limits of its own.
+        most: Largest value that is shown; the ordinate ends 5 % above it, and not lower than as far
+            below zero. The highest peak beyond it is noted.
         marks: What happens at instants, drawn at the upper edge.
     """
 
@@ -139,7 +141,7 @@ class Pose:
     width: float = 2.2
 
 
-def canvas(width: float, height: float, *, is_laid_out: bool = True) -> Figure:
+def make_figure(width: float, height: float, *, is_laid_out: bool = True) -> Figure:
     """Return an empty figure.
 
     Args:
@@ -152,11 +154,14 @@ def canvas(width: float, height: float, *, is_laid_out: bool = True) -> Figure:
     return figure
 
 
-def readable(text: str) -> str:
+def make_drawable(text: str) -> str:
     """Return text that can be drawn: dollars around what is no formula stand for themselves.
 
-    Names of joints, contacts and channels come from files, and may hold anything. Text that is
-    longer than any label is cut.
+    Names of joints, contacts and channels come from files, and may hold anything. Text of more than
+    120 characters is cut.
+
+    Args:
+        text: The text, of which a formula of matplotlib stands between dollars.
     """
     if len(text) > _LONGEST:
         text = f"{text[:_LONGEST]} ..."
@@ -169,7 +174,7 @@ def readable(text: str) -> str:
 
 
 def number_log_axis(axis: Axis) -> None:
-    """Number a logarithmic axis plainly: 1, 2, 5, 10, or evenly where it spans few such steps."""
+    """Number a logarithmic axis plainly: 1, 2, 5, 10, or evenly where it spans a factor up to 6."""
     low, high = axis.get_view_interval()
     steps = (1.0, 2.0, 5.0) if high < 1e3 * low else (1.0,)
     axis.set_major_locator(LogLocator(subs=steps) if high > 6.0 * low else MaxNLocator(5))
@@ -177,8 +182,8 @@ def number_log_axis(axis: Axis) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def power_law(sizes: Array, values: Array, order: float) -> Line:
-    """Return a dotted line through the first of the values, straight on logarithmic axes.
+def make_power_line(sizes: Array, values: Array, order: float) -> Line:
+    """Return a dotted power law through the first of the values, straight on logarithmic axes.
 
     Args:
         sizes: Abscissae (n,).
@@ -189,13 +194,13 @@ def power_law(sizes: Array, values: Array, order: float) -> Line:
     return Line(sizes, along, f"slope {order:g}", "black", ":", 1.0)
 
 
-def grid(panels: Sequence[Panel], columns: int = 2) -> list[Sequence[Panel]]:
-    """Return panels in rows, for `series`."""
+def arrange_panels(panels: Sequence[Panel], columns: int = 2) -> list[Sequence[Panel]]:
+    """Return panels in rows of `columns`, for `draw_series`; the last row may be shorter."""
     columns = min(columns, len(panels))
     return [panels[k : k + columns] for k in range(0, len(panels), columns)]
 
 
-def series(
+def draw_series(
     path: str | os.PathLike[str] | None,
     panels: Sequence[Sequence[Panel]],
     *,
@@ -227,7 +232,7 @@ def series(
     rows, columns = len(panels), max(len(row) for row in panels)
     width, height = 1.0 + 4.6 * columns, 1.0 + max(1.75 * rows, 2.6)
     # A layout that is found takes as long as the drawing itself: labels have places of fixed sizes.
-    figure = canvas(width, height, is_laid_out=False)
+    figure = make_figure(width, height, is_laid_out=False)
     cells = figure.subplots(rows, columns, squeeze=False, sharex=True)
     names = max(panel.ylabel.count("\n") + 1 for row in panels for panel in row)
     left, bottom = _TICK_ROOM + _LINE_ROOM * names, _TICK_ROOM
@@ -260,7 +265,7 @@ def series(
         cells[0][0].set_xlim(span)
     # As large as fits.
     size = min(12.0, 12.0 * width / (_LETTER_WIDTH * max(len(title), 1)))
-    figure.suptitle(readable(title), fontsize=size)
+    figure.suptitle(make_drawable(title), fontsize=size)
     if path is None:
         return figure
     chart = Path(path).with_suffix(".json")
@@ -291,7 +296,7 @@ def _share_ordinates(drawn: Sequence[tuple[Axes, Panel]]) -> None:
             axes.set_ylim(limits[:, 0].min(), limits[:, 1].max())
 
 
-def plane(
+def save_plane_pictures(
     path: str | os.PathLike[str],
     panels: Sequence[Sequence[Panel]],
     *,
@@ -307,11 +312,11 @@ def plane(
         panels: Panels of each row; curves are made by `Line.through`, and ylabel stands above.
         title: Title of the figure.
         labels: Labels of both axes.
-        surfaces: Directions (2,) of lines through the origin.
+        surfaces: Directions (2,) of lines through the origin, such as guards that are zero there.
         size: Side of a picture, inches.
     """
     rows, columns = len(panels), max(len(row) for row in panels)
-    figure = canvas(1.0 + size * columns, 0.9 + size * rows)
+    figure = make_figure(1.0 + size * columns, 0.9 + size * rows)
     cells = figure.subplots(rows, columns, squeeze=False)
     for axes, panel in zip(cells.flat, (p for row in panels for p in row), strict=True):
         points = np.concatenate([np.column_stack([c.times, c.values]) for c in panel.lines])
@@ -323,8 +328,8 @@ def plane(
         x, y = ((middle - half, middle + half) for middle in centre.tolist())
         axes.set(xlim=x, ylim=y, aspect="equal", xlabel=labels[0])
         axes.locator_params(nbins=6)
-        axes.set_title(readable(panel.ylabel), fontsize=9)
-    figure.suptitle(readable(title))
+        axes.set_title(make_drawable(panel.ylabel), fontsize=9)
+    figure.suptitle(make_drawable(title))
     save_figure(figure, path)
 
 
@@ -344,7 +349,7 @@ def _draw_panel(axes: Axes, panel: Panel, bands: Sequence[Band], *, named: bool)
         axes.axvspan(band.start, band.end, color=band.color, lw=0, zorder=0)
         if named and band.end - band.start > _WIDE * (bands[-1].end - bands[0].start):
             axes.annotate(
-                readable(band.label),
+                make_drawable(band.label),
                 (0.5 * (band.start + band.end), 1.0),
                 xycoords=("data", "axes fraction"),
                 xytext=(0, 3),
@@ -360,7 +365,7 @@ def _draw_panel(axes: Axes, panel: Panel, bands: Sequence[Band], *, named: bool)
             line.style,
             color=line.color,
             lw=line.width,
-            label=line.label and readable(line.label),
+            label=line.label and make_drawable(line.label),
         )
     if panel.zero:
         axes.axhline(0.0, color="black", lw=0.6)
@@ -382,7 +387,7 @@ def _draw_panel(axes: Axes, panel: Panel, bands: Sequence[Band], *, named: bool)
         axes.plot([mark.time], [1.0], "v", color="black", ms=4, transform=edge, clip_on=False)
     if panel.marks:
         _name_marks(axes, panel.marks)
-    axes.set_ylabel(readable(panel.ylabel))
+    axes.set_ylabel(make_drawable(panel.ylabel))
     axes.grid(alpha=0.3)
     labels = sum(line.label is not None for line in panel.lines)
     if labels:
@@ -434,7 +439,7 @@ def _write_note(axes: Axes, time: float, text: str, color: str, *, below: float 
     )
 
 
-def snapshots(
+def save_snapshots(
     path: str | os.PathLike[str],
     scenes: Sequence[tuple[str, Sequence[Pose]]],
     *,
@@ -457,7 +462,7 @@ def snapshots(
     low, high = points.min(axis=0) - margin, points.max(axis=0) + margin
     width, height = high - low
     cell = max(2.9 * height / width, 0.8)
-    figure = canvas(3.6 * columns, 0.8 + (cell + 0.6) * rows)
+    figure = make_figure(3.6 * columns, 0.8 + (cell + 0.6) * rows)
     cells = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     x, y = zip(low.tolist(), high.tolist(), strict=True)
     for axes, (caption, poses) in zip(cells.flat, scenes, strict=False):

@@ -1,4 +1,4 @@
-"""Figures of a run: its states, what its contacts do, their forces, its energy."""
+"""Figures of a run: its states and inputs, what its contacts do, their forces, its energy."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from hybridctl.app.plots.panels import (
     Line,
     Mark,
     Panel,
-    grid,
-    series,
+    arrange_panels,
+    draw_series,
 )
 from hybridctl.app.plots.picture_files import draw_in_parallel
 from hybridctl.base.checks import Array, check_member
@@ -43,6 +43,7 @@ from hybridctl.mechanics.contacts.joint_contacts import (
 from hybridctl.mechanics.system import ContactSystem, closed_contacts
 
 Path = str | os.PathLike[str] | None
+"""File of a figure, or None for no file."""
 Part: TypeAlias = tuple[Arc, Array, Array]  # an arc, times (n,) on it, and values (n, ...)
 _SAMPLES = 1500  # over a run; every arc has at least two
 _CLOSED_WIDTH = 3.5  # points; a contact that is closed is drawn thicker than an open one
@@ -92,8 +93,45 @@ def states(
     parts = [(arc, times, arc(times)) for arc, times in run.sampled(_choose_period(run))]
     panels = _make_panels(wanted, {name: k for k, name in enumerate(labels)}, parts)
     spans = [(times[0], times[-1], arc.mode) for arc, times, _ in parts]
-    return series(
-        path, grid(panels), title=title, bands=mode_bands(spans), span=(run.start, run.end)
+    return draw_series(
+        path,
+        arrange_panels(panels),
+        title=title,
+        bands=make_mode_bands(spans),
+        span=(run.start, run.end),
+    )
+
+
+def inputs(run: HybridTrajectory, path: Path = None, *, title: str = "Inputs") -> Figure:
+    """Draw the inputs over time, in bands of the modes, in panels as those of `states`.
+
+    A stored run has its inputs also where its system is not known.
+
+    Args:
+        run: The run.
+        path: File to save the figure in; None to save none.
+        title: Title of the figure.
+
+    Returns:
+        The figure.
+
+    Raises:
+        InputError: The run has no inputs, or its modes have inputs of different sizes.
+    """
+    sizes = {arc.inputs.shape[-1] for arc in run.arcs}
+    if len(sizes) > 1 or sizes == {0}:
+        raise InputError(f"run must have inputs of one size to be plotted, got {sorted(sizes)}")
+    system, mode = run.system, run.arcs[0].mode
+    labels = [f"u{k}" for k in range(*sizes)] if system is None else system.input_labels(mode)
+    parts = [(arc, times, arc.input(times)) for arc, times in run.sampled(_choose_period(run))]
+    panels = _make_panels(labels, {name: k for k, name in enumerate(labels)}, parts)
+    spans = [(times[0], times[-1], arc.mode) for arc, times, _ in parts]
+    return draw_series(
+        path,
+        arrange_panels(panels),
+        title=title,
+        bands=make_mode_bands(spans),
+        span=(run.start, run.end),
     )
 
 
@@ -133,12 +171,12 @@ def _find_unit(label: str) -> str:
     return label[label.rindex("[") + 1 : -1] if label.endswith("]") else "1"
 
 
-def mode_bands(spans: Iterable[tuple[float, float, ModeKey]]) -> list[Band]:
+def make_mode_bands(spans: Iterable[tuple[float, float, ModeKey]]) -> list[Band]:
     """Return a band for each (start, end, mode), in the colour of the mode."""
     spans = list(spans)
     kinds = list(dict.fromkeys(mode for _, _, mode in spans))
     return [
-        Band(start, end, short_mode(mode), _choose_shade(mode, kinds))
+        Band(start, end, shorten_mode(mode), _choose_shade(mode, kinds))
         for start, end, mode in spans
         if end >= start
     ]
@@ -151,7 +189,7 @@ def _choose_shade(mode: ModeKey, kinds: Sequence[ModeKey]) -> str:
     return BANDS[kinds.index(mode) % len(BANDS)]
 
 
-def short_mode(mode: ModeKey) -> str:
+def shorten_mode(mode: ModeKey) -> str:
     """Return the number of contacts in each state, or "open"; modes without contacts by name."""
     parts = [str(part) for part in (mode if isinstance(mode, tuple) else (mode,))]
     if len(parts) == 1:
@@ -202,7 +240,7 @@ def modes(
             label, lines = f"{contact.name}\nsliding [m/s]", _color_by_mode(speed, i)
             row.append(Panel(label, lines, least=_LEAST_SPEED, share="sliding"))
         rows.append(row)
-    return series(path, rows, title=f"{title}: contacts by mode")
+    return draw_series(path, rows, title=f"{title}: contacts by mode")
 
 
 def forces(
@@ -264,7 +302,7 @@ def forces(
             label, shared = f"{contact.name}\nfriction [{unit}]", f"friction {unit}"
             row.append(Panel(label, rubbing, zero=True, share=shared, most=cut))
         rows.append(row)
-    return series(path, rows, title=f"{title}: forces (dotted: events; marked: impulses)")
+    return draw_series(path, rows, title=f"{title}: forces (dotted: events; marked: impulses)")
 
 
 def _find_ordinary_force(normal: Array) -> float:
@@ -322,7 +360,9 @@ def energy(run: HybridTrajectory, path: Path = None, *, title: str = "Robot") ->
         Panel("energy [J]", lines),
         Panel("momentum", [*shares, *_mark_events(run, momenta.ravel())]),
     ]
-    return series(path, grid(panels), title=f"{title}: energy, momentum (dotted: events)")
+    return draw_series(
+        path, arrange_panels(panels), title=f"{title}: energy, momentum (dotted: events)"
+    )
 
 
 def draw_run(
@@ -330,8 +370,8 @@ def draw_run(
 ) -> list[str]:
     """Draw the standard figures of a run that its system has what is needed for.
 
-    They are states, and of a robot with contacts its forces and modes, for contacts that close, and
-    its energy.
+    They are states, inputs if they are not zero throughout, and of a robot with contacts its forces
+    and modes, for contacts that close, and its energy.
 
     Args:
         run: The run.
@@ -358,8 +398,12 @@ def list_run_figures(run: HybridTrajectory) -> list[tuple[str, Callable[..., Fig
     touched = [] if mechanism is None else find_touched_contacts(run, mechanism)
     # A figure of states needs states of one size: modes of expressions may have others.
     one_size = len({arc.space.nx for arc in run.arcs}) == 1
+    is_driven = len({arc.inputs.shape[-1] for arc in run.arcs}) == 1 and any(
+        arc.inputs.any() for arc in run.arcs
+    )
     drawn: list[tuple[bool, str, Callable[..., Figure]]] = [
         (one_size, "states", states),
+        (is_driven, "inputs", inputs),
         (bool(touched), "forces", partial(forces, contacts=touched)),
         (bool(touched), "contacts", partial(modes, contacts=touched)),
         (mechanism is not None, "energy", energy),
@@ -397,8 +441,18 @@ def _find_robot_system(run: HybridTrajectory) -> ContactSystem:
 def _choose_contacts(
     run: HybridTrajectory, names: Sequence[str] | None
 ) -> list[tuple[int, AnyContact]]:
-    """Return contacts with their indices in the system, without dry friction of joints."""
+    """Return contacts with their indices in the system, without dry friction of joints.
+
+    Args:
+        run: The run.
+        names: Names of the contacts in any order; None for all. The order is that of the system.
+
+    Raises:
+        InputError: The run is not one of a robot with contacts.
+        UnknownNameError: There is no such contact.
+    """
     every = _find_robot_system(run).contacts
+    # Joints that rub are the last contacts of a system, so that indices stay those of the system.
     known = {c.name: c for c in every if not isinstance(c, JointFriction)}
     wanted = known if names is None else [check_member("contact", name, known) for name in names]
     return [(i, known[name]) for i, name in enumerate(known) if name in wanted]
@@ -448,7 +502,7 @@ def _color_by_mode(parts: Sequence[Part], contact: int) -> list[Line]:
 
 
 def _mark_events(run: HybridTrajectory, values: Array) -> list[Line]:
-    """Return dotted lines at the events, as high as the values."""
+    """Return a dotted line at each event of a guard, from the least to the largest value."""
     height = np.array([values.min(), values.max()])
     return [
         Line(np.full(2, event.time), height, None, BASELINE, ":", 0.8) for event in run.guard_events
@@ -456,4 +510,5 @@ def _mark_events(run: HybridTrajectory, values: Array) -> list[Line]:
 
 
 def _choose_period(run: HybridTrajectory) -> float:
+    """Return the time in s between samples of a figure."""
     return (run.end - run.start) / _SAMPLES
