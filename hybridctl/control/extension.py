@@ -77,8 +77,8 @@ class Extension:
 
     Attributes:
         reference: The reference.
-        deviations: Standard deviation of the time of each event, s. Of several guards that fire at
-            once it is the largest.
+        deviations: Root mean square shift of the time of each event of guards, s; see
+            `event_time_deviations`. For perturbations of mean zero it is the standard deviation.
         continuations: All continued arcs and phantom arcs.
         failures: One sentence for each condition that does not hold; empty if all hold. Guards of
             the event itself are negative beyond it, which is no failure.
@@ -116,7 +116,8 @@ def extend_by_rule(
             after the length of the extension, at the value that half of the rate reaches. A
             sequence has one function u(t) for each arc that is valid there, such as the
             feedforward of an optimum.
-        spread: Standard deviations of an event's time by which it is extended past.
+        spread: Multiple of the root mean square shift of an event's time by which arcs are
+            extended past the event.
         margin: Time in s that is added to each extension.
         most_growth: Growth of the field on a continuation from which on it is a failure.
         limits: Greatest absolute inputs (nu,), or the least and the greatest (2, nu). An input
@@ -172,7 +173,8 @@ def event_time_deviations(
             perturbation; None for no error.
 
     Returns:
-        Shift in s for each event; of several guards that fire at once, the largest.
+        Shift in s for each event. Where several guards fire at once they fire one by one on a
+        perturbed trajectory: it is the largest of the shifts of the first, the second, ... of them.
 
     Raises:
         InputError: A shape does not fit.
@@ -189,8 +191,9 @@ def event_time_deviations(
     shifts = []
     for k, jump in enumerate(linearization.jumps):
         flow = _compute_flow(linearization, k, n)
-        shift, m, p = _propagate_jump(jump, flow @ m, flow @ p @ flow.T, n, k)
-        if trajectory.events[k].guards:
+        guards = len(trajectory.events[k].guards)
+        shift, m, p = _propagate_jump(jump, flow @ m, flow @ p @ flow.T, n, guards, k)
+        if guards:
             shifts.append(shift)
     return tuple(shifts)
 
@@ -217,7 +220,7 @@ def _compute_flow(linearization: Linearization, k: int, n: int) -> Array:
 
 
 def _propagate_jump(
-    jump: JumpGains | PiecewiseLinearJump, m: Array, p: Array, n: int, seed: int
+    jump: JumpGains | PiecewiseLinearJump, m: Array, p: Array, n: int, guards: int, seed: int
 ) -> tuple[float, Array, Array]:
     """Take mean and covariance of a perturbation and n input errors through an event.
 
@@ -226,10 +229,12 @@ def _propagate_jump(
         m: Mean (ndx + n,) before it.
         p: Covariance (ndx + n, ndx + n) before it.
         n: Number of input errors.
+        guards: Number of guards of the event. A piecewise linear jump may have a border besides.
         seed: Seed of the points that represent the distribution where the map has pieces.
 
     Returns:
-        Root mean square shift of the event's time in s, and mean and covariance after it.
+        Root mean square shift of the event's time in s, and mean and covariance after it. Of
+        several guards it is the largest of those of the first, the second, ... guard to fire.
     """
     if isinstance(jump, JumpGains):
         row = np.append(jump.time_state, jump.time_input[:n])
@@ -246,7 +251,9 @@ def _propagate_jump(
     images = np.hstack([passage.state, errors])
     center = images.mean(axis=0)
     differences = images - center
-    shift = float(np.sqrt((passage.times**2).mean(axis=0).max()))
+    # A border has no time of its own (test_the_border_of_an_impact_has_no_share_in_the_time...).
+    times = passage.times[passage.orders < guards].reshape(len(points), guards)
+    shift = float(np.sqrt((times**2).mean(axis=0).max()))
     return shift, center, differences.T @ differences / len(images)
 
 

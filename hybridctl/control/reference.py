@@ -149,12 +149,12 @@ def extend(
     integrator = Integrator(METHODS["DOP853"], rtol, atol, np.inf)
     inputs = _check_feedforward(trajectory, feedforward)
     report = report_share(progress, "extend") or (lambda share: None)
-    arcs = list[Arc]()
+    arcs, work = list[Arc](), 2 * len(events) + 1  # pieces of work: extended arcs, then events
     for group, length, past in zip(
         group_arcs(trajectory), (0.0, *early), (*late, 0.0), strict=True
     ):
         arcs.append(_extend_arcs(system, integrator, group, inputs, before=length, after=past))
-        report(0.5 * len(arcs) / (len(events) + 1))
+        report(len(arcs) / work)
     phantoms, impacts = {}, []
     for k, event in enumerate(events):
         u = inputs[event.index if phantom == "pushing" else event.index + 1]
@@ -166,7 +166,7 @@ def extend(
             flow = partial(_integrate, system, integrator, one.mode, u, event.time, one.jump.state)
             arc = join_arcs(0, [flow(-early[k]), flow(late[k])])
             phantoms[k, fired] = PhantomArc(k, one.mode, one.order, one.jump.impulses, arc)
-        report(0.5 + 0.5 * (k + 1) / len(events))
+        report((len(arcs) + k + 1) / work)
     return Reference(trajectory, tuple(arcs), phantoms, tuple(impacts))
 
 

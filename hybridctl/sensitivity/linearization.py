@@ -588,12 +588,21 @@ def compute_jump_matrix(jump: JumpGains | PiecewiseLinearJump, event: Event, k: 
 
 
 def _require_linear(jump: JumpGains | PiecewiseLinearJump, event: Event, k: int) -> JumpGains:
-    if not isinstance(jump, JumpGains):
-        raise InputError(
-            f"event {k} at t = {event.time:.9g} s is piecewise linear, as guards "
-            f"{event.guards} fire together: apply the linearization to directions instead"
-        )
-    return jump
+    """Return a jump that is linear.
+
+    Raises:
+        InputError: It is piecewise linear. The message names the reason.
+    """
+    if isinstance(jump, JumpGains):
+        return jump
+    if len(event.guards) > 1:
+        reason = f"guards {event.guards} fire together"
+    else:  # the jump's second "guard" is the border (`linearize_at_border`)
+        reason = f"guard {event.guards[0]!r} leads to the border of {jump.guards[1]!r}"
+    raise InputError(
+        f"event {k} at t = {event.time:.9g} s is piecewise linear, as {reason}: apply the "
+        "linearization to directions instead"
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -619,17 +619,21 @@ def find_order_change(lin: RunMap, direction: ArrayLike) -> OrderChange:
 def find_spread_change(lin: RunMap, direction: Array, window: float) -> OrderChange:
     """Return the least perturbation that spreads the guards of one impact beyond a window.
 
-    Each guard of such a jump has the whole event if it is the first. The others are then as far
-    from zero as their event times say to first order.
+    On a perturbed trajectory the first guard to fire has the whole event. The others would reach
+    zero later, by the differences of their first-order event times; they may do so within the
+    window.
 
     Args:
         lin: The linearization, "at once".
         direction: Direction (ndx,) of the initial state.
         window: Event window, s.
     """
-    found = OrderChange(np.inf, None)
+    found, events = OrderChange(np.inf, None), lin.trajectory.events
+    # There is one curve more than jumps: that of the arc after the last event.
     for k, (z, jump) in enumerate(zip(lin.propagate(direction), lin.jumps, strict=False)):
-        if isinstance(jump, PiecewiseLinearJump):
+        # A single guard has a piecewise linear jump at the border of its reset, which is no contact
+        # (test_the_border_of_an_impact_is_no_contact_that_spreads).
+        if isinstance(jump, PiecewiseLinearJump) and len(events[k].guards) > 1:
             rows = [jump.jump(frozenset(), j).time_state for j in range(len(jump.guards))]
             spread = float(np.ptp(np.array(rows) @ z.end[:, 0]))
             size = window / max(spread, _LEAST_SPREAD)

@@ -314,3 +314,45 @@ def test_the_rms_of_an_error_is_a_time_average():
     area = 0.1 * 0.5 * (25.0 + 169.0) + 0.3 * 0.5 * 169.0
     assert found.rms == pytest.approx(np.sqrt(area / 0.4))
     assert found.peak == 13.0
+
+
+def test_phantom_modes_of_one_key_have_the_least_margin_of_all():
+    """After floor a the guard c is at -0.5 m, after floor b at 1 m, in the same phantom mode."""
+
+    def guard(name, row):
+        return hc.Guard(
+            name,
+            lambda t, x, u: np.asarray(row) @ x,
+            lambda t, x, u: GuardJacobian(np.zeros(()), np.asarray(row), np.zeros(0)),
+        )
+
+    a, b, c = (guard(n, row) for n, row in zip("abc", np.eye(4)[[0, 0, 2]], strict=True))
+
+    def put(**values):
+        changes = {int(name[1]): value for name, value in values.items()}
+        return hc.Reset(lambda t, x, u: np.array([changes.get(i, x[i]) for i in range(4)]))
+
+    field = lambda t, x, u: np.array([x[1], -G, 0.0, 0.0])  # noqa: E731
+    modes = [hc.Mode(key, hc.VectorSpace(4), field) for key in ("before", "between", "after")]
+    plant = hc.HybridSystem(
+        modes,
+        [
+            hc.Transition("before", a, put(x2=-0.5, x3=1.0), "between"),
+            hc.Transition("before", b, put(x3=1.0), "between"),
+            hc.Transition("before", [a, b], put(x2=1.0, x3=1.0), "after"),
+            hc.Transition("between", a, put(x2=1.0), "after"),
+            hc.Transition("between", b, put(x2=1.0), "after"),
+            hc.Transition("between", c, put(), "after"),
+        ],
+    )
+    nominal = hc.simulate(plant, "before", [1.0, 0.0, 1.0, 0.0], (0.0, 0.6))
+    report = feasibility(plant, hc.extend(plant, nominal, before=0.1, after=0.1))
+    assert report.events[0].phantom_margin == pytest.approx({"between": -0.5})
+    assert report.failures == ("event 0: a guard of phantom mode between starts at -0.5",)
+
+
+def test_a_reference_without_events_is_reported_to_the_end(system):
+    shares = []
+    nominal = hc.simulate(system, "00", [1.0, 0.0], (0.0, 0.2))
+    hc.extend(system, nominal, before=0.1, after=0.1, progress=shares.append)
+    assert shares[-1] == 1.0

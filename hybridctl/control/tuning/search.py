@@ -27,8 +27,11 @@ from hybridctl.control.tuning.ensemble import Ensemble, Statistics
 from hybridctl.control.tuning.prediction import Prediction
 from hybridctl.control.tuning.structure import DifferentiableStructure, GainStructure
 
-_FAILED_PEAK = 1e3
-"""Peak input, N or N m, that the search is given where all runs fail: it needs a finite one."""
+_FAILED_PEAK, _FAILED_PEAK_RATIO = 1e3, 2.0
+"""Largest peak input, N or N m, that COBYLA is shown, and its least ratio to the limit.
+
+Where all runs fail the peak is infinite, and COBYLA needs a finite one that is above the limit. The
+values are choices."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,14 +241,16 @@ class _GainSearch:
     @property
     def ranked(self) -> list[Candidate]:
         """Candidates within the limit, from the best on; without any, the one of least peak."""
-        within = [c for c in self.tried if self.peak(c) <= self.limit]
-        return sorted(within, key=lambda c: c.objective) or [min(self.tried, key=self.peak)]
+        within = [c for c in self.tried if _get_peak(c) <= self.limit]
+        return sorted(within, key=lambda c: c.objective) or [min(self.tried, key=_get_peak)]
 
-    @staticmethod
-    def peak(candidate: Candidate) -> float:
-        """Return the peak input of a candidate, as a finite number."""
-        statistics = candidate.statistics
-        return _FAILED_PEAK if statistics is None else min(statistics.peak_input, _FAILED_PEAK)
+    def compute_constraint(self, parameters: Array) -> float:
+        """Return the peak input of parameters (p,) relative to the limit: at most 1 is within it.
+
+        The peak is cut to a finite number that is above the limit.
+        """
+        most = max(_FAILED_PEAK, _FAILED_PEAK_RATIO * self.limit)
+        return min(_get_peak(self.judge("search", parameters)), most) / self.limit
 
     def search_around_best(
         self, step: float, evaluations: int, bounds: tuple[float, float] | None
@@ -259,8 +264,7 @@ class _GainSearch:
         """
         constraints = []
         if np.isfinite(self.limit):
-            peak = lambda p: self.peak(self.judge("search", p)) / self.limit  # noqa: E731
-            constraints.append(NonlinearConstraint(peak, -np.inf, 1.0))
+            constraints.append(NonlinearConstraint(self.compute_constraint, -np.inf, 1.0))
         minimize(
             lambda p: np.log(self.judge("search", p).objective),
             self.ranked[0].parameters,
@@ -269,3 +273,9 @@ class _GainSearch:
             constraints=constraints,
             options={"rhobeg": step, "maxiter": evaluations},
         )
+
+
+def _get_peak(candidate: Candidate) -> float:
+    """Return the peak input of a candidate, N or N m; infinite where no run ended, or none was."""
+    statistics = candidate.statistics
+    return np.inf if statistics is None else statistics.peak_input
