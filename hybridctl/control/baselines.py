@@ -37,7 +37,7 @@ from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.sensitivity.saltation import evaluate_event_sides, get_differentiable_reset
 
-_RANK_TOLERANCE = 1e-9
+_RESET_RANK_TOLERANCE = 1e-9
 """Singular value below which a reset does not change a velocity (velocities count as size 1)."""
 _PROJECTOR_TOLERANCE = 1e-6
 """Largest entry of P P - P of a matrix that counts as a projector."""
@@ -56,7 +56,7 @@ class _Windows:
     ends: tuple[float, ...]
 
     @staticmethod
-    def around(reference: Reference, window: float | Sequence[float]) -> _Windows:
+    def make_around_events(reference: Reference, window: float | Sequence[float]) -> _Windows:
         """Return windows that reach at most half of the way to the next event.
 
         Args:
@@ -130,7 +130,7 @@ class NearestTracking:
         self.gains = make_schedule(reference, gains)
         self.period = check_number("period", period, above=0.0)
         self.limits = resolve_limits(reference, limits)
-        self._windows = _Windows.around(reference, window)
+        self._windows = _Windows.make_around_events(reference, window)
         ndx = reference.arcs[0].space.ndx
         self._metric = np.eye(ndx) if metric is None else check_semidefinite("metric", metric, ndx)
         for k in range(len(reference.events)):
@@ -233,7 +233,7 @@ class ImpactInvariantTracking:
                 zip(reference.events, reference.impacts, strict=True)
             )
         )
-        self._windows = _Windows.around(reference, window)
+        self._windows = _Windows.make_around_events(reference, window)
 
     def law(self, history: History) -> InputLaw:
         """Return the law of the nominal arc at this time, with the projector inside a window."""
@@ -295,15 +295,15 @@ def compute_impact_projector(system: HybridSystem, event: Event) -> Array:
         reset = get_differentiable_reset(system, mode, name).calc_diff(point)
         change = reset.state[half:, half:] - np.eye(ndx - half)
         u, sizes, v = np.linalg.svd(change)
-        rank = int((sizes > _RANK_TOLERANCE).sum())
+        rank = int((sizes > _RESET_RANK_TOLERANCE).sum())
         columns.append(u[:, :rank] * sizes[:rank])
         rows.append(v[:rank])
     b, c = np.hstack(columns), np.vstack(rows)
     projector = np.eye(ndx)
-    projector[half:, half:] -= b @ np.linalg.pinv(c @ b, rcond=_RANK_TOLERANCE) @ c
+    projector[half:, half:] -= b @ np.linalg.pinv(c @ b, rcond=_RESET_RANK_TOLERANCE) @ c
     is_projector = np.abs(projector @ projector - projector).max() <= _PROJECTOR_TOLERANCE
-    rank = np.linalg.matrix_rank(c @ b, tol=_RANK_TOLERANCE)
-    if not is_projector or rank < np.linalg.matrix_rank(b, tol=_RANK_TOLERANCE):
+    rank = np.linalg.matrix_rank(c @ b, tol=_RESET_RANK_TOLERANCE)
+    if not is_projector or rank < np.linalg.matrix_rank(b, tol=_RESET_RANK_TOLERANCE):
         raise SystemDefinitionError(
             f"the resets of {event.guards} have no projector off what they change"
         )

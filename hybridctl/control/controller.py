@@ -39,7 +39,7 @@ Status = Literal["ok", "held", "late", "lost"]
 
 _MISSED_AFTER = 1.5
 """Distance of two samples, in periods, from which on samples between them are missing."""
-_TIME_ROUNDING = 1e-6
+_REQUEST_MARGIN = 1e-6
 """Part of a period by which a sample may be before the time that a policy asked for."""
 _NO_SENSORS: Mapping[str, Any] = {}
 
@@ -112,7 +112,7 @@ class Controller:
     _time: float  # of the last sample that was used, s; -inf before the first
     _jumped_time: float  # a time in s that has jumped and is not believed yet; NaN for none
     _next_request: float  # when the policy is asked for its law again, s
-    _refused: int  # samples in a row that could not be used
+    _refused_count: int  # samples in a row that could not be used
     _is_beyond_reference: bool  # whether the law holds the end of an extended arc
     _recording: _Recording
 
@@ -210,7 +210,7 @@ class Controller:
         if u.shape != self._fallback.shape or not is_finite(u):
             return self._hold_last_input()
         self._input = u = clip_input(u, self._limits)
-        self._refused = 0
+        self._refused_count = 0
         if self._is_beyond_reference or self._is_past_tracked_arc(t):
             status = "held"
         self._recording.append_sample(t, state, u, self.mode)
@@ -243,7 +243,7 @@ class Controller:
         self._time = -math.inf
         self._jumped_time = math.nan
         self._next_request = -math.inf
-        self._refused = 0
+        self._refused_count = 0
         self._is_beyond_reference = False
         self._recording = _Recording()
 
@@ -281,7 +281,7 @@ class Controller:
             nearest = min(max(t, error.interval[0]), error.interval[1])
             self._law = self.policy.law(replace(history, time=nearest))
             self._is_beyond_reference = True
-        self._next_request = ask_next_change(self.policy, history) - _TIME_ROUNDING * self.period
+        self._next_request = ask_next_change(self.policy, history) - _REQUEST_MARGIN * self.period
 
     def _is_past_tracked_arc(self, t: float) -> bool:
         """Return whether what the policy tracks does not reach to the time t, in s."""
@@ -298,9 +298,9 @@ class Controller:
 
     def _hold_last_input(self) -> Command:
         """Return the last input, or the fallback where that was longer ago than the patience."""
-        self._refused += 1
+        self._refused_count += 1
         self._law = None
-        is_lost = self._refused * self.period > self.patience
+        is_lost = self._refused_count * self.period > self.patience
         if is_lost:
             self._input = self._fallback
         return Command(self._input, self.mode, self._position, "lost" if is_lost else "held")

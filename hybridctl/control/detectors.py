@@ -37,7 +37,7 @@ from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.system import closed_contacts
 
 Guards = tuple[str, ...]
-_TIME_ROUNDING = 1e-9
+_DELAY_ROUNDING = 1e-9
 """Time in s by which a sample may miss the end of a delay by rounding."""
 _FORCE_RANK_TOLERANCE = 1e-9
 """Singular value of J M^-1 J', relative to the largest, below which forces count as dependent."""
@@ -213,15 +213,17 @@ class Threshold:
     ) -> None:
         self._signal = Channel(signal) if isinstance(signal, str) else signal
         check_instance("signal", self._signal, Signal)  # type: ignore[type-abstract]
-        self._closes = check_sequence("closes", closes)
-        self._opens = check_sequence("opens", opens or [None] * len(self._closes))
-        if len(self._opens) != len(self._closes):
+        self._closing_guards = check_sequence("closes", closes)
+        self._opening_guards = check_sequence("opens", opens or [None] * len(self._closing_guards))
+        if len(self._opening_guards) != len(self._closing_guards):
             raise InputError(
-                f"opens must have an entry for each of closes ({len(self._closes)}), "
-                f"got {self._opens}"
+                f"opens must have an entry for each of closes ({len(self._closing_guards)}), "
+                f"got {self._opening_guards}"
             )
-        self._rises = check_number("rises", rises)
-        self._falls = check_number("falls", rises if falls is None else falls, at_most=self._rises)
+        self._rise_level = check_number("rises", rises)
+        self._fall_level = check_number(
+            "falls", rises if falls is None else falls, at_most=self._rise_level
+        )
         self._debounce = check_number("debounce", debounce, at_least=0.0)
         self._closed = frozenset(check_count("closed", i, at_least=0) for i in closed)
         self.reset()
@@ -234,7 +236,7 @@ class Threshold:
         fired: list[str] = []
         for i, value in enumerate(values[: len(self._is_up)]):
             is_up = self._is_up[i]
-            has_turned = value < self._falls if is_up else value >= self._rises
+            has_turned = value < self._fall_level if is_up else value >= self._rise_level
             if not has_turned:
                 self._turned_since[i] = None
                 continue
@@ -243,14 +245,14 @@ class Threshold:
                 since = self._turned_since[i] = reading.time
             if reading.time - since >= self._debounce:
                 self._is_up[i], self._turned_since[i] = not is_up, None
-                name = (self._opens if is_up else self._closes)[i]
+                name = (self._opening_guards if is_up else self._closing_guards)[i]
                 fired += [] if name is None else [name]
         return tuple(fired)
 
     def reset(self) -> None:
         """Return to the entries that are up to begin with."""
         self._signal.reset()
-        self._is_up = [i in self._closed for i in range(len(self._closes))]
+        self._is_up = [i in self._closed for i in range(len(self._closing_guards))]
         # Time in s since which an entry has been on the other side; None where it is not.
         self._turned_since: list[float | None] = [None] * len(self._is_up)
 
@@ -313,7 +315,7 @@ class Gate:
         for name, length in (("before", before), ("timeout", timeout)):
             if length != math.inf:
                 check_number(name, length, at_least=0.0)
-        self._before, self._timeout = before, timeout
+        self._lead, self._timeout = before, timeout
         self.reset()
 
     def step(self, reading: Reading) -> Guards:
@@ -323,7 +325,7 @@ class Gate:
         due = get_due_time(reference, position)
         if time >= max(due, self._first_touch) + self._timeout:
             fired = list_missing_guards(reference, position)
-        elif names and time >= due - self._before:
+        elif names and time >= due - self._lead:
             fired = list_missing_guards(reference, position, names)
         else:
             return ()
@@ -368,17 +370,15 @@ class Delayed:
         time = reading.time
         for name in self._detector.step(reading):
             if self._random.random() >= self._misses:
-                self._waiting.append((time, name))
+                self._queue.append((time, name))
         fired: list[str] = []
         # A clock that jumps backwards reports what was waiting at once.
-        while (
-            self._waiting and not 0.0 <= time - self._waiting[0][0] < self._delay - _TIME_ROUNDING
-        ):
-            fired.append(self._waiting.popleft()[1])
+        while self._queue and not 0.0 <= time - self._queue[0][0] < self._delay - _DELAY_ROUNDING:
+            fired.append(self._queue.popleft()[1])
         return tuple(fired)
 
     def reset(self) -> None:
         """Forget what is still to be reported, and begin the random numbers anew."""
         self._detector.reset()
         self._random = np.random.default_rng(self._seed)
-        self._waiting: deque[tuple[float, str]] = deque()
+        self._queue: deque[tuple[float, str]] = deque()

@@ -65,7 +65,7 @@ class GainCurve:
         return GainCurve(np.zeros(1), check_array("gain", gain, (None, None))[None])
 
     @staticmethod
-    def joined(curves: Sequence[GainCurve]) -> GainCurve:
+    def join(curves: Sequence[GainCurve]) -> GainCurve:
         """Return one curve of several that follow each other in time.
 
         Where one ends and the next begins, the knot of the next one is taken. The curve has slopes

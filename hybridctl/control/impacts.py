@@ -27,11 +27,11 @@ from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.mechanics.system import ContactSystem
 
-_MOST_SWEEPS = 200
+_MAX_IMPULSE_SWEEPS = 200
 """Sweeps of the projected Gauss-Seidel iteration over all impulses."""
-_SWEEP_TOLERANCE = 1e-12
+_IMPULSE_TOLERANCE = 1e-12
 """Change of an impulse in a sweep, relative to the largest one, at which the iteration ends."""
-_RANK_TOLERANCE = 1e-9
+_IMPULSE_RANK_TOLERANCE = 1e-9
 """Singular value, relative to the largest, below which impulses count as dependent."""
 
 
@@ -101,7 +101,7 @@ class Explanation:
     @cached_property
     def projector(self) -> Array:
         """The projector I - B (B' W B)^+ B' W (k, k) off what impulses of any size can do."""
-        return np.asarray(np.eye(len(self.response)) - self.response @ self._unbounded)
+        return np.asarray(np.eye(len(self.response)) - self.response @ self._unbounded_map)
 
     def fit_impulses(self, change: Array) -> list[float]:
         """Return the impulses (m,) within bounds whose change of velocity is nearest.
@@ -112,13 +112,13 @@ class Explanation:
         Args:
             change: Change (k,) of the velocities.
         """
-        unbounded = self._unbounded @ change
+        unbounded = self._unbounded_map @ change
         if (unbounded >= self.least).all() and (unbounded <= self.greatest).all():
             return list(unbounded.tolist())
         gram, least, greatest, weighted = self._normal_equations
         target: list[float] = (weighted @ change).tolist()
         impulses = [0.0] * len(target)
-        for _ in range(_MOST_SWEEPS):
+        for _ in range(_MAX_IMPULSE_SWEEPS):
             step = size = 0.0
             for i, row in enumerate(gram):
                 old = impulses[i]
@@ -126,7 +126,7 @@ class Explanation:
                 new = min(max(old + residual / row[i], least[i]), greatest[i])
                 impulses[i] = new
                 step, size = max(step, abs(new - old)), max(size, abs(new))
-            if step <= _SWEEP_TOLERANCE * size:
+            if step <= _IMPULSE_TOLERANCE * size:
                 break
         return impulses
 
@@ -143,11 +143,11 @@ class Explanation:
         return replace(self, least=least, greatest=greatest)
 
     @cached_property
-    def _unbounded(self) -> Array:
+    def _unbounded_map(self) -> Array:
         """The map (m, k) from a change to its impulses without bounds."""
         weighted = self.response.T @ self.metric
         return np.asarray(
-            np.linalg.pinv(weighted @ self.response, rcond=_RANK_TOLERANCE) @ weighted
+            np.linalg.pinv(weighted @ self.response, rcond=_IMPULSE_RANK_TOLERANCE) @ weighted
         )
 
     @cached_property
@@ -155,7 +155,7 @@ class Explanation:
         """The matrix B' W B, both bounds, and B' W; impulses that move nothing are fixed at 0."""
         weighted = self.response.T @ self.metric
         gram = weighted @ self.response
-        smallest = _RANK_TOLERANCE**2 * max(np.diag(gram).max(), np.finfo(float).tiny)
+        smallest = _IMPULSE_RANK_TOLERANCE**2 * max(np.diag(gram).max(), np.finfo(float).tiny)
         without_effect = np.diag(gram) <= smallest
         gram[without_effect, without_effect] = 1.0
         least, greatest = (
@@ -177,14 +177,14 @@ class VelocityResidual:
 
     def __init__(self, explanation: Explanation, excess: float) -> None:
         self.velocities = explanation.velocities
-        self._planned = explanation
-        self._credible = explanation.scale_bounds(1.0 + excess)
-        self._any = explanation.scale_bounds(math.inf)
+        self._planned_set = explanation
+        self._credible_set = explanation.scale_bounds(1.0 + excess)
+        self._unlimited_set = explanation.scale_bounds(math.inf)
 
     def __call__(self, change: Array) -> Array:
         """Return the residual (k,) of a change (k,) of the velocities."""
-        residual = change - self._planned.explain(change)
-        incredible = self._any.explain(change) - self._credible.explain(change)
+        residual = change - self._planned_set.explain(change)
+        incredible = self._unlimited_set.explain(change) - self._credible_set.explain(change)
         return np.asarray(residual - incredible)
 
 

@@ -90,11 +90,11 @@ class PositionTracker:
         self._reference = reference
         # Number of events that are counted, the last of them, and the position after it. The same
         # event at the same place means that the list has only grown: then counting goes on there.
-        self._counted: tuple[int, Event | None, Position] = 0, None, START
+        self._last_count: tuple[int, Event | None, Position] = 0, None, START
 
     def locate(self, events: Sequence[Event]) -> Position:
         """Return the position after all these events."""
-        n, last, position = self._counted
+        n, last, position = self._last_count
         if not 0 < n <= len(events) or events[n - 1] is not last:
             n, position = 0, START
         for event in events[n:-1]:
@@ -102,7 +102,7 @@ class PositionTracker:
         # A policy may pass on a changed copy of the last event (`DisturbedPolicy` does), which the
         # next call would not recognise. So the last one is counted anew each time.
         if len(events) > 1:
-            self._counted = len(events) - 1, events[-2], position
+            self._last_count = len(events) - 1, events[-2], position
         return advance(self._reference, position, events[-1].guards) if events else START
 
 

@@ -338,7 +338,7 @@ def _solve_event(riccati: RiccatiEquation, k: int, after: Array, rule: EventRule
         name = f"covariance of event {k}"
         covariance = check_semidefinite(name, covariance, jump.dimension)
     simultaneous = SimultaneousJump(rule.simultaneous, covariance)
-    if rule.lead is not None and simultaneous.has_input(jump):
+    if rule.lead is not None and simultaneous.has_input_effect(jump):
         weight = rule.lead * riccati.input_weight(k, event.time)
         feedback = simultaneous.compute_instant_feedback(jump, after, weight)
         since = max(event.time - rule.lead, lin.trajectory.arcs[k].start)

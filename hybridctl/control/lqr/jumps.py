@@ -61,15 +61,15 @@ GainOfValue = Callable[[Array], Array]
 
 _MEAN_POINTS, _MEAN_SEED = 2**12, 0
 """Quasi-random points of the mean form, and their seed."""
-_MOST_SWEEPS = 200
+_MAX_FIXED_POINT_SWEEPS = 200
 """Sweeps of the fixed-point iteration V -> form(V)."""
-_SWEEP_TOLERANCE = 1e-14
+_FIXED_POINT_TOLERANCE = 1e-14
 """Change of V in a sweep, of its largest entry, at which the iteration ends."""
-_DIVERGED = 1e6
+_MAX_VALUE_GROWTH = 1e6
 """Growth of V, over its start, at which the iteration gives way to a root finder."""
 _ROOT_TOLERANCE = 1e-10
 """Residual form(V) - V, of the largest entry of V, that the root finder must reach."""
-_RANK_TOLERANCE = 1e-13
+_FORM_RANK_TOLERANCE = 1e-13
 """Eigenvalue of P_1 + P_2, of the largest, below which both forms are taken to be zero."""
 
 
@@ -184,7 +184,7 @@ class SimultaneousJump:
                     feedbacks[fired] = EventFeedback(value, gains[fired](value))
         return feedbacks.pop(frozenset()).value, feedbacks
 
-    def has_input(self, piecewise: PiecewiseLinearJump) -> bool:
+    def has_input_effect(self, piecewise: PiecewiseLinearJump) -> bool:
         """Return whether the input changes the state after the event in any order."""
         return any(piece.input.any() for piece in piecewise.pieces())
 
@@ -236,7 +236,7 @@ class SimultaneousJump:
             if self.covariance is None
             else _propagate_covariance(piecewise, fired, self.covariance)
         )
-        if not _has_input(remaining):
+        if not _is_input_in_guard_or_reset(remaining):
             return self._combine_pieces(remaining, after, covariance)
 
         def form(v: Array) -> Array:
@@ -273,7 +273,7 @@ def compute_upper_form(first: Array, second: Array) -> Array:
         second: Matrix P_2 (n, n).
     """
     values, vectors = eigh(first + second)
-    nonzero = values > _RANK_TOLERANCE * max(float(values[-1]), 0.0)
+    nonzero = values > _FORM_RANK_TOLERANCE * max(float(values[-1]), 0.0)
     if not nonzero.any():
         return np.zeros_like(first)
     s = vectors[:, nonzero] * np.sqrt(values[nonzero])
@@ -317,15 +317,15 @@ def solve_consistent_value(form: Callable[[Array], Array], after: Array, jump: A
         SimulationError: No such value is found.
     """
     v = start = _transform_form(jump, after)
-    most = _DIVERGED * float(np.abs(start).max(initial=0.0))
-    for _ in range(_MOST_SWEEPS):
+    most = _MAX_VALUE_GROWTH * float(np.abs(start).max(initial=0.0))
+    for _ in range(_MAX_FIXED_POINT_SWEEPS):
         following = form(v)
         size = float(np.abs(following).max(initial=0.0))
         if size > most:
             break
         change = float(np.abs(following - v).max(initial=0.0))
         v = following
-        if change <= _SWEEP_TOLERANCE * size:
+        if change <= _FIXED_POINT_TOLERANCE * size:
             return v
     n = len(start)
     upper = np.triu_indices(n)
@@ -354,7 +354,7 @@ def _transform_form(jump: Array, after: Array) -> Array:
     return np.asarray(0.5 * (v + v.T))
 
 
-def _has_input(piecewise: PiecewiseLinearJump) -> bool:
+def _is_input_in_guard_or_reset(piecewise: PiecewiseLinearJump) -> bool:
     """Return whether the input enters any guard or reset, in any order."""
     n = len(piecewise.guards)
     return any(

@@ -44,7 +44,7 @@ from hybridctl.sensitivity.linearization import Linearization
 from hybridctl.sensitivity.saltation import JumpGains
 from hybridctl.sensitivity.symmetry import CLOSING_TOLERANCE, Symmetry, map_perturbations
 
-_MOST_SWEEPS = 500
+_MAX_PERIODS = 500
 """Periods over which the Riccati equation is solved before the search is given up."""
 _FREE_COST = 1e-9
 """Cost of a direction, relative to the largest entry of C, that counts as none: it is rounding."""
@@ -67,7 +67,7 @@ class LaterPeriod:
     shift: Array
 
     @staticmethod
-    def of_orbit(once: HybridTrajectory, symmetry: Symmetry | None) -> LaterPeriod:
+    def from_orbit(once: HybridTrajectory, symmetry: Symmetry | None) -> LaterPeriod:
         """Return the map by which an orbit goes on where it ends.
 
         Args:
@@ -192,7 +192,7 @@ class PeriodicLqr:
             InputError: The number is not that, or states with quaternions have free directions.
         """
         once, gains = self.period.linearization.trajectory, self.period.gains
-        later = LaterPeriod.of_orbit(once, self.symmetry)
+        later = LaterPeriod.from_orbit(once, self.symmetry)
         arcs, curves, events = list(once.arcs), list(gains.arcs), list(once.events)
         phantoms, last_arcs, last_events = dict(gains.phantoms), once.arcs, once.events
         for _ in range(check_count("periods", periods) - 1):
@@ -202,7 +202,7 @@ class PeriodicLqr:
             gains = later.map_gains(gains)
             # The last arc of a period and the first of the next one are a single arc.
             arcs[n:] = [join_arcs(n, [arcs[n], last_arcs[0]]), *last_arcs[1:]]
-            curves[n:] = [GainCurve.joined([curves[n], gains.arcs[0]]), *gains.arcs[1:]]
+            curves[n:] = [GainCurve.join([curves[n], gains.arcs[0]]), *gains.arcs[1:]]
             events += last_events
             phantoms |= {(k + count, names): gain for (k, names), gain in gains.phantoms.items()}
         return HybridTrajectory(tuple(arcs), tuple(events)), GainSchedule(tuple(curves), phantoms)
@@ -281,7 +281,7 @@ def periodic_lqr(
     v = result.values[0].start
     if all(isinstance(jump, JumpGains) and not jump.input.any() for jump in lin.jumps):
         v = _solve_fixed_point(result, symmetry)
-    for sweep_count in range(1, _MOST_SWEEPS + 1):  # noqa: B007 (read by report_in_sweep)
+    for sweep_count in range(1, _MAX_PERIODS + 1):  # noqa: B007 (read by report_in_sweep)
         result = sweep(v)
         change = float(np.abs(result.values[0].start - v).max())
         v = result.values[0].start
@@ -292,7 +292,7 @@ def periodic_lqr(
             residual = change / size if size else 0.0
             return PeriodicLqr(result, residual, symmetry, closing_tolerance)
     raise SimulationError(
-        f"the Riccati equation has found no periodic solution in {_MOST_SWEEPS} sweeps: it still "
+        f"the Riccati equation has found no periodic solution in {_MAX_PERIODS} sweeps: it still "
         f"changes by {change:.3g} of {size:.3g} in one period"
     )
 

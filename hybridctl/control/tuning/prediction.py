@@ -176,7 +176,7 @@ class PredictedEvent:
         return gain
 
 
-_FORMULA = radau(3)
+_INTERVAL_FORMULA = radau(3)
 """Implicit Runge-Kutta formula of the intervals."""
 _GRADING = 3.0
 """Exponent of the grading: interval j of n ends at (j / n)^3 of its arc."""
@@ -366,7 +366,7 @@ class Prediction:
         rates[..., :d, d:] = arc.input
         densities = np.zeros_like(rates)
         densities[..., :d, :d] = arc.weight + np.swapaxes(gain, 2, 3) @ self._r @ gain
-        steps = LinearStep(rates, arc.lengths, _FORMULA)
+        steps = LinearStep(rates, arc.lengths, _INTERVAL_FORMULA)
         costs = steps.propagation(None, densities).cost
         products = [np.eye(d + nu)]
         for transition in steps.stage_maps[:, -1]:
@@ -447,7 +447,7 @@ def _sample_arc(
     cuts = arc.start + (arc.end - arc.start) * np.linspace(0.0, 1.0, intervals + 1) ** _GRADING
     cuts = np.union1d(cuts, arc.changes)
     lengths = np.diff(cuts)
-    times = np.asarray(cuts[:-1, None] + lengths[:, None] * _FORMULA.points)
+    times = np.asarray(cuts[:-1, None] + lengths[:, None] * _INTERVAL_FORMULA.points)
     stages = [
         linearization.coefficients(arc.piece(row[0]), np.array(row)) for row in times.tolist()
     ]
