@@ -1,4 +1,4 @@
-r"""Detectors: what a controller in a loop knows of touches, from its sensors, sample by sample.
+r"""Detectors: events of touches that a controller in a loop finds in its sensors, by samples.
 
 A *signal* makes numbers of a reading, one per contact: a channel as it is measured, the forces that
 a momentum observer infers, or the contacts that are closed in the mode of a filter. `Threshold`
@@ -50,7 +50,7 @@ class Reading(NamedTuple):
         time: Time, s.
         state: State (nx,).
         input: Input (nu,) since the sample before.
-        sensed: What sensors say, by channel.
+        sensed: Sensor signals, by channel.
     """
 
     time: float
@@ -134,9 +134,10 @@ class MomentumForces:
     r"""The signal of normal forces in N that a momentum observer infers.
 
     Over a sample of length h the torques of contacts are M (v+ - v) / h - (S u - b), with all terms
-    at the beginning. r follows them with the rate L. The forces of the contacts are
-    :math:`(J M^{-1} J^\top)^+ J M^{-1} r`, with the Jacobian J of their gaps. An impulse shows as a
-    force of L times it, which decays at that rate.
+    at the beginning of the sample. r follows them with the rate L. The normal forces of the
+    contacts are :math:`(J M^{-1} J^\top)^+ J M^{-1} r`, with the Jacobian J of all gaps, open ones
+    too; friction is not among them, so that its part along J counts as normal force. An impulse
+    shows as a force of L times it, which decays at that rate. Forces that push are positive.
 
     Attributes:
         dynamics: Dynamics of the robot with its contacts.
@@ -156,7 +157,8 @@ class MomentumForces:
     def __call__(self, reading: Reading) -> Sequence[float] | None:
         """Return the normal forces of all contacts, N; None at the first reading.
 
-        The residual r is updated. A reading that is not later than the one before it gives None.
+        The residual r is updated. A reading that is not later than the one before it gives None and
+        leaves r as it is.
         """
         last, self._last = self._last, reading
         if last is None or not reading.time > last.time:
@@ -196,8 +198,11 @@ class Threshold:
         debounce: Time in s for which the signal must have been there.
         closed: Indices of the entries that are up to begin with.
 
+    Entries of the signal beyond those of `closes` are ignored.
+
     Raises:
-        InputError: `falls` is above `rises`, or the numbers of entries differ.
+        InputError: `falls` is above `rises`, `opens` and `closes` differ in length, or another
+            argument does not fit.
     """
 
     def __init__(
@@ -229,7 +234,7 @@ class Threshold:
         self.reset()
 
     def step(self, reading: Reading) -> Guards:
-        """Return the guards of entries that have risen or fallen, and remember where they are."""
+        """Return the guards of entries that have risen or fallen, and update which are up."""
         values = self._signal(reading)
         if values is None:
             return ()
@@ -288,6 +293,9 @@ class AnyOf:
 class Gate:
     """A detector that reports only guards of the reference's next event, each of them once.
 
+    Other guards, and those that come too early, are dropped for good: if the signal stays up, no
+    later reading brings them again.
+
     Args:
         detector: Detector whose events are let through or not.
         reference: The reference.
@@ -319,7 +327,7 @@ class Gate:
         self.reset()
 
     def step(self, reading: Reading) -> Guards:
-        """Return the guards that are believed, or taken to have fired, and count them."""
+        """Return the guards that count as fired, and update the position in the reference."""
         time, names = reading.time, self._detector.step(reading)
         reference, position = self._reference, self._position
         due = get_due_time(reference, position)
@@ -344,12 +352,12 @@ class Gate:
 
 
 class Delayed:
-    """A detector that is late, and blind to some events: for studies.
+    """A detector that reports events late, and some of them never: for studies.
 
     Args:
         detector: Detector whose events are delayed.
         delay: Delay, s.
-        misses: Probability that a guard is not seen at all.
+        misses: Probability that an event of a guard is never reported.
         seed: Seed of the random numbers.
 
     Raises:
@@ -366,7 +374,7 @@ class Delayed:
         self.reset()
 
     def step(self, reading: Reading) -> Guards:
-        """Return the guards whose delay is over at this reading."""
+        """Return the guards whose delay is over at this reading, after queueing those that fire."""
         time = reading.time
         for name in self._detector.step(reading):
             if self._random.random() >= self._misses:

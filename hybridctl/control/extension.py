@@ -2,9 +2,9 @@ r"""Extension of a reference by rule: how far, with which input, and whether the
 
 A perturbed trajectory has event k at another time than the nominal one. To first order the shift
 is :math:`\delta t_k = D_x t_k\, z + D_u t_k\, b` for a perturbation z of the state there and a
-constant error b of the input. With their covariance P_k at the event, its standard deviation is
-:math:`\sqrt{D t_k P_k D t_k^\top}`. Arcs are extended by a multiple of it, under their own field
-([RS] 3.1.2), with an input that is continued by a rule or was planned.
+constant error b of the input. If they have mean zero and the covariance P_k at the event, its
+standard deviation is :math:`\sqrt{D t_k P_k D t_k^\top}`. Arcs are extended by a multiple of it,
+under their own field ([RS] 3.1.2), with an input that is continued by a rule or was planned.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ End = Literal["before", "after"]
 _JUMP_POINTS = 2**10
 """Quasi-random points by which mean and covariance go through a piecewise linear jump."""
 _CONTINUATION_SAMPLES = 50
-"""Times on a continuation at which guards, inputs and the field are looked at."""
+"""Number of times on a continuation at which guards, inputs and the field are evaluated."""
 _INPUT_TOLERANCE = 1e-8
 """Amount by which an input may leave its limits before that is a failure, in its unit."""
 _TINY_SPEED = 1e-300
-"""Least norm of the nominal field in the denominator of `growth`."""
+"""Least norm of the nominal field in the denominator of `growth`: no division by zero."""
 
 
 @dataclass(frozen=True)
@@ -119,11 +119,15 @@ def extend_by_rule(
         spread: Multiple of the root mean square shift of an event's time by which arcs are
             extended past the event.
         margin: Time in s that is added to each extension.
-        most_growth: Growth of the field on a continuation from which on it is a failure.
+        most_growth: Growth of the field on a continuation above which it is a failure.
         limits: Greatest absolute inputs (nu,), or the least and the greatest (2, nu). An input
             that leaves them on a continuation is a failure.
         rtol: Relative tolerance of the integration.
         atol: Absolute tolerance of the integration.
+
+    Returns:
+        The extended reference with the checks of its continuations. Failures are reported, not
+        raised.
 
     Raises:
         InputError: An argument does not fit.

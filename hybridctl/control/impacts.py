@@ -28,7 +28,7 @@ from hybridctl.hybrid.trajectory import Event
 from hybridctl.mechanics.system import ContactSystem
 
 _MAX_IMPULSE_SWEEPS = 200
-"""Sweeps of the projected Gauss-Seidel iteration over all impulses."""
+"""Greatest number of sweeps of the projected Gauss-Seidel iteration over all impulses. A choice."""
 _IMPULSE_TOLERANCE = 1e-12
 """Change of an impulse in a sweep, relative to the largest one, at which the iteration ends."""
 _IMPULSE_RANK_TOLERANCE = 1e-9
@@ -106,8 +106,9 @@ class Explanation:
     def fit_impulses(self, change: Array) -> list[float]:
         """Return the impulses (m,) within bounds whose change of velocity is nearest.
 
-        They minimise |B Lambda - change| in the metric W, by projected Gauss-Seidel sweeps where a
-        bound is active.
+        They minimise |B Lambda - change| in the metric W. If the impulses of least norm without
+        bounds are within the bounds, they are these; else projected Gauss-Seidel sweeps find them,
+        to 1e-12 of the largest or as far as 200 sweeps come.
 
         Args:
             change: Change (k,) of the velocities.
@@ -152,7 +153,11 @@ class Explanation:
 
     @cached_property
     def _normal_equations(self) -> tuple[list[list[float]], list[float], list[float], Array]:
-        """The matrix B' W B, both bounds, and B' W; impulses that move nothing are fixed at 0."""
+        """The matrix B' W B, both bounds, and B' W.
+
+        Impulses that move none of the velocities are fixed at 0 by bounds of 0, and have 1 on the
+        diagonal, by which sweeps divide.
+        """
         weighted = self.response.T @ self.metric
         gram = weighted @ self.response
         smallest = _IMPULSE_RANK_TOLERANCE**2 * max(np.diag(gram).max(), np.finfo(float).tiny)
@@ -167,8 +172,10 @@ class Explanation:
 class VelocityResidual:
     """The part of a change of velocity that no planned impulse explains.
 
-    A change that would need impulses beyond (1 + excess) times the planned bounds is an error of
-    the measurement: what lies beyond is left out of the residual too.
+    A change that would need impulses beyond (1 + excess) times the planned bounds is taken for an
+    error of the measurement: what lies beyond is left out of the residual too. With the nearest
+    points p, c and a of the change in the sets of planned, credible and unlimited impulses, the
+    residual is (change - p) - (a - c).
 
     Args:
         explanation: What the planned impulses can do.
@@ -191,13 +198,17 @@ class VelocityResidual:
 def find_impact(
     system: HybridSystem, event: Event, impulses: Sequence[Array], single_states: Sequence[Array]
 ) -> Impact | None:
-    """Return the impact of an event, or None where it changes no velocity.
+    """Return the impact of an event.
 
     Args:
         system: The system.
         event: The event.
         impulses: Impulses (contacts,) in N s of the resets of all orders of the event's guards.
         single_states: State (nx,) after the reset of each guard alone.
+
+    Returns:
+        The impact. None where no order has an impulse or changes a velocity, and where a reset of a
+        system without contacts leads to a state of another size.
     """
     if system.mechanism is not None:
         return _find_contact_impact(system.mechanism, event, impulses)

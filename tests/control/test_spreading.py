@@ -1,5 +1,7 @@
 """Reference spreading on a ball that hits two floors at once: everything is in closed form."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from control.samples import SPACE, G, ball_on_two_floors, bouncing_ball
@@ -356,3 +358,26 @@ def test_a_reference_without_events_is_reported_to_the_end(system):
     nominal = hc.simulate(system, "00", [1.0, 0.0], (0.0, 0.2))
     hc.extend(system, nominal, before=0.1, after=0.1, progress=shares.append)
     assert shares[-1] == 1.0
+
+
+def test_an_event_that_does_not_come_is_passed_over_once():
+    """0.1 s after the first bounce is due the next arc is tracked, and it is still 0.1 s after the
+    second one is due: no second bounce is given up. A bounce that comes counts as the first one."""
+    plant = bouncing_ball()
+    nominal = hc.simulate(plant, "air", [1.0, 0.0], (0.0, 1.6))
+    first, second = (event.time for event in nominal.events)
+    reference = hc.extend(plant, nominal, before=0.1, after=0.1)
+    gains = [[[float(k), 0.0]] for k in (1, 2, 3)]
+    policy = hc.ReferenceSpreading(reference, gains, patience=0.1)
+    state = np.zeros(2)
+    touch = replace(nominal.events[0], time=first + 0.05)
+    for time, events, arc in [
+        (first + 0.09, (), 0),
+        (first + 0.11, (), 1),
+        (second + 0.09, (), 1),
+        (second + 0.11, (), 1),
+        (first + 0.06, (touch,), 1),
+    ]:
+        law = policy.law(History("air", time, state, events))
+        np.testing.assert_array_equal(law.jacobian(time, state), -np.array(gains[arc]))
+    assert policy.next_change(History("air", first, state)) == pytest.approx(first + 0.1)

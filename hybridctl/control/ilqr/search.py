@@ -9,7 +9,7 @@ offsets, the largest that lowers the cost by Armijo's rule is taken. The method 
 [13] of [Salt].
 
 A motion that cannot be simulated (events that accumulate, no contact solution) has infinite cost
-in the search along the step. So has a motion that grazes a guard, where there is no derivative.
+in the search along the step. So has a motion without a derivative, as one that grazes a guard.
 
 Second derivatives of the motion are left out of the model on intervals without events
 (Gauss-Newton). On those with events they are estimated from the exact first derivatives of
@@ -85,7 +85,7 @@ class Iteration(NamedTuple):
             accepted.
         actual: Decrease of the cost; 0 if no step was accepted.
         regularization: Regularization mu.
-        refused: Reason for each step whose motion could not be simulated or linearized.
+        refused: Error message of each step whose motion could not be simulated or linearized.
     """
 
     cost: float
@@ -180,7 +180,8 @@ def ilqr(
 
     Raises:
         InputError: An argument does not fit.
-        SimulationError: The first guess cannot be simulated or linearized.
+        SimulationError: The first guess cannot be simulated or linearized. Where it drifts off what
+            its mode holds, that is a `ConstraintViolatedError` or `GuardViolatedError` instead.
     """
     plant, guess = _check_problem(system, mode, x0, times, inputs, (rtol, atol))
     tolerance = check_number("tolerance", tolerance, above=0.0)

@@ -45,14 +45,15 @@ from hybridctl.sensitivity.saltation import JumpGains
 from hybridctl.sensitivity.symmetry import CLOSING_TOLERANCE, Symmetry, map_perturbations
 
 _MAX_PERIODS = 500
-"""Periods over which the Riccati equation is solved before the search is given up."""
+"""Number of periods over which the Riccati equation is solved before the search is given up. A
+choice."""
 _FREE_COST = 1e-9
 """Cost of a direction, relative to the largest entry of C, that counts as none: it is rounding."""
 
 
 @dataclass(frozen=True, eq=False)
 class LaterPeriod:
-    """The map of a motion to its image one period later.
+    """The map from a motion to its image one period later.
 
     With a symmetry S of states and W of inputs, states go to S^-1 (x + shift) and inputs to W^-1 u.
 
@@ -131,6 +132,8 @@ class LaterPeriod:
         )
 
     def _map_curve(self, curve: GainCurve) -> GainCurve:
+        """Return the gain W^-1 K S on the image, a period later."""
+
         def transform(gains: Array) -> Array:
             if self.symmetry is None:
                 return gains
@@ -162,8 +165,8 @@ class PeriodicLqr:
 
     Attributes:
         period: Feedback over one period. Its V at the end is S' V S of that at the start.
-        residual: Difference of V at the start from V of the sweep before, relative to its largest
-            entry.
+        residual: Largest change of V at the start in the last sweep, relative to the largest entry
+            of V: at most the tolerance.
         symmetry: Symmetry S up to which the orbit closes; None for none.
         closing_tolerance: Largest gap between the ends of the orbit, relative to 1 + |x|.
     """
@@ -225,8 +228,8 @@ def periodic_lqr(
 ) -> PeriodicLqr:
     """Return the feedback of least cost for an infinite time along a periodic orbit.
 
-    Free directions of the symmetry cost nothing where the weights do not see them. Then V is not
-    unique, and the one that is returned belongs to feedback that leaves them alone.
+    Free directions of the symmetry have no cost where the weights leave them out. Then V is not
+    unique, and the one that is returned belongs to feedback that does not act on them.
 
     Args:
         lin: First-order map of one period, without feedback. It starts and ends inside an arc, and
@@ -248,8 +251,8 @@ def periodic_lqr(
 
     Raises:
         InputError: An argument does not fit, see `hybrid_lqr` and `check_closed`.
-        SimulationError: No V is found: the input cannot hold an unstable direction, or the weights
-            do not see one.
+        SimulationError: No V is found: the input cannot stabilise an unstable direction, or the
+            weights leave one out.
     """
     check_number("tolerance", tolerance, above=0.0)
     check_closed(lin, symmetry, closing_tolerance)

@@ -42,7 +42,7 @@ _SHORTEST_PANEL = 1e-9
 """Duration of a panel, relative to that of its arc, up to which it is accepted as it is. If it is
 not resolved, a weight jumps in it, and halving does not resolve a jump."""
 _CUBIC_COUNTS = (1, 2, 4, 8, 16, 32, 64)
-"""Numbers of cubics that are tried for the gain on one panel."""
+"""Numbers of cubics that are tried for the gain on one panel, in this order."""
 _MOST_PANELS = 2_000
 """Panels between two breaks of an arc, beyond which the feedback is too fast. A choice."""
 _GAIN_TOLERANCE = 1e-8
@@ -60,7 +60,7 @@ class ValueCurve:
     Attributes:
         times: Times (n,) of knots, s.
         values: Values (n, ndx, ndx) at the knots.
-        propagate_between: Propagations between times on the arc.
+        propagate_between: Function from times on the arc to the propagations between them.
     """
 
     times: Array
@@ -68,7 +68,10 @@ class ValueCurve:
     propagate_between: PropagateBetween
 
     def __call__(self, t: float) -> Array:
-        """Return V (ndx, ndx) at time t in s: that of the next knot, propagated back to t."""
+        """Return V (ndx, ndx) at time t in s: that of the next knot, propagated back to t.
+
+        After the last knot it is that of the last knot.
+        """
         k = min(int(self.times.searchsorted(t)), len(self.times) - 1)
         if t >= self.times[k]:
             return np.asarray(self.values[k])
@@ -341,9 +344,9 @@ class RiccatiEquation:
 
 
 def _estimate_truncation(values: Array) -> Array:
-    """Return the error (...) of a series through values (8, ...): |c_7| + 0.1 |c_6|.
+    """Return the error (...) of the Chebyshev series through values (8, ...) at the nodes.
 
-    Its coefficients are c_0 to c_7.
+    It is estimated from the last coefficients c_6, c_7 of c_0 to c_7, as |c_7| + 0.1 |c_6|.
     """
     last, next_to_last = np.abs(np.tensordot(TO_SERIES[[-1, -2]], values, axes=1))
     return np.asarray(last + _NEXT_TO_LAST_WEIGHT * next_to_last)

@@ -97,7 +97,11 @@ class Validation:
         check_count("finalists", self.finalists)
 
     def choose(self, search: _GainSearch) -> Candidate:
-        """Return the candidate to take, running the ensemble."""
+        """Return the candidate to take, after runs of the other ensemble.
+
+        Args:
+            search: The search, with at least one candidate.
+        """
         peaks: list[tuple[float, Candidate]] = []
         for candidate in search.ranked[: self.finalists]:
             gains = search.structure.schedule(candidate.parameters)
@@ -156,7 +160,7 @@ def tune(
 ) -> Tuning:
     """Return tuned gains: predictions are minimised, then simulated runs choose and search.
 
-    Without a candidate that keeps the limit, the best is the one of least peak.
+    If no candidate keeps the limit, the one of least peak is taken.
 
     Args:
         structure: Structure of the gains.
@@ -172,7 +176,8 @@ def tune(
         step: Change of each parameter with which that search begins.
         bounds: Least and greatest value of every parameter; None for none.
         iterations: Greatest number of iterations of each minimisation.
-        validation: Has the last word on which of the best candidates is taken; None takes the best.
+        validation: Chooses between the best candidates by runs that the search has not used; None
+            takes the best. Without an ensemble there is no search, and it is not used.
         progress: True prints the share of the work that is done on standard error. A function is
             called with it, from 0 to 1. Each minimisation and each evaluation of the ensemble
             counts as one piece of work; the search may end early.
