@@ -205,18 +205,26 @@ class TrackingLaw(LinearFeedback):
         return terms
 
     def jacobian(self, t: float, x: Array) -> Array:
-        """Return the derivative D_x u (nu, ndx) at time t in s, in the tangent space at x (nx,).
+        """Return the derivative D_x u (nu, ndx), in the tangent space at x.
 
         In a vector space it is -K(t). Rows of inputs that are cut to a limit are zero.
+
+        Args:
+            t: Time, s.
+            x: State (nx,).
         """
         alpha, _ = self.arc.state_and_input(t)
         by_state, _ = compute_difference_jacobians(self.arc.space, x, alpha)
         return self._zero_where_cut(t, x, self.gain(t) @ by_state)
 
     def rate(self, t: float, x: Array) -> Array:
-        """Return the derivative (nu,) of the input by time t at a fixed state x (nx,), 1/s.
+        """Return the derivative (nu,) of the input by time at a fixed state, 1/s.
 
         Entries of inputs that are cut to a limit are zero.
+
+        Args:
+            t: Time, s.
+            x: State (nx,).
         """
         arc, space = self.arc, self.arc.space
         alpha, _ = arc.state_and_input(t)
