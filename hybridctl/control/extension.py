@@ -255,7 +255,8 @@ def _propagate_jump(
     images = np.hstack([passage.state, errors])
     center = images.mean(axis=0)
     differences = images - center
-    # A border has no time of its own (test_the_border_of_an_impact_has_no_share_in_the_time...).
+    # A border has no time of its own
+    # (test_the_border_of_an_impact_has_no_share_in_the_time_of_its_event).
     times = passage.times[passage.orders < guards].reshape(len(points), guards)
     shift = float(np.sqrt((times**2).mean(axis=0).max()))
     return shift, center, differences.T @ differences / len(images)
