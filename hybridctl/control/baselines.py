@@ -37,8 +37,9 @@ from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.sensitivity.saltation import evaluate_event_sides, get_differentiable_reset
 
-_RANK_TOLERANCE = 1e-9
-"""Singular value below which a reset does not change a velocity (velocities count as size 1)."""
+_RESET_RANK_TOLERANCE = 1e-9
+"""Singular value up to which D_v R - I changes no velocity. It has no unit: velocities go to
+velocities. It is also the relative one below which C B and B are singular."""
 _PROJECTOR_TOLERANCE = 1e-6
 """Largest entry of P P - P of a matrix that counts as a projector."""
 
@@ -56,7 +57,7 @@ class _Windows:
     ends: tuple[float, ...]
 
     @staticmethod
-    def around(reference: Reference, window: float | Sequence[float]) -> _Windows:
+    def make_around_events(reference: Reference, window: float | Sequence[float]) -> _Windows:
         """Return windows that reach at most half of the way to the next event.
 
         Args:
@@ -76,6 +77,7 @@ class _Windows:
         middles = [0.5 * (a + b) for a, b in pairwise(times)]
         earliest, latest = (-math.inf, *middles), (*middles, math.inf)
         return _Windows(
+            # Both tuples of bounds have one entry also where there are no events.
             tuple(max(t - before, least) for t, least in zip(times, earliest, strict=False)),
             tuple(min(t + after, most) for t, most in zip(times, latest, strict=False)),
         )
@@ -96,7 +98,7 @@ class NearestTracking:
     In the window of a nominal event the state is compared with the extended arcs before and after
     the event, and the one with the smaller error e' W e is tracked. That choice depends on the
     state. It is made where the state jumps and at samples, as a digital controller would; in
-    between, the law is smooth.
+    between, the law is smooth. Its laws have no derivative: another state would have another arc.
 
     Args:
         reference: The reference, extended at least as far as the windows reach.
@@ -130,7 +132,7 @@ class NearestTracking:
         self.gains = make_schedule(reference, gains)
         self.period = check_number("period", period, above=0.0)
         self.limits = resolve_limits(reference, limits)
-        self._windows = _Windows.around(reference, window)
+        self._windows = _Windows.make_around_events(reference, window)
         ndx = reference.arcs[0].space.ndx
         self._metric = np.eye(ndx) if metric is None else check_semidefinite("metric", metric, ndx)
         for k in range(len(reference.events)):
@@ -145,7 +147,7 @@ class NearestTracking:
                 )
 
     def law(self, history: History) -> InputLaw:
-        """Return the law of the arc that is nearer to the state of the history."""
+        """Return the law of the tracked arc: inside a window that which is nearer to the state."""
         chosen = self._choose_arc(history)
         arc = self.reference.arcs[chosen].piece(history.time)
         return TrackingLaw(arc, self.gains.arcs[chosen], self.limits)
@@ -162,7 +164,7 @@ class NearestTracking:
         return min(jump, sample, self._windows.find_next_border(time))
 
     def _choose_arc(self, history: History) -> int:
-        """Return the index of the reference's arc that is tracked now."""
+        """Return the index of the tracked arc: of two that are equally near the earlier one."""
         event = self._windows.find_event(history.time)
         if event is None:
             return get_nominal_arc(self.reference, history.time)[1]
@@ -233,7 +235,7 @@ class ImpactInvariantTracking:
                 zip(reference.events, reference.impacts, strict=True)
             )
         )
-        self._windows = _Windows.around(reference, window)
+        self._windows = _Windows.make_around_events(reference, window)
 
     def law(self, history: History) -> InputLaw:
         """Return the law of the nominal arc at this time, with the projector inside a window."""
@@ -295,15 +297,15 @@ def compute_impact_projector(system: HybridSystem, event: Event) -> Array:
         reset = get_differentiable_reset(system, mode, name).calc_diff(point)
         change = reset.state[half:, half:] - np.eye(ndx - half)
         u, sizes, v = np.linalg.svd(change)
-        rank = int((sizes > _RANK_TOLERANCE).sum())
+        rank = int((sizes > _RESET_RANK_TOLERANCE).sum())
         columns.append(u[:, :rank] * sizes[:rank])
         rows.append(v[:rank])
     b, c = np.hstack(columns), np.vstack(rows)
     projector = np.eye(ndx)
-    projector[half:, half:] -= b @ np.linalg.pinv(c @ b, rcond=_RANK_TOLERANCE) @ c
+    projector[half:, half:] -= b @ np.linalg.pinv(c @ b, rcond=_RESET_RANK_TOLERANCE) @ c
     is_projector = np.abs(projector @ projector - projector).max() <= _PROJECTOR_TOLERANCE
-    rank = np.linalg.matrix_rank(c @ b, tol=_RANK_TOLERANCE)
-    if not is_projector or rank < np.linalg.matrix_rank(b, tol=_RANK_TOLERANCE):
+    rank = np.linalg.matrix_rank(c @ b, tol=_RESET_RANK_TOLERANCE)
+    if not is_projector or rank < np.linalg.matrix_rank(b, tol=_RESET_RANK_TOLERANCE):
         raise SystemDefinitionError(
             f"the resets of {event.guards} have no projector off what they change"
         )

@@ -1,8 +1,8 @@
 """Controllers that are stepped by somebody else's loop, on a robot or a simulator.
 
-`simulate` asks a policy for a law at each event, of which it knows everything. A loop has samples:
-a time, a measured state, and what sensors say of touches. A `Controller` makes of them what
-policies ask for, and returns an input at each sample, whatever the sample is.
+`simulate` asks a policy for a law at each event, and passes it the whole history. A loop has
+samples: a time, a measured state, and sensor signals of touches. A `Controller` makes a history of
+them, asks the policy for its law, and returns an input at each sample, whatever the sample is.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ Status = Literal["ok", "held", "late", "lost"]
 
 _MISSED_AFTER = 1.5
 """Distance of two samples, in periods, from which on samples between them are missing."""
-_TIME_ROUNDING = 1e-6
-"""Part of a period by which a sample may be before the time that a policy asked for."""
+_REQUEST_MARGIN = 1e-6
+"""Part of a period by which a sample may be before the time that a policy asked for.
+
+Times of samples are rounded. A choice."""
 _NO_SENSORS: Mapping[str, Any] = {}
 
 
@@ -49,9 +51,9 @@ class Command(NamedTuple):
 
     Attributes:
         u: The input (nu,), in N m or N.
-        mode: The mode that the controller believes in.
-        position: The touches of the reference that were detected so far. Without a detector it
-            stays at the start, also if the policy follows the clock.
+        mode: The mode that follows from the detected events.
+        position: Position in the reference by the detected touches. Without a detector or a
+            reference it stays at the start, also if the policy follows the clock.
         status: How u was found.
 
             - "ok": from the law of the policy, at this sample.
@@ -60,7 +62,8 @@ class Command(NamedTuple):
               beyond what it tracks, where the end of that is held. A policy that follows touches
               (`ReferenceSpreading`) tracks the extended arc of its position, any other policy
               the whole reference by the clock.
-            - "lost": the fallback, as no sample could be used for longer than the patience.
+            - "lost": the fallback, as so many samples in a row could not be used that their periods
+              add up to more than the patience.
     """
 
     u: Array
@@ -72,7 +75,8 @@ class Command(NamedTuple):
 class Controller:
     """A policy in a loop: measured states and touches in, inputs out, whatever comes.
 
-    `step` is called at each sample; `reset` begins anew; `run` returns what was seen and done.
+    `step` is called at each sample; `reset` begins anew; `run` returns the recorded samples, inputs
+    and events.
 
     An event of guards puts the controller into the mode that the reference has then. Without a
     reference it is the mode after the reset of the measured state, under the last input. Guards
@@ -91,8 +95,9 @@ class Controller:
             none. By default those of the motors (`Robot.effort`).
         reference: Reference that positions count in and that gives the modes after touches. By
             default that of the policy, if it has one.
-        patience: Time in s for which the last input is held over samples that cannot be used.
-        fallback: Input (nu,) after that; None for zero.
+        patience: Time in s for which the last input is held over samples that cannot be used,
+            counted as their number times the period. A step of time up to it is believed at once.
+        fallback: Input (nu,) after that, cut to the limits; None for zero.
 
     Raises:
         InputError: An argument does not fit. `step` raises nothing.
@@ -104,15 +109,15 @@ class Controller:
         detector: Detector of events.
         reference: Reference that positions count in, or None.
         patience: Time in s for which the last input is held over samples that cannot be used.
-        mode: The mode that the controller believes in.
-        fault: The last exception that was kept from the loop, or None.
+        mode: The mode that follows from the detected events.
+        fault: The last exception that was kept from the loop, or None since `reset`.
     """
 
     # State between two steps, besides the attributes above:
     _time: float  # of the last sample that was used, s; -inf before the first
     _jumped_time: float  # a time in s that has jumped and is not believed yet; NaN for none
     _next_request: float  # when the policy is asked for its law again, s
-    _refused: int  # samples in a row that could not be used
+    _refused_count: int  # samples in a row that could not be used
     _is_beyond_reference: bool  # whether the law holds the end of an extended arc
     _recording: _Recording
 
@@ -153,7 +158,7 @@ class Controller:
         self.reset()
 
     def reset(self) -> None:
-        """Return to the start: nothing known, nothing recorded."""
+        """Return to the start: first mode, no events, no samples, the fallback as last input."""
         self.detector.reset()
         self.fault: Exception | None = None
         self.mode = self._start_mode
@@ -171,7 +176,11 @@ class Controller:
         Args:
             t: Time of the sample, s.
             x: Measured state (nx,).
-            sensed: What sensors say of touches, by channel; None for no sensors.
+            sensed: Sensor signals of touches, by channel; None for no sensors.
+
+        Returns:
+            The input with its status. Whatever is wrong with the sample, the policy or the detector
+            gives "held" or "lost"; an exception is kept in `fault`.
         """
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # what overflows is cut or held
@@ -181,10 +190,11 @@ class Controller:
             return self._hold_last_input()
 
     def run(self) -> HybridTrajectory:
-        """Return what was seen and done, as a trajectory.
+        """Return the recorded samples, inputs and events as a trajectory.
 
-        States are joined by straight lines between samples, inputs are held. After a time that
-        jumped backwards it begins anew.
+        States are joined by straight lines between samples, inputs are held. The record begins anew
+        after a time that has jumped, backwards or by more than the patience. Samples that could not
+        be used are not part of it.
 
         Raises:
             InputError: No sample was used yet.
@@ -210,7 +220,7 @@ class Controller:
         if u.shape != self._fallback.shape or not is_finite(u):
             return self._hold_last_input()
         self._input = u = clip_input(u, self._limits)
-        self._refused = 0
+        self._refused_count = 0
         if self._is_beyond_reference or self._is_past_tracked_arc(t):
             status = "held"
         self._recording.append_sample(t, state, u, self.mode)
@@ -239,16 +249,28 @@ class Controller:
         return None
 
     def _forget_time(self) -> None:
-        """Begin with the next sample, whatever its time."""
+        """Forget times and records, so that the next sample is used whatever its time.
+
+        Mode, position and events stay: a clock that jumps says nothing of the robot.
+        """
         self._time = -math.inf
         self._jumped_time = math.nan
         self._next_request = -math.inf
-        self._refused = 0
+        self._refused_count = 0
         self._is_beyond_reference = False
         self._recording = _Recording()
 
     def _fire(self, t: float, x: Array, names: Guards) -> None:
-        """Record an event of guards, and enter the mode that it leads to."""
+        """Record an event of guards, enter the mode that it leads to, and discard the law.
+
+        With a reference, guards that its next event lacks or has had already are dropped; if none
+        is left, nothing happens.
+
+        Args:
+            t: Time, s.
+            x: State (nx,).
+            names: Guards that the detector reports.
+        """
         before = self.mode
         if self.reference is not None:
             names = list_missing_guards(self.reference, self._position, names)
@@ -260,7 +282,9 @@ class Controller:
             try:
                 jump = execute_event(self.system, before, names, t, x, self._input)
                 self.mode, names = jump.mode, jump.guards
-            except HybridctlError as error:  # by no impact law the state touches: the mode stays
+            except HybridctlError as error:
+                # The reset refuses the measured state, such as one that moves away from the ground.
+                # The touch is recorded for the policy all the same; the mode stays.
                 self.fault = error
         no_rate = np.zeros_like(self._input)
         u = self._input
@@ -272,7 +296,15 @@ class Controller:
         self._law = None
 
     def _request_law(self, t: float, x: Array) -> None:
-        """Ask the policy for its law, at the nearest time that its reference reaches to."""
+        """Ask the policy for its law, and store it with the time of the next request.
+
+        Where its reference does not reach to the time, the nearest time to which it does is asked
+        for instead.
+
+        Args:
+            t: Time, s.
+            x: State (nx,).
+        """
         history = History(self.mode, t, x, tuple(self._events))
         self._is_beyond_reference = False
         try:
@@ -281,10 +313,10 @@ class Controller:
             nearest = min(max(t, error.interval[0]), error.interval[1])
             self._law = self.policy.law(replace(history, time=nearest))
             self._is_beyond_reference = True
-        self._next_request = ask_next_change(self.policy, history) - _TIME_ROUNDING * self.period
+        self._next_request = ask_next_change(self.policy, history) - _REQUEST_MARGIN * self.period
 
     def _is_past_tracked_arc(self, t: float) -> bool:
-        """Return whether what the policy tracks does not reach to the time t, in s."""
+        """Return whether time t, in s, is more than a period off what the policy tracks."""
         if self.reference is None:
             return False
         # The position counts detected touches: it says nothing of a policy that follows the clock.
@@ -297,10 +329,14 @@ class Controller:
         return not tracked.start - self.period <= t <= tracked.end + self.period
 
     def _hold_last_input(self) -> Command:
-        """Return the last input, or the fallback where that was longer ago than the patience."""
-        self._refused += 1
+        """Return the last input or, after the patience, the fallback, for a sample that is refused.
+
+        The sample is counted, and the law discarded, so that the policy is asked again at the next
+        sample.
+        """
+        self._refused_count += 1
         self._law = None
-        is_lost = self._refused * self.period > self.patience
+        is_lost = self._refused_count * self.period > self.patience
         if is_lost:
             self._input = self._fallback
         return Command(self._input, self.mode, self._position, "lost" if is_lost else "held")

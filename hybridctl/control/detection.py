@@ -1,8 +1,7 @@
-r"""When a controller knows of a simulated event: late, by a noisy clock, or not at all.
+r"""Detection of simulated events by a controller: late, with a random delay, or not at all.
 
-An impact whose measured impulse is below a threshold is missed. The controller may learn of it
-later: by the force with which the contact presses, or because the reference had its event some time
-ago.
+An impact whose measured impulse is below a threshold is missed. It may be detected later: by the
+force with which the contact presses, or because the reference had its event some time ago.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ DueTime = Callable[[Sequence[Event]], float]
 
 @dataclass(frozen=True, eq=False)
 class ForceSignal:
-    """Contact forces as a controller measures them, by which it knows that a contact is closed.
+    """Contact forces as a controller measures them, by which it detects that a contact is closed.
 
     Attributes:
         system: The system.
-        threshold: Normal force in N from which on a contact is known to be closed.
+        threshold: Normal force in N from which on a contact is detected as closed.
         period: Time between two measurements, s.
         output: Name of the output of the system's modes that has one normal force per contact, N.
     """
@@ -51,7 +50,7 @@ class ForceSignal:
         check_number("period", self.period, above=0.0)
 
     def is_above(self, contact: int, event: Event) -> bool:
-        """Return whether the force of a contact is above the threshold just before an event.
+        """Return whether the force of a contact just before an event is at the threshold or above.
 
         Args:
             contact: Index of the contact.
@@ -74,15 +73,17 @@ class ForceSignal:
 
 @dataclass(frozen=True, eq=False)
 class Detection:
-    r"""How a controller detects events. By default it knows every event at once.
+    r"""How a controller detects events. By default every event is detected when it happens.
 
-    Event k is known max(0, delay + jitter n) seconds after it happens, with a standard normal
-    number n of its own. An impact is missed if its largest normal impulse, plus `noise` times
-    another such number, is below the threshold. Events without an impulse (a release, sticking, a
-    bounce of a system that reports none) are not missed. The numbers depend on `seed` and k alone.
+    Event k, counted among those of guards, is detected max(0, delay + jitter n) seconds after it
+    happens, with a standard normal number n of its own. An impact is missed if its largest normal
+    impulse, plus `noise` times another such number, is below the threshold. Events without an
+    impulse (a release, sticking, a bounce of a system that reports none) are not missed. The
+    numbers depend on `seed` and k alone.
 
-    A missed impact is known as soon as `force` shows that the contact presses (plus the delay), or
-    `timeout` seconds after the nominal event, whichever is first.
+    A missed impact is detected the delay after the first sample at which `force` shows that the
+    contact of its largest impulse presses, or `timeout` seconds after the nominal event, whichever
+    is first.
 
     Attributes:
         delay: Mean delay, s.
@@ -90,7 +91,8 @@ class Detection:
         jitter: Standard deviation of the delay, s.
         noise: Standard deviation of the measured impulse, N s.
         seed: Seed of the random numbers.
-        timeout: Time in s after the nominal event at which a missed impact is known; inf for never.
+        timeout: Time in s after the nominal event at which a missed impact is taken for granted;
+            inf for never.
         force: Contact forces as they are measured; None without.
     """
 
@@ -111,20 +113,21 @@ class Detection:
 
     @property
     def is_immediate(self) -> bool:
-        """Whether every event is known when it happens."""
+        """Whether every event is detected when it happens."""
         return not (self.delay or self.jitter or self.threshold or self.noise)
 
     def filter_history(self, history: History, due: DueTime) -> tuple[History, float]:
-        """Return the part of a history that a controller knows.
+        """Return the part of a history that a controller has detected.
 
         Args:
             history: What has happened.
             due: Nominal time in s of the event that follows some events of guards.
 
         Returns:
-            The known history, and the time in s when the controller knows or measures more. Events
-            stand in the order in which they became known, its own changes of the law among them.
-            The mode is that before the first event that is not known.
+            The detected history, and the time in s at which more is detected or measured; infinite
+            if nothing is to come. Events stand in the order in which they were detected, with the
+            policy's own changes of the law among them. The mode is that before the first event that
+            is not detected.
         """
         events = tuple(event for event in history.events if event.guards)
         now, following, mode = history.time, math.inf, history.mode
@@ -173,7 +176,15 @@ class Detection:
         return timed_out, history.time + self.force.period
 
     def _draw(self, k: int, event: Event) -> tuple[float, float | None]:
-        """Return delay in s and measured impulse in N s of event k; None for no impulse."""
+        """Return the random delay and measured impulse of an event.
+
+        Args:
+            k: Index of the event among those of guards.
+            event: The event.
+
+        Returns:
+            Delay in s, and impulse in N s; None for an event without an impulse.
+        """
         of_delay, of_impulse = _draw_normal_pair(self.seed, k)
         delay = max(0.0, self.delay + self.jitter * of_delay)
         if not event.impulses.any():
@@ -193,9 +204,9 @@ def _draw_normal_pair(seed: int, k: int) -> tuple[float, float]:
 
 @dataclass(frozen=True, eq=False)
 class DetectedPolicy:
-    """A policy that knows only the events that a `Detection` lets it know.
+    """A policy to which only the events are passed that a `Detection` has detected.
 
-    The mode that the policy is told is that before the first event that it does not know.
+    The mode that is passed to it is that before the first event that is not detected.
 
     Attributes:
         policy: The policy.
@@ -210,7 +221,8 @@ class DetectedPolicy:
     policy: Policy
     detection: Detection
     reference: Reference | None = None
-    # The last history and what is known of it: it is asked for the law, then for the next change.
+    # The last history and its detected part: a history is asked for the law, then for the next
+    # change. In a list, because the class is frozen.
     _cache: list[tuple[History, tuple[History, float]]] = field(
         default_factory=list, init=False, repr=False, compare=False
     )
@@ -227,10 +239,10 @@ class DetectedPolicy:
         return type(self), (self.policy, self.detection, self.reference)
 
     def law(self, history: History) -> InputLaw:
-        """Return the law of the policy after the events that it knows.
+        """Return the law of the policy after the detected events.
 
-        It has derivatives if every event is known at once. Else the time of its change depends on
-        when an event is detected, and it has none.
+        It has the derivatives of that law if every event is detected at once. Else it has none: it
+        changes at times that depend on random numbers and measured forces.
         """
         law = self.policy.law(self._filter(history)[0])
         if self.detection.is_immediate or not isinstance(law, DifferentiableLaw):
@@ -238,7 +250,7 @@ class DetectedPolicy:
         return law.function
 
     def next_change(self, history: History) -> float:
-        """Return when another event gets known or the policy wants to be asked again, s."""
+        """Return when another event is detected, a force measured, or the policy asked again, s."""
         known, following = self._filter(history)
         return min(ask_next_change(self.policy, known), following)
 
@@ -253,7 +265,7 @@ class DetectedPolicy:
         return getattr(self.policy, "follows", "clock")
 
     def _filter(self, history: History) -> tuple[History, float]:
-        """Return what is known of a history, and when more is known, s."""
+        """Return the detected part of a history, and when more is detected, s."""
         for seen, known in self._cache:
             if seen is history:
                 return known

@@ -1,4 +1,4 @@
-r"""Detectors: what a controller in a loop knows of touches, from its sensors, sample by sample.
+r"""Detectors: events of touches that a controller in a loop finds in its sensors, by samples.
 
 A *signal* makes numbers of a reading, one per contact: a channel as it is measured, the forces that
 a momentum observer infers, or the contacts that are closed in the mode of a filter. `Threshold`
@@ -37,7 +37,7 @@ from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.system import closed_contacts
 
 Guards = tuple[str, ...]
-_TIME_ROUNDING = 1e-9
+_DELAY_ROUNDING = 1e-9
 """Time in s by which a sample may miss the end of a delay by rounding."""
 _FORCE_RANK_TOLERANCE = 1e-9
 """Singular value of J M^-1 J', relative to the largest, below which forces count as dependent."""
@@ -50,7 +50,7 @@ class Reading(NamedTuple):
         time: Time, s.
         state: State (nx,).
         input: Input (nu,) since the sample before.
-        sensed: What sensors say, by channel.
+        sensed: Sensor signals, by channel.
     """
 
     time: float
@@ -134,9 +134,10 @@ class MomentumForces:
     r"""The signal of normal forces in N that a momentum observer infers.
 
     Over a sample of length h the torques of contacts are M (v+ - v) / h - (S u - b), with all terms
-    at the beginning. r follows them with the rate L. The forces of the contacts are
-    :math:`(J M^{-1} J^\top)^+ J M^{-1} r`, with the Jacobian J of their gaps. An impulse shows as a
-    force of L times it, which decays at that rate.
+    at the beginning of the sample. r follows them with the rate L. The normal forces of the
+    contacts are :math:`(J M^{-1} J^\top)^+ J M^{-1} r`, with the Jacobian J of all gaps, open ones
+    too; friction is not among them, so that its part along J counts as normal force. An impulse
+    shows as a force of L times it, which decays at that rate. Forces that push are positive.
 
     Attributes:
         dynamics: Dynamics of the robot with its contacts.
@@ -156,7 +157,8 @@ class MomentumForces:
     def __call__(self, reading: Reading) -> Sequence[float] | None:
         """Return the normal forces of all contacts, N; None at the first reading.
 
-        The residual r is updated. A reading that is not later than the one before it gives None.
+        The residual r is updated. A reading that is not later than the one before it gives None and
+        leaves r as it is.
         """
         last, self._last = self._last, reading
         if last is None or not reading.time > last.time:
@@ -196,8 +198,11 @@ class Threshold:
         debounce: Time in s for which the signal must have been there.
         closed: Indices of the entries that are up to begin with.
 
+    Entries of the signal beyond those of `closes` are ignored.
+
     Raises:
-        InputError: `falls` is above `rises`, or the numbers of entries differ.
+        InputError: `falls` is above `rises`, `opens` and `closes` differ in length, or another
+            argument does not fit.
     """
 
     def __init__(
@@ -213,28 +218,30 @@ class Threshold:
     ) -> None:
         self._signal = Channel(signal) if isinstance(signal, str) else signal
         check_instance("signal", self._signal, Signal)  # type: ignore[type-abstract]
-        self._closes = check_sequence("closes", closes)
-        self._opens = check_sequence("opens", opens or [None] * len(self._closes))
-        if len(self._opens) != len(self._closes):
+        self._closing_guards = check_sequence("closes", closes)
+        self._opening_guards = check_sequence("opens", opens or [None] * len(self._closing_guards))
+        if len(self._opening_guards) != len(self._closing_guards):
             raise InputError(
-                f"opens must have an entry for each of closes ({len(self._closes)}), "
-                f"got {self._opens}"
+                f"opens must have an entry for each of closes ({len(self._closing_guards)}), "
+                f"got {self._opening_guards}"
             )
-        self._rises = check_number("rises", rises)
-        self._falls = check_number("falls", rises if falls is None else falls, at_most=self._rises)
+        self._rise_level = check_number("rises", rises)
+        self._fall_level = check_number(
+            "falls", rises if falls is None else falls, at_most=self._rise_level
+        )
         self._debounce = check_number("debounce", debounce, at_least=0.0)
         self._closed = frozenset(check_count("closed", i, at_least=0) for i in closed)
         self.reset()
 
     def step(self, reading: Reading) -> Guards:
-        """Return the guards of entries that have risen or fallen, and remember where they are."""
+        """Return the guards of entries that have risen or fallen, and update which are up."""
         values = self._signal(reading)
         if values is None:
             return ()
         fired: list[str] = []
         for i, value in enumerate(values[: len(self._is_up)]):
             is_up = self._is_up[i]
-            has_turned = value < self._falls if is_up else value >= self._rises
+            has_turned = value < self._fall_level if is_up else value >= self._rise_level
             if not has_turned:
                 self._turned_since[i] = None
                 continue
@@ -243,14 +250,14 @@ class Threshold:
                 since = self._turned_since[i] = reading.time
             if reading.time - since >= self._debounce:
                 self._is_up[i], self._turned_since[i] = not is_up, None
-                name = (self._opens if is_up else self._closes)[i]
+                name = (self._opening_guards if is_up else self._closing_guards)[i]
                 fired += [] if name is None else [name]
         return tuple(fired)
 
     def reset(self) -> None:
         """Return to the entries that are up to begin with."""
         self._signal.reset()
-        self._is_up = [i in self._closed for i in range(len(self._closes))]
+        self._is_up = [i in self._closed for i in range(len(self._closing_guards))]
         # Time in s since which an entry has been on the other side; None where it is not.
         self._turned_since: list[float | None] = [None] * len(self._is_up)
 
@@ -286,6 +293,9 @@ class AnyOf:
 class Gate:
     """A detector that reports only guards of the reference's next event, each of them once.
 
+    Other guards, and those that come too early, are dropped for good: if the signal stays up, no
+    later reading brings them again.
+
     Args:
         detector: Detector whose events are let through or not.
         reference: The reference.
@@ -313,17 +323,17 @@ class Gate:
         for name, length in (("before", before), ("timeout", timeout)):
             if length != math.inf:
                 check_number(name, length, at_least=0.0)
-        self._before, self._timeout = before, timeout
+        self._lead, self._timeout = before, timeout
         self.reset()
 
     def step(self, reading: Reading) -> Guards:
-        """Return the guards that are believed, or taken to have fired, and count them."""
+        """Return the guards that count as fired, and update the position in the reference."""
         time, names = reading.time, self._detector.step(reading)
         reference, position = self._reference, self._position
         due = get_due_time(reference, position)
         if time >= max(due, self._first_touch) + self._timeout:
             fired = list_missing_guards(reference, position)
-        elif names and time >= due - self._before:
+        elif names and time >= due - self._lead:
             fired = list_missing_guards(reference, position, names)
         else:
             return ()
@@ -342,12 +352,12 @@ class Gate:
 
 
 class Delayed:
-    """A detector that is late, and blind to some events: for studies.
+    """A detector that reports events late, and some of them never: for studies.
 
     Args:
         detector: Detector whose events are delayed.
         delay: Delay, s.
-        misses: Probability that a guard is not seen at all.
+        misses: Probability that an event of a guard is never reported.
         seed: Seed of the random numbers.
 
     Raises:
@@ -364,21 +374,19 @@ class Delayed:
         self.reset()
 
     def step(self, reading: Reading) -> Guards:
-        """Return the guards whose delay is over at this reading."""
+        """Return the guards whose delay is over at this reading, after queueing those that fire."""
         time = reading.time
         for name in self._detector.step(reading):
             if self._random.random() >= self._misses:
-                self._waiting.append((time, name))
+                self._queue.append((time, name))
         fired: list[str] = []
         # A clock that jumps backwards reports what was waiting at once.
-        while (
-            self._waiting and not 0.0 <= time - self._waiting[0][0] < self._delay - _TIME_ROUNDING
-        ):
-            fired.append(self._waiting.popleft()[1])
+        while self._queue and not 0.0 <= time - self._queue[0][0] < self._delay - _DELAY_ROUNDING:
+            fired.append(self._queue.popleft()[1])
         return tuple(fired)
 
     def reset(self) -> None:
         """Forget what is still to be reported, and begin the random numbers anew."""
         self._detector.reset()
         self._random = np.random.default_rng(self._seed)
-        self._waiting: deque[tuple[float, str]] = deque()
+        self._queue: deque[tuple[float, str]] = deque()

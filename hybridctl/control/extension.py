@@ -2,9 +2,9 @@ r"""Extension of a reference by rule: how far, with which input, and whether the
 
 A perturbed trajectory has event k at another time than the nominal one. To first order the shift
 is :math:`\delta t_k = D_x t_k\, z + D_u t_k\, b` for a perturbation z of the state there and a
-constant error b of the input. With their covariance P_k at the event, its standard deviation is
-:math:`\sqrt{D t_k P_k D t_k^\top}`. Arcs are extended by a multiple of it, under their own field
-([RS] 3.1.2), with an input that is continued by a rule or was planned.
+constant error b of the input. If they have mean zero and the covariance P_k at the event, its
+standard deviation is :math:`\sqrt{D t_k P_k D t_k^\top}`. Arcs are extended by a multiple of it,
+under their own field ([RS] 3.1.2), with an input that is continued by a rule or was planned.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ End = Literal["before", "after"]
 _JUMP_POINTS = 2**10
 """Quasi-random points by which mean and covariance go through a piecewise linear jump."""
 _CONTINUATION_SAMPLES = 50
-"""Times on a continuation at which guards, inputs and the field are looked at."""
+"""Number of times on a continuation at which guards, inputs and the field are evaluated."""
 _INPUT_TOLERANCE = 1e-8
 """Amount by which an input may leave its limits before that is a failure, in its unit."""
 _TINY_SPEED = 1e-300
-"""Least norm of the nominal field in the denominator of `growth`."""
+"""Least norm of the nominal field in the denominator of `growth`: no division by zero."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,8 @@ class Extension:
 
     Attributes:
         reference: The reference.
-        deviations: Standard deviation of the time of each event, s. Of several guards that fire at
-            once it is the largest.
+        deviations: Root mean square shift of the time of each event of guards, s; see
+            `event_time_deviations`. For perturbations of mean zero it is the standard deviation.
         continuations: All continued arcs and phantom arcs.
         failures: One sentence for each condition that does not hold; empty if all hold. Guards of
             the event itself are negative beyond it, which is no failure.
@@ -116,13 +116,18 @@ def extend_by_rule(
             after the length of the extension, at the value that half of the rate reaches. A
             sequence has one function u(t) for each arc that is valid there, such as the
             feedforward of an optimum.
-        spread: Standard deviations of an event's time by which it is extended past.
+        spread: Multiple of the root mean square shift of an event's time by which arcs are
+            extended past the event.
         margin: Time in s that is added to each extension.
-        most_growth: Growth of the field on a continuation from which on it is a failure.
+        most_growth: Growth of the field on a continuation above which it is a failure.
         limits: Greatest absolute inputs (nu,), or the least and the greatest (2, nu). An input
             that leaves them on a continuation is a failure.
         rtol: Relative tolerance of the integration.
         atol: Absolute tolerance of the integration.
+
+    Returns:
+        The extended reference with the checks of its continuations. Failures are reported, not
+        raised.
 
     Raises:
         InputError: An argument does not fit.
@@ -172,7 +177,8 @@ def event_time_deviations(
             perturbation; None for no error.
 
     Returns:
-        Shift in s for each event; of several guards that fire at once, the largest.
+        Shift in s for each event. Where several guards fire at once they fire one by one on a
+        perturbed trajectory: it is the largest of the shifts of the first, the second, ... of them.
 
     Raises:
         InputError: A shape does not fit.
@@ -189,8 +195,9 @@ def event_time_deviations(
     shifts = []
     for k, jump in enumerate(linearization.jumps):
         flow = _compute_flow(linearization, k, n)
-        shift, m, p = _propagate_jump(jump, flow @ m, flow @ p @ flow.T, n, k)
-        if trajectory.events[k].guards:
+        guards = len(trajectory.events[k].guards)
+        shift, m, p = _propagate_jump(jump, flow @ m, flow @ p @ flow.T, n, guards, k)
+        if guards:
             shifts.append(shift)
     return tuple(shifts)
 
@@ -217,7 +224,7 @@ def _compute_flow(linearization: Linearization, k: int, n: int) -> Array:
 
 
 def _propagate_jump(
-    jump: JumpGains | PiecewiseLinearJump, m: Array, p: Array, n: int, seed: int
+    jump: JumpGains | PiecewiseLinearJump, m: Array, p: Array, n: int, guards: int, seed: int
 ) -> tuple[float, Array, Array]:
     """Take mean and covariance of a perturbation and n input errors through an event.
 
@@ -226,10 +233,12 @@ def _propagate_jump(
         m: Mean (ndx + n,) before it.
         p: Covariance (ndx + n, ndx + n) before it.
         n: Number of input errors.
+        guards: Number of guards of the event. A piecewise linear jump may have a border besides.
         seed: Seed of the points that represent the distribution where the map has pieces.
 
     Returns:
-        Root mean square shift of the event's time in s, and mean and covariance after it.
+        Root mean square shift of the event's time in s, and mean and covariance after it. Of
+        several guards it is the largest of those of the first, the second, ... guard to fire.
     """
     if isinstance(jump, JumpGains):
         row = np.append(jump.time_state, jump.time_input[:n])
@@ -246,7 +255,10 @@ def _propagate_jump(
     images = np.hstack([passage.state, errors])
     center = images.mean(axis=0)
     differences = images - center
-    shift = float(np.sqrt((passage.times**2).mean(axis=0).max()))
+    # A border has no time of its own
+    # (test_the_border_of_an_impact_has_no_share_in_the_time_of_its_event).
+    times = passage.times[passage.orders < guards].reshape(len(points), guards)
+    shift = float(np.sqrt((times**2).mean(axis=0).max()))
     return shift, center, differences.T @ differences / len(images)
 
 

@@ -29,7 +29,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, eq=False)
 class GainCurve:
-    """A gain K(t) that is interpolated between knots and held outside of them.
+    """A gain K(t) that is interpolated between knots, and constant before and after them.
 
     Attributes:
         times: Times (n,) of the knots, s, increasing.
@@ -61,15 +61,18 @@ class GainCurve:
 
     @staticmethod
     def constant(gain: ArrayLike) -> GainCurve:
-        """Return a curve with one gain (nu, ndx) at all times."""
+        """Return a curve of a single knot, with one gain (nu, ndx) at all times."""
         return GainCurve(np.zeros(1), check_array("gain", gain, (None, None))[None])
 
     @staticmethod
-    def joined(curves: Sequence[GainCurve]) -> GainCurve:
+    def join(curves: Sequence[GainCurve]) -> GainCurve:
         """Return one curve of several that follow each other in time.
 
-        Where one ends and the next begins, the knot of the next one is taken. The curve has slopes
-        if all curves have them.
+        The last knot of a curve is left out: the first one of the next curve stands at that time.
+        The result has slopes if all curves have them; else it is linear between knots.
+
+        Args:
+            curves: The curves. Knots that do not increase raise an `InputError`.
         """
 
         def join_knots(parts: list[Array]) -> Array:
@@ -91,7 +94,10 @@ class GainCurve:
         return np.asarray(self._curve(inside))
 
     def rate(self, t: float) -> Array:
-        """Return the derivative (nu, ndx) of the gain at time t, 1/s; zero beyond the knots."""
+        """Return the derivative (nu, ndx) of the gain at time t in s, 1/s.
+
+        At a knot it is that from the right; before the first knot, and from the last one on, zero.
+        """
         if not self.times[0] <= t < self.times[-1]:
             return np.zeros_like(self.values[0])
         return np.asarray(self._curve(t, 1))
@@ -112,8 +118,9 @@ class GainSchedule:
     Attributes:
         arcs: Gain K(t) of each arc of the reference, in order.
         phantoms: Gains of phantom arcs, by the index of the event and the guards that have fired.
-        linearization: First-order map on which the gains rest, by which runs from far-off starts
-            are warned of. None if they rest on none, and for gains from a file.
+        linearization: First-order map for which the gains were designed. Policies use it to warn of
+            runs that start far off (`tracking_law.list_far_starts`). None if they were designed
+            without one, and for gains from a file.
     """
 
     arcs: tuple[GainCurve, ...]
@@ -137,7 +144,11 @@ class GainSchedule:
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the gains to an .npz file, whole or not at all."""
+        """Write the gains to an .npz file, whole or not at all; the linearization is left out.
+
+        Args:
+            path: Path of the file.
+        """
         keys = list(self.phantoms)
         header = {
             "format": FORMAT,

@@ -27,11 +27,11 @@ from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.mechanics.system import ContactSystem
 
-_MOST_SWEEPS = 200
-"""Sweeps of the projected Gauss-Seidel iteration over all impulses."""
-_SWEEP_TOLERANCE = 1e-12
+_MAX_IMPULSE_SWEEPS = 200
+"""Greatest number of sweeps of the projected Gauss-Seidel iteration over all impulses. A choice."""
+_IMPULSE_TOLERANCE = 1e-12
 """Change of an impulse in a sweep, relative to the largest one, at which the iteration ends."""
-_RANK_TOLERANCE = 1e-9
+_IMPULSE_RANK_TOLERANCE = 1e-9
 """Singular value, relative to the largest, below which impulses count as dependent."""
 
 
@@ -101,24 +101,25 @@ class Explanation:
     @cached_property
     def projector(self) -> Array:
         """The projector I - B (B' W B)^+ B' W (k, k) off what impulses of any size can do."""
-        return np.asarray(np.eye(len(self.response)) - self.response @ self._unbounded)
+        return np.asarray(np.eye(len(self.response)) - self.response @ self._unbounded_map)
 
     def fit_impulses(self, change: Array) -> list[float]:
         """Return the impulses (m,) within bounds whose change of velocity is nearest.
 
-        They minimise |B Lambda - change| in the metric W, by projected Gauss-Seidel sweeps where a
-        bound is active.
+        They minimise |B Lambda - change| in the metric W. If the impulses of least norm without
+        bounds are within the bounds, they are these; else projected Gauss-Seidel sweeps find them,
+        to 1e-12 of the largest or as far as 200 sweeps come.
 
         Args:
             change: Change (k,) of the velocities.
         """
-        unbounded = self._unbounded @ change
+        unbounded = self._unbounded_map @ change
         if (unbounded >= self.least).all() and (unbounded <= self.greatest).all():
             return list(unbounded.tolist())
         gram, least, greatest, weighted = self._normal_equations
         target: list[float] = (weighted @ change).tolist()
         impulses = [0.0] * len(target)
-        for _ in range(_MOST_SWEEPS):
+        for _ in range(_MAX_IMPULSE_SWEEPS):
             step = size = 0.0
             for i, row in enumerate(gram):
                 old = impulses[i]
@@ -126,7 +127,7 @@ class Explanation:
                 new = min(max(old + residual / row[i], least[i]), greatest[i])
                 impulses[i] = new
                 step, size = max(step, abs(new - old)), max(size, abs(new))
-            if step <= _SWEEP_TOLERANCE * size:
+            if step <= _IMPULSE_TOLERANCE * size:
                 break
         return impulses
 
@@ -143,19 +144,23 @@ class Explanation:
         return replace(self, least=least, greatest=greatest)
 
     @cached_property
-    def _unbounded(self) -> Array:
+    def _unbounded_map(self) -> Array:
         """The map (m, k) from a change to its impulses without bounds."""
         weighted = self.response.T @ self.metric
         return np.asarray(
-            np.linalg.pinv(weighted @ self.response, rcond=_RANK_TOLERANCE) @ weighted
+            np.linalg.pinv(weighted @ self.response, rcond=_IMPULSE_RANK_TOLERANCE) @ weighted
         )
 
     @cached_property
     def _normal_equations(self) -> tuple[list[list[float]], list[float], list[float], Array]:
-        """The matrix B' W B, both bounds, and B' W; impulses that move nothing are fixed at 0."""
+        """The matrix B' W B, both bounds, and B' W.
+
+        Impulses that move none of the velocities are fixed at 0 by bounds of 0, and have 1 on the
+        diagonal, by which sweeps divide.
+        """
         weighted = self.response.T @ self.metric
         gram = weighted @ self.response
-        smallest = _RANK_TOLERANCE**2 * max(np.diag(gram).max(), np.finfo(float).tiny)
+        smallest = _IMPULSE_RANK_TOLERANCE**2 * max(np.diag(gram).max(), np.finfo(float).tiny)
         without_effect = np.diag(gram) <= smallest
         gram[without_effect, without_effect] = 1.0
         least, greatest = (
@@ -167,8 +172,10 @@ class Explanation:
 class VelocityResidual:
     """The part of a change of velocity that no planned impulse explains.
 
-    A change that would need impulses beyond (1 + excess) times the planned bounds is an error of
-    the measurement: what lies beyond is left out of the residual too.
+    A change that would need impulses beyond (1 + excess) times the planned bounds is taken for an
+    error of the measurement: what lies beyond is left out of the residual too. With the nearest
+    points p, c and a of the change in the sets of planned, credible and unlimited impulses, the
+    residual is (change - p) - (a - c).
 
     Args:
         explanation: What the planned impulses can do.
@@ -177,27 +184,31 @@ class VelocityResidual:
 
     def __init__(self, explanation: Explanation, excess: float) -> None:
         self.velocities = explanation.velocities
-        self._planned = explanation
-        self._credible = explanation.scale_bounds(1.0 + excess)
-        self._any = explanation.scale_bounds(math.inf)
+        self._planned_set = explanation
+        self._credible_set = explanation.scale_bounds(1.0 + excess)
+        self._unlimited_set = explanation.scale_bounds(math.inf)
 
     def __call__(self, change: Array) -> Array:
         """Return the residual (k,) of a change (k,) of the velocities."""
-        residual = change - self._planned.explain(change)
-        incredible = self._any.explain(change) - self._credible.explain(change)
+        residual = change - self._planned_set.explain(change)
+        incredible = self._unlimited_set.explain(change) - self._credible_set.explain(change)
         return np.asarray(residual - incredible)
 
 
 def find_impact(
     system: HybridSystem, event: Event, impulses: Sequence[Array], single_states: Sequence[Array]
 ) -> Impact | None:
-    """Return the impact of an event, or None where it changes no velocity.
+    """Return the impact of an event.
 
     Args:
         system: The system.
         event: The event.
         impulses: Impulses (contacts,) in N s of the resets of all orders of the event's guards.
         single_states: State (nx,) after the reset of each guard alone.
+
+    Returns:
+        The impact. None where no order has an impulse or changes a velocity, and where a reset of a
+        system without contacts leads to a state of another size.
     """
     if system.mechanism is not None:
         return _find_contact_impact(system.mechanism, event, impulses)

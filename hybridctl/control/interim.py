@@ -47,9 +47,10 @@ class Interim(Settings):
         timeout: Time in s for which missing touches are waited for, after the planned time or the
             first touch, whichever is later. Zero does not wait.
         velocities: Indices of the velocities that are fed back in the window, such as those of the
-            joints with motors. None for all.
-        excess: Part of its planned size by which an impulse may exceed it and be believed. Beyond
-            that, the velocity is taken to be measured wrongly: estimates overshoot after impacts.
+            joints with motors. None for all. The others are not fed back there.
+        excess: Part of its planned size by which an impulse may exceed it and still count as real.
+            Beyond that, the velocity is taken to be measured wrongly: estimates overshoot after
+            impacts.
     """
 
     before: NotNegative = 0.0
@@ -118,6 +119,10 @@ def find_opening_window(
         due: Its planned time, s.
         touched: Time of its first touch, s; infinite before it.
         time: Time, s.
+
+    Returns:
+        The place. Its `closing` is infinite: the window closes when all touches are known, by
+        `find_closing_window`, or at `until`, without blending.
     """
     is_touched = touched < math.inf
     opens = min(due - interim.before, touched)

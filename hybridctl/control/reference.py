@@ -53,7 +53,7 @@ class PhantomArc:
         event: Index of the event of the reference.
         mode: Intermediate mode.
         fired: Guards that have fired already, in their order.
-        impulses: Impulses of the last reset, in N s.
+        impulses: Impulses (contacts,) of the last reset, N s; empty for systems without contacts.
         arc: Arc in the intermediate mode. At the nominal time of the event it passes through the
             state that the resets of `fired` give.
     """
@@ -78,7 +78,9 @@ class Reference:
             `before` seconds before event i - 1 to `after` seconds after event i. Its mode is the
             one in which it begins.
         phantoms: Phantom arcs, by the index of the event and the guards that have fired.
-        impacts: What each event can do to velocities; None where it changes none.
+        impacts: Set of the velocity changes that each event can cause, see `impacts`. None where it
+            changes no velocity or leads to a mode of another dimension. `extend` gives one for each
+            event, and policies need them.
     """
 
     nominal: HybridTrajectory
@@ -118,8 +120,8 @@ def extend(
     Args:
         system: The system of the trajectory.
         trajectory: The nominal trajectory.
-        before: Time in s by which the arc after an event is extended backwards: one number, or one
-            for each event of guards.
+        before: Time in s by which the arc after an event is extended backwards, at least 0: one
+            number, or a list with one for each event of guards.
         after: Time in s by which the arc before an event is extended forwards, likewise.
         feedforward: Input u(t) of each arc of the trajectory, valid on the extended interval. None
             holds the nominal input at both ends of each arc.
@@ -133,6 +135,9 @@ def extend(
         atol: Absolute tolerance of the integration.
         progress: True prints the share of the work that is done on standard error. A function is
             called with it, from 0 to 1.
+
+    Returns:
+        The reference. Phantom arcs are extended as far as the arcs on both sides of their event.
 
     Raises:
         InputError: An argument does not fit, or the trajectory is of another system.
@@ -149,12 +154,12 @@ def extend(
     integrator = Integrator(METHODS["DOP853"], rtol, atol, np.inf)
     inputs = _check_feedforward(trajectory, feedforward)
     report = report_share(progress, "extend") or (lambda share: None)
-    arcs = list[Arc]()
+    arcs, work = list[Arc](), 2 * len(events) + 1  # pieces of work: extended arcs, then events
     for group, length, past in zip(
         group_arcs(trajectory), (0.0, *early), (*late, 0.0), strict=True
     ):
         arcs.append(_extend_arcs(system, integrator, group, inputs, before=length, after=past))
-        report(0.5 * len(arcs) / (len(events) + 1))
+        report(len(arcs) / work)
     phantoms, impacts = {}, []
     for k, event in enumerate(events):
         u = inputs[event.index if phantom == "pushing" else event.index + 1]
@@ -166,7 +171,7 @@ def extend(
             flow = partial(_integrate, system, integrator, one.mode, u, event.time, one.jump.state)
             arc = join_arcs(0, [flow(-early[k]), flow(late[k])])
             phantoms[k, fired] = PhantomArc(k, one.mode, one.order, one.jump.impulses, arc)
-        report(0.5 + 0.5 * (k + 1) / len(events))
+        report((len(arcs) + k + 1) / work)
     return Reference(trajectory, tuple(arcs), phantoms, tuple(impacts))
 
 
@@ -251,7 +256,14 @@ def extend_arcs_forward(
 
 
 def select_intermediate(orders: Iterable[FiringOrder]) -> dict[frozenset[str], FiringOrder]:
-    """Return the first order to each set of fired guards that leaves other guards waiting."""
+    """Return one order of firing for each set of fired guards that leaves other guards waiting.
+
+    Args:
+        orders: Orders of an event. Of several orders of one set the first one is taken.
+
+    Returns:
+        The orders, by the names of the guards that have fired.
+    """
     selected: dict[frozenset[str], FiringOrder] = {}
     for one in orders:
         if one.waiting:
@@ -293,7 +305,11 @@ def _extend_arcs(
 
 
 def _mark_law_change(arc: Arc) -> Arc:
-    """Return the arc with the mark that its law differs from that of the arc before it."""
+    """Return the arc with the mark that its law differs from that of the arc before it.
+
+    So the joined arc has its start among `Arc.changes`, and no table or integrator interpolates
+    across the jump of the input there.
+    """
     jumps = arc.jumps.copy()
     jumps[0] = True
     return replace(arc, jumps=jumps)

@@ -2,8 +2,8 @@ r"""Tracking policies: reference spreading, and tracking by the clock.
 
 Both apply u = mu(t) + K (alpha(t) - x), with the difference taken in the tangent space at x.
 ([RS] (5.30) prints the error with the opposite sign.) They differ in the arc of the reference that
-is compared with the state, and so in what happens between an event of the reference and that of
-the state.
+is compared with the state, alpha(t), and so in the input between an event of the reference and the
+same event of the state.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Position:
 
     Attributes:
         macro: Number of the reference's events that are complete.
-        micro: Number of events of guards since then, planned or not. After the reference's last
-            event nothing is counted.
+        micro: Number of events of guards since then, planned or not; 0 when an event is complete.
+            After the reference's last event nothing is counted.
         fired: Guards of the next event of the reference that have fired already.
     """
 
@@ -88,13 +88,13 @@ class PositionTracker:
 
     def __init__(self, reference: Reference) -> None:
         self._reference = reference
-        # Number of events that are counted, the last of them, and the position after it. The same
-        # event at the same place means that the list has only grown: then counting goes on there.
-        self._counted: tuple[int, Event | None, Position] = 0, None, START
+        # Number of events that have been counted, the last of them, and the position after it. The
+        # same event at the same place means that the list has only grown: counting goes on there.
+        self._last_count: tuple[int, Event | None, Position] = 0, None, START
 
     def locate(self, events: Sequence[Event]) -> Position:
         """Return the position after all these events."""
-        n, last, position = self._counted
+        n, last, position = self._last_count
         if not 0 < n <= len(events) or events[n - 1] is not last:
             n, position = 0, START
         for event in events[n:-1]:
@@ -102,7 +102,7 @@ class PositionTracker:
         # A policy may pass on a changed copy of the last event (`DisturbedPolicy` does), which the
         # next call would not recognise. So the last one is counted anew each time.
         if len(events) > 1:
-            self._counted = len(events) - 1, events[-2], position
+            self._last_count = len(events) - 1, events[-2], position
         return advance(self._reference, position, events[-1].guards) if events else START
 
 
@@ -160,7 +160,7 @@ def get_due_time(reference: Reference, position: Position) -> float:
 
 
 def get_followed_arc(reference: Reference, position: Position) -> Arc:
-    """Return the arc that is tracked: a phantom arc while a simultaneous event is incomplete.
+    """Return the extended arc that is tracked: a phantom one while an event is incomplete.
 
     Args:
         reference: The reference.
@@ -174,9 +174,9 @@ def get_followed_arc(reference: Reference, position: Position) -> Arc:
 class ReferenceSpreading:
     """Tracking of the extended arc with the same event count as the state, [RS] 3.1.2, 4.1.2.
 
-    The event count has each event at once. `DetectedPolicy` passes it on late, or not at all. On a
-    phantom arc without a gain the feedback is off, so that only the feedforward acts until the
-    simultaneous event is complete.
+    Each event of the state is counted at once. Under a `DetectedPolicy` it is counted late, or not
+    at all. On a phantom arc without a gain the feedback is off, so that only the feedforward acts
+    until the simultaneous event is complete.
 
     Until its next event the state follows its arc; beyond the interval on which the arc is extended
     the end of the arc is held. `law` raises `ReferenceRangeError` where an event enters an arc at a
@@ -192,9 +192,10 @@ class ReferenceSpreading:
         interim: What to do while an impact lasts or is incomplete, for plants whose impacts
             take time and for touches that are known late. By default an impact is over with
             its last touch.
-        patience: Time in s for which an event that is due is waited for. Then the reference
-            goes on with the next arc, as if the event had come. By default infinite: the end of
-            the arc is held until the event comes.
+        patience: Time in s for which an event that is due is waited for. Then the next arc is
+            tracked, as if the event had come; but it is counted only when it comes, and no second
+            event in a row is given up. By default infinite: the end of the arc is held until the
+            event comes.
 
     Raises:
         InputError: An argument does not fit the reference.
@@ -253,8 +254,8 @@ class ReferenceSpreading:
             history: The history.
 
         Raises:
-            ReferenceRangeError: The arc that the last event has entered, or that a change has
-                begun, is not extended over the time of the history.
+            ReferenceRangeError: There have been events, and the arc that is tracked now is not
+                extended over the time of the history.
         """
         position, moment = self._find_place(history)
         if moment.event is not None:
@@ -312,7 +313,9 @@ class ReferenceSpreading:
             if moment is not None:
                 return position, moment
         overdue = get_due_time(reference, position) + self.patience
-        if time >= overdue:  # the reference goes on; no window opens for an event that is given up
+        # The next arc is tracked; no window opens for an event that is given up
+        # (test_an_event_that_does_not_come_is_passed_over_once).
+        if time >= overdue:
             return Position(k + 1, 0, frozenset()), WindowMoment(None, False, math.inf)
         if k == len(reference.events) or self._residuals[k] is None:
             return position, WindowMoment(None, False, overdue)
@@ -452,6 +455,8 @@ def get_nominal_arc(reference: Reference, time: float) -> tuple[Arc, int]:
 
 def count_events_before(reference: Reference, arc: Arc) -> int:
     """Return the number of the reference's events before an arc of its nominal trajectory.
+
+    It is the index of the arc of the reference of which the nominal arc is a part.
 
     Args:
         reference: The reference.

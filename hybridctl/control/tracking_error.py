@@ -53,7 +53,10 @@ class TrackingError:
 
     @property
     def rms(self) -> float:
-        """Root of the time average of the squared norm, by the trapezoidal rule."""
+        """Root of the time average of the squared norm, by the trapezoidal rule.
+
+        NaN for samples that span no time.
+        """
         dt = np.diff(self.times)
         squares = self.norms**2
         return float(np.sqrt(np.sum(dt * (squares[1:] + squares[:-1])) / (2.0 * dt.sum())))
@@ -70,6 +73,9 @@ def tracking_error(
         kind: "spread" compares with the extended or phantom arc of the same event count
             ([RS] 3.1.2), "conventional" with the nominal trajectory at the same time.
         period: Greatest distance of two samples, s.
+
+    Returns:
+        The error at times that are at most a period apart, and on both sides of each event.
 
     Raises:
         InputError: The kind is unknown.

@@ -41,9 +41,10 @@ from hybridctl.hybrid.system import HybridSystem
 from hybridctl.sensitivity.accurate_range import measure_end_error
 
 _CACHED_TIMES = 16
-"""Times whose terms a law keeps: an implicit step asks for its few stages in each iteration."""
+"""Number of times whose terms a law keeps: an implicit step asks for the same few stages in each of
+its iterations. A choice."""
 _LIMIT_SAMPLES = 33
-"""Times on each arc at which the feedforward is compared with the limits of motors."""
+"""Number of times on each arc at which the feedforward is compared with the limits of motors."""
 _SAME_START = 1e-9
 """Distance of a start from the reference that is rounding, relative to 1 + |x0|."""
 _NOTHING_PREDICTED = 10.0
@@ -103,8 +104,9 @@ class FeedbackTable:
 class ProjectedGain:
     r"""A gain K(t) (I - w(t) R), which leaves a part R of the error out inside a window.
 
-    The weight is :math:`w = 1 - e^{-s / \tau}` at a time s from the nearer end of the window, and
-    1 everywhere if tau is zero. Outside of the window the law is not used.
+    The weight is :math:`w = 1 - e^{-s / \tau}` at a time s from the nearer end of the window, so
+    that the gain sets in without a jump, and 1 everywhere if tau is zero. Outside of the window the
+    gain is not used.
 
     Attributes:
         gain: Gain K(t).
@@ -130,13 +132,15 @@ class ProjectedGain:
         """Return the derivative of the gain (nu, ndx) by time, 1/s."""
         weight = float(self._weight(np.asarray(t)))
         weight_rate = (1.0 - weight) / self.blend if self.blend else 0.0
-        if t - self.start > self.end - t:  # the end is nearer: the weight falls
+        # dw/ds = (1 - w) / tau. If the end is nearer, s and with it the weight fall.
+        if t - self.start > self.end - t:
             weight_rate = -weight_rate
         gain_rate = self.gain.rate(t)
         change = weight * gain_rate + weight_rate * self.gain(t)
         return np.asarray(gain_rate - change @ self.removed)
 
     def _weight(self, t: Array) -> Array:
+        """Return the weight w (...) of the part that is left out at times t (...) in s."""
         if not self.blend:
             return np.ones(t.shape)
         distance = np.maximum(np.minimum(t - self.start, self.end - t), 0.0)
@@ -150,7 +154,8 @@ class TrackingLaw(LinearFeedback):
     Attributes:
         arc: Arc of the reference, with states alpha(t) and inputs mu(t).
         gain: Gain K(t).
-        limits: Least and greatest input (2, nu), or None. An input that is cut has no derivative.
+        limits: Least and greatest input (2, nu), or None. The derivatives of an input that is cut
+            are zero.
         is_tabulated: Whether b(t) and K(t) are put into a `FeedbackTable` at first use. That pays
             for laws that act for long. It needs a vector space and a `GainCurve`.
     """
@@ -174,7 +179,10 @@ class TrackingLaw(LinearFeedback):
         return mu + self.gain(t) @ self.arc.space.difference(x, alpha)
 
     def along(self, times: Array) -> tuple[Array, Array]:
-        """Return the terms b (k, nu) and K (k, nu, nx) of u = b - K x at times (k,), in s."""
+        """Return the terms b (k, nu) and K (k, nu, nx) of u = b - K x at times (k,), in s.
+
+        Only laws on a vector space have them.
+        """
         if len(times) == 1:
             offset, gain = self.terms_at(float(times[0]))
             return offset[None], gain[None]
@@ -185,7 +193,10 @@ class TrackingLaw(LinearFeedback):
         return mu + (gain @ alpha[:, :, None])[:, :, 0], gain
 
     def terms_at(self, t: float) -> tuple[Array, Array]:
-        """Return the terms b (nu,) and K (nu, nx) of u = b - K x at time t, in s."""
+        """Return the terms b (nu,) and K (nu, nx) of u = b - K x at time t, in s.
+
+        Only laws on a vector space have them. The last terms are kept in a cache.
+        """
         terms = self._cache.get(t)
         if terms is None:
             if len(self._cache) >= _CACHED_TIMES:
@@ -194,13 +205,27 @@ class TrackingLaw(LinearFeedback):
         return terms
 
     def jacobian(self, t: float, x: Array) -> Array:
-        """Return the derivative (nu, ndx) of the input by the state, in the tangent space at x."""
+        """Return the derivative D_x u (nu, ndx), in the tangent space at x.
+
+        In a vector space it is -K(t). Rows of inputs that are cut to a limit are zero.
+
+        Args:
+            t: Time, s.
+            x: State (nx,).
+        """
         alpha, _ = self.arc.state_and_input(t)
         by_state, _ = compute_difference_jacobians(self.arc.space, x, alpha)
         return self._zero_where_cut(t, x, self.gain(t) @ by_state)
 
     def rate(self, t: float, x: Array) -> Array:
-        """Return the derivative (nu,) of the input by time at a fixed state, 1/s."""
+        """Return the derivative (nu,) of the input by time at a fixed state, 1/s.
+
+        Entries of inputs that are cut to a limit are zero.
+
+        Args:
+            t: Time, s.
+            x: State (nx,).
+        """
         arc, space = self.arc, self.arc.space
         alpha, _ = arc.state_and_input(t)
         rate = self.gain.rate(t) @ space.difference(x, alpha)
@@ -236,7 +261,13 @@ class TrackingLaw(LinearFeedback):
         return mu + k @ alpha, k
 
     def _zero_where_cut(self, t: float, x: Array, derivative: Array) -> Array:
-        """Return a derivative (nu, ...) after setting rows to zero whose input is cut."""
+        """Return a derivative (nu, ...) after setting rows to zero whose input is cut.
+
+        Args:
+            t: Time, s.
+            x: State (nx,).
+            derivative: The derivative, which is changed in place.
+        """
         if self.limits is not None:
             u = self.demand(t, x)
             derivative[(u < self.limits[0]) | (u > self.limits[1])] = 0.0
@@ -330,7 +361,9 @@ def _warn_of_feedforward(reference: Reference, effort: Array) -> None:
 def list_far_starts(
     reference: Reference, gains: GainSchedule, history: History
 ) -> list[HybridctlWarning]:
-    """Return a warning if a run starts so far off a reference that first order predicts nothing.
+    """Return a list with a warning if a run starts so far off that first order predicts nothing.
+
+    Otherwise the list is empty.
 
     Gains of `hybrid_lqr` are optimal to first order. The error of the first-order map grows with
     the size of a perturbation; the warning comes where it should be as large as what the map
@@ -354,6 +387,7 @@ def list_far_starts(
     known = lin.quick_range
     if known is None or not np.isfinite(known.size):
         return []
+    # Sizes along different directions are compared by what they become at the end of the run.
     times_beyond = float(np.linalg.norm(lin.derivative(off))) / (known.growth * known.size)
     if times_beyond <= _NOTHING_PREDICTED or measure_end_error(lin, off) < _LEAST_SHOWN_ERROR:
         return []

@@ -15,7 +15,7 @@ from hybridctl.sensitivity.radius import PerturbedMotions, RunMap, draw_directio
 _AMPLIFIED_DIRECTIONS = 4
 """Directions that are tried for an `AccurateRange`: a linear flow ends along none. A choice."""
 _NO_EFFECT = 1e-6
-"""Growth of a direction that has no effect on the end, relative to the largest growth."""
+"""Growth of a direction up to which it has no effect on the end, relative to the largest growth."""
 
 
 class AccurateRange(NamedTuple):
@@ -40,9 +40,10 @@ class AccurateRange(NamedTuple):
 def measure_range(lin: RunMap) -> AccurateRange | None:
     """Return how far a map holds along the direction that it amplifies most.
 
-    The error of a map grows as the square of a perturbation. So one motion whose error is near a
-    tenth tells where it is a tenth; sizes are tried until there is one. A smaller one must have a
-    smaller error: it shows that the map is a derivative. The recorded input is replayed.
+    The error of a map grows as the square of a perturbation, and the error relative to the
+    prediction as its size. So one motion whose relative error is near a tenth tells where it is a
+    tenth; sizes are tried until there is one. A smaller motion must have a smaller relative error:
+    it shows that the map is a derivative. The recorded input is replayed.
 
     Args:
         lin: The linearization.
@@ -84,8 +85,8 @@ def measure_end_error(lin: RunMap, dx0: Array) -> float:
 def _list_amplified(lin: RunMap) -> list[tuple[Array, float]]:
     """Return unit directions (ndx,) and the norms of the derivatives of the end, largest first.
 
-    They are the singular vectors of linear maps, and the best of some directions for piecewise
-    linear ones. At most four, and none without an effect.
+    They are right singular vectors of linear maps, and the most amplified of some random directions
+    and the axes for piecewise linear ones. There are at most four, none of them without an effect.
     """
     ndx = lin.trajectory.arcs[0].space.ndx
     if lin.is_linear:

@@ -28,10 +28,11 @@ from hybridctl.base.errors import GrazingError, InputError
 from hybridctl.sensitivity.piecewise import GAIN_ROUNDING, PiecewiseLinearJump, group_equal_pieces
 from hybridctl.sensitivity.saltation import GRAZING_RATIO, JumpGains
 
-_CACHE_SIZE = 16384
-"""Fields that are kept: all of up to 14 surfaces."""
+_MAX_CACHED_FIELDS = 16384
+"""Number of fields that are kept, the last ones used: all 2^n of up to 14 surfaces."""
 
 Field = Callable[[Array], ArrayLike]
+"""Field (d,) on the side of the surfaces with the signs b (n,); see `BDerivative`."""
 
 
 class BDerivative(PiecewiseLinearJump):
@@ -45,7 +46,7 @@ class BDerivative(PiecewiseLinearJump):
     Args:
         normals: Gradients :math:`n_j` (n, d) of the event functions, in rows.
         field: Limit :math:`F_b` (d,) of the field for signs b (n,) of -1.0 (before surface j) and
-            +1.0 (after it). It is called for signs that occur, once for each.
+            +1.0 (after it). It is called for signs that occur, for up to 14 surfaces once each.
         guards: Names of the surfaces. None for "surface 0" and so on.
 
     Attributes:
@@ -71,7 +72,7 @@ class BDerivative(PiecewiseLinearJump):
         if len(self.guards) != n:
             raise InputError(f"guards must have one name for each of {n} normals, got {guards}")
         self.field = field
-        self._cached_field = lru_cache(_CACHE_SIZE)(self._evaluate_field)
+        self._cached_field = lru_cache(_MAX_CACHED_FIELDS)(self._evaluate_field)
         self.field_before, self.field_after = (
             self._cached_field(frozenset()),
             self._cached_field(self._all_surfaces),
@@ -94,7 +95,7 @@ class BDerivative(PiecewiseLinearJump):
         if not self._has_independent_normals:
             raise InputError(
                 f"a triangulation needs linearly independent normals, but {n} of them have rank "
-                f"{_rank(normals)}; evaluation and pieces need none"
+                f"{_compute_rank(normals)}; evaluation and pieces need none"
             )
         signs = np.array(list(product((-1.0, 1.0), repeat=n)))[:, ::-1]
         fields = np.array(
@@ -117,6 +118,7 @@ class BDerivative(PiecewiseLinearJump):
             pieces = self.pieces(accuracy=accuracy)
             return len(group_equal_pieces(pieces, accuracy=accuracy)) == 1
         mesh, matrix = self.triangulation(), np.eye(self.dimension)
+        # `size` bounds the absolute terms of which the entries of `matrix` are sums.
         size, fired = matrix, frozenset[int]()
         for j in range(len(self.guards)):
             jump = self.jump(fired, j)
@@ -124,6 +126,7 @@ class BDerivative(PiecewiseLinearJump):
             size = size + np.outer(np.abs(jump.field_change), np.abs(jump.time_state) @ size)
             fired = fired | {j}
         error = np.abs(mesh.points @ matrix.T - mesh.values)
+        # n factors, each with sums of about d + 2 terms, as `piecewise._count_roundings` has it.
         terms = accuracy * len(self.guards) * (self.dimension + 2)
         return bool((error <= terms * (np.abs(mesh.points) @ size.T + np.abs(mesh.values))).all())
 
@@ -143,10 +146,10 @@ class BDerivative(PiecewiseLinearJump):
 
     @property
     def _has_independent_normals(self) -> bool:
-        return _rank(self.normals) == len(self.normals)
+        return _compute_rank(self.normals) == len(self.normals)
 
     def _evaluate_field(self, fired: frozenset[int]) -> Array:
-        """Return the field after the surfaces in `fired`.
+        """Return the field (d,) after the surfaces in `fired`, checked to cross all surfaces.
 
         Raises:
             InputError: The field has the wrong size or is not finite.
@@ -239,5 +242,6 @@ class Triangulation:
         return result.reshape(directions.shape)
 
 
-def _rank(normals: Array) -> int:
+def _compute_rank(normals: Array) -> int:
+    """Return the rank of normals (n, d), whatever their lengths are."""
     return int(np.linalg.matrix_rank(normals / np.linalg.norm(normals, axis=1, keepdims=True)))

@@ -45,10 +45,12 @@ class OrderChange(NamedTuple):
     """The least perturbation along a direction at which the order of events changes.
 
     Attributes:
-        size: In units of the direction. Infinite if the order never changes.
+        size: Size of the perturbation in units of the direction. Infinite if the order never
+            changes.
         events: Indices of the two events that meet; -1 is the start of the run, and the number of
-            its events is its end. Twice the same index for contacts of one impact that touch too
-            far apart to stay one. None if the order never changes.
+            its events is its end. Twice the same index where the contacts of one impact "at once"
+            touch so far apart that they are several events (`radius.find_spread_change`). None if
+            the order never changes.
     """
 
     size: float
@@ -96,14 +98,15 @@ class RunPassage:
         return np.array(gaps), np.array(changes).reshape(len(gaps), len(none)), list(pairs)
 
     def change(self, run: HybridTrajectory) -> OrderChange:
-        """Return the first change of the order, in units of these perturbations.
+        """Return the change of the order at the least multiple of these perturbations.
 
         Args:
             run: The nominal run.
 
         Returns:
-            The least change over all perturbations, if shifts are proportional to them: no events
-            are merged.
+            The change of least size over all m perturbations. Its size is exact to first order if
+            shifts are proportional to the perturbation, that is, if no events are merged. With
+            merged events it only tells whether the order has changed: it is below 1 if so.
         """
         gaps, changes, pairs = self.gaps(run)
         with np.errstate(divide="ignore"):
@@ -135,9 +138,13 @@ def follow_event(
     Args:
         jump: The jump of the event.
         k: Index of the event.
-        guards: Number of its guards. A piecewise linear jump may have a border besides.
+        guards: Number of its guards. A piecewise linear jump may have the border of a reset besides
+            (`simultaneous.linearize_at_border`), whose time is not that of a guard.
         z: Perturbation (ndx,) before it, or m of them in rows.
         du: Change (nu,) of the input at the event. None for no change.
+
+    Returns:
+        Perturbation (ndx+,) or (m, ndx+), and the shifts.
     """
     if isinstance(jump, JumpGains):
         shift = np.atleast_1d(z @ jump.time_state + (0.0 if du is None else jump.time_input @ du))
@@ -155,6 +162,10 @@ def follow_merged_events(
         jump: The jump of the events.
         merged: The events.
         z: Perturbation (ndx,) before them, or m of them in rows.
+
+    Returns:
+        Perturbation (ndx+,) or (m, ndx+), and the shifts: of the first guard relative to the first
+        event, of the last guard relative to the last event.
     """
     passage = jump.follow(z)
     earliest, latest = _find_extreme_times(passage, len(jump.guards))
@@ -163,9 +174,14 @@ def follow_merged_events(
 
 
 def _find_extreme_times(passage: Passage, guards: int) -> tuple[Array, Array]:
-    """Return the first and the last time (m,) of the first so many guards, 0 if none has a time.
+    """Return the first and the last time (m,), s, at which guards of an event fire.
 
-    A guard whose work another one has done has none: its time is exactly zero.
+    A guard whose work another one has done has no time: its jump is the identity with the time
+    zero, exactly. Times are 0 if no guard has one.
+
+    Args:
+        passage: Passage of m perturbations.
+        guards: Number of guards. Indices from there on are borders of resets.
     """
     times, orders = np.atleast_2d(passage.times), np.atleast_2d(passage.orders)
     has_time = (times != 0.0) & (orders < guards)

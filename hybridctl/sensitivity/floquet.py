@@ -37,7 +37,8 @@ from hybridctl.sensitivity.symmetry import (
 _TANGENT_RATIO = 1e-9
 """Rate n . f up to which a flow is tangent to a section, relative to |n| . |f|."""
 _FIXED_DIRECTION = 1e-5
-"""Change of a direction over a period that is none, relative to its largest entry.
+"""Change of a direction over a period up to which it is mapped to itself, relative to its largest
+entry.
 
 Orbits close to 1e-6 by default, and the field at their ends differs by about that."""
 
@@ -65,10 +66,10 @@ class FloquetMultipliers:
     Attributes:
         values: Complex multipliers (ndx,), the largest modulus first.
         period: Period, s.
-        trivial: Names of the multipliers that say nothing about stability, by index. "flow": the 1
+        trivial: Names of the multipliers that do not decide stability, by index. "flow": the 1
             of the field of an autonomous system. The name of a free direction of the symmetry: its
             1. "held": multipliers of perturbations that violate a constraint of the mode at the
-            start, such as a foot off the ground.
+            start, as one that lifts a foot off the ground; motions have no such perturbations.
     """
 
     values: NDArray[np.complex128]
@@ -77,7 +78,11 @@ class FloquetMultipliers:
 
     @property
     def along_flow(self) -> int | None:
-        """The index of the multiplier along the flow; None if the system depends on time."""
+        """The index of the multiplier along the flow.
+
+        None if a period does not map the field to itself: the system depends on time, or the orbit
+        is a point of rest.
+        """
         return next((i for i, name in self.trivial.items() if name == "flow"), None)
 
     @property
@@ -174,7 +179,7 @@ def floquet_multipliers(
 
 
 class TrivialDirections(NamedTuple):
-    """Directions that say nothing about the stability of an orbit, and those that do.
+    """Directions that do not decide the stability of an orbit, and those that do.
 
     Attributes:
         known: Directions (ndx,) that a period maps to themselves, by name.
@@ -192,7 +197,7 @@ class TrivialDirections(NamedTuple):
 def find_trivial_directions(
     lin: PeriodicMap, matrices: Sequence[Array], symmetry: Symmetry | None
 ) -> TrivialDirections:
-    """Return the directions that all these monodromy matrices leave alone.
+    """Return the directions that all these monodromy matrices map to themselves, and the others.
 
     Args:
         lin: Linearization of one period.
@@ -217,7 +222,9 @@ def find_trivial_directions(
                     )
             known[name] = direction
     f = evaluate_field(lin, lin.trajectory.arcs[0], lin.trajectory.start)
-    if all(_is_fixed(matrix, f) for matrix in matrices):  # only in autonomous systems
+    # The monodromy matrix of an autonomous system has the eigenvector f; under a law of time it has
+    # not, in general.
+    if all(_is_fixed(matrix, f) for matrix in matrices):
         known["flow"] = f
     constraints = _differentiate_constraints(lin)
     rows = np.vstack([constraints, *known.values()])
@@ -226,7 +233,7 @@ def find_trivial_directions(
 
 
 def evaluate_field(lin: PeriodicMap, arc: Arc, t: float) -> Array:
-    """Return the field (ndx,) at a time of an arc.
+    """Return the field (ndx,) at the recorded state and input of an arc.
 
     Args:
         lin: Linearization of the run.

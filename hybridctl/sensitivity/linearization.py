@@ -85,11 +85,12 @@ PhantomGains: TypeAlias = Callable[[int, frozenset[int]], ArrayLike]
 _MOST_QUICK_STEPS = 500
 """Integration steps of a run up to which `repr` and tracking measure how far its map holds.
 
-It simulates some four runs for that, in half a second or so for a hopper that lands (60 steps)."""
-_SAME_INPUT = 1e-6
-"""Difference of a policy's input from the recorded one that is none, relative to 1 + |u|.
+Some four runs are simulated for that, which takes half a second or so for a hopper that lands (60
+steps). The value is a choice."""
+_MAX_INPUT_DIFFERENCE = 1e-6
+"""Largest difference of a policy's input from the recorded one, relative to 1 + |u|.
 
-The record of an input is as accurate (`tolerances.INPUT_RTOL`)."""
+The record of an input is as accurate (`tolerances.INPUT_RECORD_RTOL`)."""
 
 
 def linearize(
@@ -110,9 +111,10 @@ def linearize(
         system: The hybrid system that was simulated.
         trajectory: The run.
         policy: Policy that made the run; then the map has its feedback D_x u, in phantom modes that
-            of the law which the policy has there. Its laws must be `DifferentiableLaw`, as those of
-            tracking policies are if they know events at once, or the policy a `HeldInput`. None:
-            the recorded input is replayed open loop.
+            of the law which the policy has there. Its laws must be `DifferentiableLaw`, as are
+            those of `ReferenceSpreading` and `ClockTracking` outside of interim modes and without
+            late detection of events. Or the policy is a `HeldInput`. None: the recorded input is
+            replayed open loop.
         merge: Window in s. Events that follow each other within it, in whatever order, are one
             piecewise affine jump (see `merged_events`). The map then holds for perturbations that
             change their order, and warns with `OrderChangeWarning` if one changes the order of
@@ -120,15 +122,18 @@ def linearize(
         phantom_input: See `jump_derivative`. With a policy, its own law counts.
         simultaneous: See `jump_derivative`. Guards of merged events fire in turn.
         rtol: Relative tolerance of every entry of the variational flow on each step.
-        atol: Absolute tolerance of every entry.
+        atol: Absolute tolerance of every entry, in its unit.
         progress: True prints the share of the events that is linearized on standard error. A
             function is called with it, from 0 to 1. None reports nothing.
 
     Returns:
-        The map. Errors of `jump_derivative` are raised with the event that they are about.
+        The map. Errors of `jump_derivative` are raised with the event that they are about, for
+        merged events the first of them. A field without a Jacobian raises a `SystemDefinitionError`
+        when the flow is first needed.
 
     Raises:
-        InputError: The system or the policy is not that of the trajectory.
+        InputError: The system or the policy is not that of the trajectory, or a tolerance or the
+            window is not positive.
         SystemDefinitionError: A law of the policy has no derivative.
     """
     check_instance("system", system, HybridSystem)
@@ -177,6 +182,9 @@ def linearize(
 class Linearization:
     """The first-order map of a run, from initial state and input to the final state.
 
+    `linearize` makes it. Its jumps are known then. `transitions`, `arcs` and `accurate_range` are
+    computed when they are first needed, and kept.
+
     Attributes:
         system: The hybrid system.
         trajectory: The run.
@@ -224,7 +232,12 @@ class Linearization:
 
     @property
     def is_linear(self) -> bool:
-        """Whether no event has simultaneous guards, and no events are merged."""
+        """Whether all jumps are linear, and no events are merged.
+
+        Simultaneous guards and resets at a border have piecewise linear jumps, also if their pieces
+        are equal; guards that fire "at once" have a linear one if only one of them can be the
+        first.
+        """
         return not self.merged_events and all(isinstance(jump, JumpGains) for jump in self.jumps)
 
     # The map
@@ -236,11 +249,11 @@ class Linearization:
 
         Args:
             dx0: Perturbation (ndx,) of the initial state, or m of them in rows.
-            input_change: Change du(t) (nu,) of the input. At an event its value just before the
-                event counts. None for no change.
+            input_change: Change du(t) (nu,) of the input, the same for all perturbations. At an
+                event its value at the nominal time of the event counts. None for no change.
 
         Returns:
-            The perturbation (ndx+,), or (m, ndx+).
+            The perturbation (ndx+,), or (m, ndx+). Wrong shapes raise an `InputError`.
         """
         passage = self.follow(dx0, input_change)
         passage.warn(self.trajectory)
@@ -329,7 +342,9 @@ class Linearization:
     def accurate_range(self) -> AccurateRange | None:
         """How far the map holds along the direction that it amplifies most: see `measure_range`.
 
-        Some four runs are simulated for it when it is first asked for. None if it is not measured.
+        Some four runs are simulated for it when it is first asked for. None if it cannot be
+        measured: the map is under feedback or "at once", no direction has an effect, motions nearby
+        show no error that falls with their size, or the flow has no derivative.
         """
         try:
             return measure_range(self)
@@ -346,8 +361,9 @@ class Linearization:
     def state_transition(self) -> Array:
         """The derivative D x(end) / D x(start), (ndx+, ndx).
 
-        Simultaneous guards have one if the order in which they fire makes no difference, as that of
-        two feet of one body that stop sliding. Otherwise it is an `InputError`.
+        It is that of perturbations too small to change the order of events, also if events are
+        merged. Piecewise linear jumps have one if their pieces are equal, as those of two feet of
+        one body that stop sliding. Otherwise it is an `InputError`.
         """
         total: Array = np.eye(self.trajectory.arcs[0].space.ndx)
         for k, matrix in enumerate(self.transitions):
@@ -390,7 +406,7 @@ class Linearization:
         return FieldJacobian(a.reshape(*shape, *a.shape[1:]), b.reshape(*shape, *b.shape[1:]))
 
     def linear_jump(self, k: int) -> JumpGains:
-        """Return the jump of event k; an `InputError` if its guards are simultaneous."""
+        """Return the jump of event k; an `InputError` if it is piecewise linear."""
         return _require_linear(self.jumps[k], self.trajectory.events[k], k)
 
     def merged_jump(
@@ -428,7 +444,9 @@ class Linearization:
         Args:
             gains: Gain K (nu, ndx) of each arc, or a function of the time in s.
             phantom_gains: Gain K in the phantom mode of event k where the guards with these indices
-                have fired. None for the gain of the arc before the event.
+                have fired. None for the gain of the arc before the event. Between merged events it
+                is not used: the gain there is that of the arc of the run after the same guards, or
+                else of the arc before them.
 
         Returns:
             The map.
@@ -570,7 +588,7 @@ class Linearization:
 
 
 def compute_jump_matrix(jump: JumpGains | PiecewiseLinearJump, event: Event, k: int) -> Array:
-    """Return the matrix of a jump, also of simultaneous guards whose order makes no difference.
+    """Return the matrix of a jump, also of a piecewise linear one whose pieces are equal.
 
     Args:
         jump: The jump.
@@ -582,18 +600,28 @@ def compute_jump_matrix(jump: JumpGains | PiecewiseLinearJump, event: Event, k: 
     """
     if isinstance(jump, PiecewiseLinearJump):
         matrices = [piece.matrix for piece in jump.pieces(accuracy=EVENT_ACCURACY)]
+        # As in two feet of one body that stop sliding: whichever is first stops both.
         if are_equal_maps(matrices, EVENT_ACCURACY):
             return matrices[0]
     return _require_linear(jump, event, k).state
 
 
 def _require_linear(jump: JumpGains | PiecewiseLinearJump, event: Event, k: int) -> JumpGains:
-    if not isinstance(jump, JumpGains):
-        raise InputError(
-            f"event {k} at t = {event.time:.9g} s is piecewise linear, as guards "
-            f"{event.guards} fire together: apply the linearization to directions instead"
-        )
-    return jump
+    """Return a jump that is linear.
+
+    Raises:
+        InputError: It is piecewise linear. The message names the reason.
+    """
+    if isinstance(jump, JumpGains):
+        return jump
+    if len(event.guards) > 1:
+        reason = f"guards {event.guards} fire together"
+    else:  # the jump's second "guard" is the border (`linearize_at_border`)
+        reason = f"guard {event.guards[0]!r} leads to the border of {jump.guards[1]!r}"
+    raise InputError(
+        f"event {k} at t = {event.time:.9g} s is piecewise linear, as {reason}: apply the "
+        "linearization to directions instead"
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -649,7 +677,10 @@ class RecordedFeedback:
             x, recorded = arc.state_and_input(t)
             u = law(t, x)
             scale = 1.0 + np.abs(recorded).max(initial=0.0)
-            if np.shape(u) != recorded.shape or np.abs(u - recorded).max() > _SAME_INPUT * scale:
+            if (
+                np.shape(u) != recorded.shape
+                or np.abs(u - recorded).max() > _MAX_INPUT_DIFFERENCE * scale
+            ):
                 raise InputError(
                     f"policy must be the one of the run: at t = {t:.9g} s in mode {arc.mode!r} it "
                     f"gives {u}, but the input was {recorded}"
@@ -670,6 +701,8 @@ class RecordedFeedback:
             SystemDefinitionError: It has no derivative.
         """
         law = as_policy(self.policy, self.system).law(history)
+        # A policy that is a constant input has the gain zero. A constant law of another policy may
+        # have been chosen by the state, as that of a sampled controller, and has no derivative.
         if isinstance(self.policy, HeldInput) and isinstance(law, HeldInput):
             value, ndx = law.value, self.system.mode(history.mode).space.ndx
             return DifferentiableLaw.held(value, np.zeros_like(value), ndx)
@@ -699,13 +732,22 @@ def _check_gain(name: str, gain: Gain | ArrayLike, arc: Arc) -> Gain:
 
 
 def _add_gains(one: Gain, other: Gain, t: float) -> Array:
+    """Return the sum (nu, ndx) of two gains at a time in s; a function that can be pickled."""
     return one(t) + other(t)
 
 
 def _get_phantom_gain(
     k: int, before: Array, gains: PhantomGains | None, fired: frozenset[int]
 ) -> Array:
-    """Return the gain in a phantom mode of event k; `before` is that of the arc before it."""
+    """Return the gain (nu, ndx) in a phantom mode.
+
+    Args:
+        k: Index of the event.
+        before: Gain at the end of the arc before the event. It holds until a guard has fired, and
+            in phantom modes if no gains are given for them.
+        gains: Gains in phantom modes, or None.
+        fired: Indices of the guards that have fired.
+    """
     if gains is None or not fired:
         return before
     return check_array(f"phantom_gains({k}, {sorted(fired)})", gains(k, fired), before.shape)
@@ -720,15 +762,20 @@ def _get_gain_between(group: MergedEvents, ends: tuple[Array, ...], fired: froze
         fired: Guards that have fired.
     """
     nominal = group.motions.nominal
+    # Set i of `nominal` is that of the arc before event first + i.
     return ends[group.first + (nominal.index(fired) if fired in nominal else 0)]
 
 
 @contextmanager
 def _name_event(k: int, event: Event) -> Iterator[None]:
-    """Add index, time and guards of an event to the message of an error raised within.
+    """Put index, time and guards of an event before the message of an error raised within.
+
+    Args:
+        k: Index of the event.
+        event: The event.
 
     Raises:
-        HybridctlError: The error.
+        HybridctlError: The error, with the longer message.
     """
     try:
         yield

@@ -21,8 +21,9 @@ from hybridctl.hybrid.arc import Arc
 from hybridctl.sensitivity.linearization import Linearization
 from hybridctl.sensitivity.propagation import propagate_perturbations
 
-_RANK_TOLERANCE = 1e-14
-"""Growth of a frame vector that is zero, relative to n times the largest entry: rounding."""
+_GROWTH_ROUNDING = 1e-14
+"""Growth of a frame vector up to which it counts as zero, relative to n times the largest entry of
+the frame: rounding."""
 
 
 def lyapunov_exponents(
@@ -32,7 +33,8 @@ def lyapunov_exponents(
 
     Args:
         lin: Linearization of the run.
-        settle: Time at the start that is not counted, s. The frame finds its directions in it.
+        settle: Time at the start that is not counted, s. In it the frame turns into the directions
+            of growth.
         interval: Longest time between two splittings of the frame, s.
 
     Returns:
@@ -40,8 +42,8 @@ def lyapunov_exponents(
         destroys.
 
     Raises:
-        InputError: The linearization is piecewise linear, the dimension of the state changes, or a
-            time is out of range.
+        InputError: A jump of the linearization is piecewise linear, the dimension of the state
+            changes, or a time is out of range.
     """
     check_number("settle", settle, at_least=0.0)
     if not interval > 0.0:
@@ -82,9 +84,17 @@ def _cut_arc(arc: Arc, begin: float, interval: float) -> Iterator[Arc]:
 
 
 def _split_frame(columns: Array) -> tuple[Array, Array]:
-    """Return orthonormal columns, and the logarithms (n,) of the growth; -inf if destroyed."""
+    """Return the frame Q' and log |R_ii| of the split Phi Q = Q' R.
+
+    Args:
+        columns: The propagated frame Phi Q (n, n).
+
+    Returns:
+        Orthonormal columns (n, n), and the logarithms (n,) of the growth; -inf for a direction that
+        a jump destroys.
+    """
     frame, upper = np.linalg.qr(columns)
     growth = np.abs(np.diag(upper))
-    growth[growth <= _RANK_TOLERANCE * len(growth) * np.abs(columns).max()] = 0.0
+    growth[growth <= _GROWTH_ROUNDING * len(growth) * np.abs(columns).max()] = 0.0
     with np.errstate(divide="ignore"):
         return frame, np.log(growth)

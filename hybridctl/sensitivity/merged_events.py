@@ -6,9 +6,9 @@ perturbed trajectory, guard j fires at
 
 .. math:: t_{S,j} + a_{S,j}\, \delta x + b_{S,j}\, \delta u,
 
-where :math:`t_{S,j}` is the time at which the nominal motion of the phantom mode S meets it
-(`phantom_modes`). This is linear in :math:`(\delta x, 1)`, so the jump is a `PiecewiseLinearJump`
-in one more dimension.
+where :math:`t_{S,j}` is the time after the first event of the run at which the nominal motion of
+the phantom mode S meets the guard (`phantom_modes`). This is linear in :math:`(\delta x, 1)`, so
+the jump is a `PiecewiseLinearJump` in one more dimension.
 
 In the order of the run it is the product of saltation matrices and transition matrices, exactly.
 Another order occurs only for perturbations as large as the lags that it undoes. So the error is of
@@ -60,7 +60,14 @@ class PiecewiseAffineJump:
         return self.homogeneous.dimension - 1
 
     def __call__(self, dx: ArrayLike) -> Array:
-        """Return the perturbation (d+,) after the events for dx (d,), or (m, d+) for (m, d)."""
+        """Return the perturbation after the events.
+
+        Args:
+            dx: Perturbation (d,) before the events, or m of them in rows (m, d).
+
+        Returns:
+            The perturbation (d+,), or (m, d+). A wrong shape raises an `InputError`.
+        """
         return self.follow(dx).state
 
     def follow(self, dx: ArrayLike) -> Passage:
@@ -89,8 +96,8 @@ class InputResponse:
 
     Attributes:
         change: Change du (nu,) of the input at a time in s.
-        responses: Perturbations (ndx,) at the ends of the arcs between the events, of a motion that
-            is unperturbed at their starts.
+        responses: Perturbation (ndx,) that the change of the input makes on each arc between the
+            events, at the end of the arc, if there is none at its start.
     """
 
     change: Callable[[float], Array]
@@ -104,8 +111,8 @@ class MergedEvents:
     Attributes:
         first: Index of the first event.
         motions: Nominal motions of their guards.
-        feedback: Gains of feedback that was closed over the events, in addition to that of the
-            input law. Their effects add up.
+        feedback: Gains of further feedback du = -gain(fired) dx, in addition to that of the input
+            law of the motions. The gains add up.
     """
 
     first: int
@@ -124,10 +131,11 @@ class MergedEvents:
     def jump(
         self, transitions: Sequence[Array], response: InputResponse | None = None
     ) -> PiecewiseAffineJump:
-        """Return the jump.
+        """Return the jump, under the feedback of the motions and of `feedback`.
 
         Args:
-            transitions: Transition matrices (ndx, ndx) of the arcs between the events.
+            transitions: Transition matrices (ndx, ndx) of the arcs between the events, in order:
+                one less than there are events.
             response: Effect of a change of the input. None for no change.
         """
         micro = partial(_linearize_micro_event, self, tuple(transitions), response)
@@ -141,12 +149,13 @@ def find_close_events(
 
     A group has at least two events. Their guards are different ones of the mode before the first
     event, and fall there. A guard of a later mode, or one that does not fall there, fires because
-    of the first event and keeps its place.
+    of an event before it: it cannot come first, and its event ends the group. So does an event
+    without guards or at which events accumulate.
 
     Args:
         system: The hybrid system of the run.
         trajectory: The run.
-        window: Longest time from one event to the next, s.
+        window: Longest time from one event of a group to the next, s. A group may last longer.
 
     Yields:
         The index of the first event of a group, and all its events.
@@ -170,7 +179,14 @@ def find_close_events(
 
 
 def _is_independent(before: EventSide, group: tuple[Event, ...], event: Event) -> bool:
-    """Return whether an event may come before those of a group: its guards fall before them."""
+    """Return whether an event may come before those of a group.
+
+    Args:
+        before: Side before the first event of the group.
+        group: The events.
+        event: The next event. Its guards must be others of the mode before the group, and fall
+            there.
+    """
     known = {name for one in group for name in one.guards}
     if not event.guards or event.accumulation is not None or known & set(event.guards):
         return False
@@ -185,7 +201,15 @@ def _linearize_micro_event(
     fired: frozenset[int],
     j: int,
 ) -> JumpGains:
-    """Return the jump of a guard as one of (dx, 1), with the flow to the next event of the run.
+    """Return the jump of a guard as a linear one of (dx, 1).
+
+    With the first-order jump (a, R, c) of the guard beside its nominal motion (`time_state`, reset
+    Jacobian, field change), the lag t of this motion and its offset o from the next one, it is
+
+        time = a dx + t,    dx+ = R dx - c (a dx) + o = R dx - c time + (o + c t).
+
+    If an arc of the run follows, dx+ is also taken along it, to the event at its end. All other
+    motions are straight (`phantom_modes`), so that perturbations do not change on them.
 
     Args:
         merged: The events.
@@ -206,7 +230,7 @@ def _linearize_micro_event(
     if response is not None:
         du = response.change(nominal.time)
         input_shift, offset = float(gains.time_input @ du), offset + gains.reset_input @ du
-    # Shifts count from the first event, but only their part beyond the lag meets field_change.
+    # field_change meets the whole time, of which the lag is no perturbation: it is put back here.
     offset = offset + gains.field_change * lag
     field, reset = gains.field_change, gains.reset_jacobian
     if after in motions.nominal[1:-1]:  # an arc of the run follows: on to the event at its end

@@ -1,7 +1,7 @@
 r"""Mean and covariance of a perturbation, propagated along a run.
 
-On arcs and through isolated events the map is linear, and both are exact: :math:`m^+ = G m` and
-:math:`P^+ = G P G^T`, [Salt] (39). Through simultaneous guards and merged events the map is
+On arcs and through linear jumps the map is linear, and both are exact: :math:`m^+ = G m` and
+:math:`P^+ = G P G^T`, [Salt] (39). Through piecewise linear jumps and merged events the map is
 piecewise linear or affine. There a normal distribution goes in, and mean and covariance of its
 image are summed over low-discrepancy points. The image is not normal; from there on only its first
 two moments are propagated.
@@ -52,8 +52,9 @@ def propagate_moments(
         covariance: Covariance (ndx, ndx) of the perturbation of the initial state, symmetric and
             positive semidefinite.
         mean: Its mean (ndx,). None for zero.
-        points: Number of points of the sum at piecewise linear jumps, a power of two. Half of them
-            mirror the others, so that a linear map keeps its mean exactly.
+        points: Number of points of the sum at piecewise linear jumps, a power of two that is at
+            least twice the dimension there. Half of them mirror the others, so that a linear map
+            keeps its mean exactly.
         seed: Seed of the points; that of event k is seed + k.
 
     Returns:
@@ -90,7 +91,8 @@ def propagate_moments_through_jump(
         jump: Jump of the event.
         m: Mean (d,) before it.
         p: Covariance (d, d) before it.
-        points: Number of points of the sum if the jump is piecewise linear, a power of two.
+        points: Number of points of the sum if the jump is not linear; see
+            `sample_normal_points`.
         seed: Seed of the points.
 
     Returns:
@@ -108,26 +110,41 @@ def sample_normal_points(covariance: Array, points: int, seed: int) -> Array:
     """Return low-discrepancy points of a normal distribution of mean zero.
 
     Args:
-        covariance: Covariance (ndx, ndx). That of the points is equal to it.
-        points: Number of points, a power of two. Half of them mirror the others.
+        covariance: Covariance (ndx, ndx), positive semidefinite. That of the points is equal to
+            it, to rounding.
+        points: Number of points, a power of two of at least 2 ndx. Half of them mirror the others.
         seed: Seed of the points.
 
     Returns:
-        The points (points, ndx), in rows. A number that is no power of two is an `InputError`.
+        The points (points, ndx), in rows.
+
+    Raises:
+        InputError: The number of points is no power of two, or too small: the half that is drawn
+            spans all dimensions only if it has one point for each.
     """
     _check_points(points)
+    n = len(covariance)
+    if points < 2 * n:
+        raise InputError(f"points must be at least {2 * n} in {n} dimensions, got {points}")
     values, vectors = eigh(covariance)
     root = vectors * np.sqrt(np.maximum(values, 0.0))
     from scipy.stats import qmc  # costs as much to import as all else, and is rarely wanted
 
-    uniform = qmc.Sobol(len(covariance), seed=seed).random(points // 2)
+    uniform = qmc.Sobol(n, seed=seed).random(points // 2)
     # At 0 and 1 the normal quantiles are infinite.
     normal = ndtri(np.clip(uniform, 1e-15, 1.0 - 1e-15))
     normal = np.concatenate((normal, -normal))
+    # Sampling leaves a covariance that is only near 1: its Cholesky factor is divided out.
     own = np.linalg.cholesky(normal.T @ normal / len(normal))
     return np.asarray(np.linalg.solve(own, normal.T).T @ root.T)
 
 
 def _check_points(points: int) -> None:
+    """Check that a number of points is a power of two, 2 at least.
+
+    Raises:
+        InputError: It is not.
+    """
+    # A power of two shares no binary digit with the number below it.
     if check_count("points", points, at_least=2) & (points - 1):
         raise InputError(f"points must be a power of two, got {points}")

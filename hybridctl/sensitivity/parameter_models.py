@@ -86,6 +86,8 @@ class ParameterModel(ABC):
 
     Attributes:
         point: The class of its points.
+        names: Names of the parameters.
+        moves_borders: Whether resets at a border are refused.
 
     Args:
         names: Names of the parameters.
@@ -287,6 +289,9 @@ def fix_inputs_as_parameters(
         The system in the inputs that are left, and its derivatives by the parameters. A mode with
         fewer inputs raises an `InputError` when it is entered, and a derivative of what has no
         Jacobian a `SystemDefinitionError`.
+
+    Raises:
+        InputError: There is no value, or one is not finite.
     """
     fixed = FixedInputs(check_array("values", list(values.values()), (None,)))
     mapped = _SystemWithFixedInputs(system, fixed)
@@ -423,17 +428,36 @@ class _FixedInputSteps(MappedSteps):
     def batched(self) -> BatchedSteps | None:
         """The inner steps from many points."""
         steps = self.inner.batched
-        return None if steps is None else BatchedSteps(*(partial(self._many, f) for f in steps))
+        return (
+            None
+            if steps is None
+            else BatchedSteps(*(partial(self._call_batched, f) for f in steps))
+        )
 
-    def _many(
+    def _call_batched(
         self, function: BatchFunction, times: Array, states: Array, inputs: Array
     ) -> list[Array]:
-        """Return an inner function of many points, for the inputs (m, nu) that are left."""
+        """Return the results of an inner function of m points, for the inputs that are left.
+
+        Args:
+            function: The inner function.
+            times: Times (m,), s.
+            states: States (m, nx).
+            inputs: Inputs (m, nu) that are left.
+        """
         fixed = np.tile(self.change.values, (len(inputs), 1))
         return function(times, states, np.hstack((inputs, fixed)))
 
     def step(self, ahead: StepRequest, law: InputLaw) -> CompiledStep | None:
-        """Return the inner step under a constant input; None for other laws."""
+        """Return the inner step under a constant input, without the fixed inputs in its record.
+
+        None for other laws, which give only the inputs that are left and so cannot be the law of an
+        inner step, and where the inner mode has no such step.
+
+        Args:
+            ahead: The step.
+            law: Law of the inputs that are left.
+        """
         if not isinstance(law, HeldInput):
             return None
         step = self.inner.step(ahead, HeldInput(self.change.append_values(law.value)))
@@ -448,6 +472,9 @@ class _FixedInputSteps(MappedSteps):
             ahead: The step.
             u: Inputs (nu,) that are left.
             noise: Noise of the state and of these inputs, or None.
+
+        Returns:
+            The step; None where the inner mode has no such step.
         """
         if noise is not None:
             none = np.zeros((len(self.change.values),) * 2)
@@ -476,9 +503,10 @@ class _FixedInputSteps(MappedSteps):
     def batched_jump(self, i: int, reset: ResetModel) -> BatchFunction | None:
         """Return the inner jump of many points, for a reset that this change has mapped."""
         jump = super().batched_jump(i, reset) if self._has_mapped(reset) else None
-        return None if jump is None else partial(self._many, jump)
+        return None if jump is None else partial(self._call_batched, jump)
 
     def _has_mapped(self, reset: ResetModel) -> bool:
+        """Return whether a reset is one of this change, so that its inner reset is known."""
         return isinstance(reset, MappedReset) and reset.change is self.change
 
 
@@ -507,7 +535,12 @@ class _FixedInputDerivatives(SystemParameters):
         self.fixed = fixed
 
     def calc(self, at: Point) -> ParameterPoint:
-        """Return the derivatives at a point with fixed inputs, or at (t, x, u) of another one."""
+        """Return the derivatives at a point with fixed inputs, or at (t, x, u) of another one.
+
+        Args:
+            at: A point of a mode of the system, or of one with the same keys, states and inputs,
+                such as a mapped one. The latter is evaluated again, as it has no inner point here.
+        """
         if not (isinstance(at, MappedPoint) and at.mode.change is self.fixed):
             at = self.system.mode(at.mode.key).calc(at.t, at.x, at.u)
         assert isinstance(at, MappedPoint)

@@ -64,7 +64,7 @@ class ParameterSensitivity:
     def matrix(self) -> Array:
         """The derivative D_p x(end) (ndx+, np) at a fixed initial state.
 
-        An `InputError` if the map is piecewise linear.
+        An `InputError` if a jump is piecewise linear and its pieces differ.
         """
         n = len(self.names)
         return self.linearization.state_transition[:-n, -n:]
@@ -211,10 +211,12 @@ def _pad_gain(name: str, gain: ArrayLike, n: int) -> Array:
 
 
 def _pad_gain_at(name: str, gain: Gain, n: int, t: float) -> Array:
+    """Return `_pad_gain` of a gain at a time in s; a function of the module can be pickled."""
     return _pad_gain(f"{name}({t})", gain(t), n)
 
 
 def _pad_phantom_gain(gains: PhantomGains, n: int, k: int, fired: frozenset[int]) -> Array:
+    """Return `_pad_gain` of the gain in a phantom mode of event k after guards have fired."""
     return _pad_gain(f"phantom_gains({k}, {sorted(fired)})", gains(k, fired), n)
 
 
@@ -232,9 +234,11 @@ def augment_with_parameters(
         derivatives: Derivatives of the system by the parameters.
 
     Returns:
-        The system and the run, with the same inputs. They lack the Jacobians that the system lacks.
-        When they are evaluated, derivatives of the wrong shape raise a `SystemDefinitionError`,
-        and resets at a border that parameters may move an `InputError`.
+        The system and the run, with the same inputs. The run has the system as its `source` only if
+        it was known to be of `system`; else `linearize` compares both. They lack the
+        Jacobians that the system lacks. When they are evaluated, derivatives of the wrong shape
+        raise a `SystemDefinitionError`, and resets at a border that parameters may move an
+        `InputError`.
     """
     n = len(derivatives.names)
     augmented = _AugmentedSystem(system, derivatives)
@@ -338,7 +342,12 @@ class _AugmentedPoint(MappedPoint):
         return self._append_parameters(self.inner.guard_row(i), i)
 
     def _append_parameters(self, inner: GuardJacobian, rows: int | slice) -> GuardJacobian:
-        """Return inner derivatives of some guards with those by the parameters appended."""
+        """Return inner derivatives of some guards with those by the parameters appended.
+
+        Args:
+            inner: Derivatives of these guards.
+            rows: Index of one guard of the mode, or the slice of several.
+        """
         by_p, c = self.by_parameters.guards, self.mode.change
         by_p = c.check_shape("the guards", by_p, len(self.mode.guard_names))
         return inner._replace(state=c.append(inner.state, by_p[rows]))
@@ -448,7 +457,12 @@ class _Augmentation(Change):
         )
 
     def append(self, d_x: Array, by_p: Array | None = None) -> Array:
-        """Return derivatives (..., ndx) by x with those (..., np) by p appended; None for 0."""
+        """Return derivatives by x with those by p appended.
+
+        Args:
+            d_x: Derivatives (m, ndx); or those of one quantity (ndx,).
+            by_p: Derivatives (m, np), or (np,). None for zeros, of (m, ndx) only.
+        """
         return np.hstack((d_x, np.zeros((len(d_x), self.n)) if by_p is None else by_p))
 
     def check_shape(self, what: str, value: Array, rows: int) -> Array:

@@ -54,7 +54,8 @@ EventLaw = Callable[[tuple[Event, ...], ModeKey, Array], DifferentiableLaw]
 Without fired events it is the law before all of them."""
 
 _GUARDS_WITH_REPORTS = 6
-"""Guards up to which the reports of all jumps are kept: of n guards there are n 2^(n-1)."""
+"""Number of guards up to which the reports of all jumps are kept, which saves solving impacts
+again: of n guards there are n 2^(n-1). With more guards they take too much memory. A choice."""
 _DRIFT_FACTOR = 4.0
 """Difference between orders that is no ambiguity, relative to what the fields do in the time from
 the first event to the last. Without it merged events are refused (test_one_constant_for_all_lags);
@@ -67,7 +68,8 @@ class NominalJump(NamedTuple):
     Attributes:
         gains: First-order jump beside the nominal motion before the guard.
         time: Time in s at which that motion meets the guard.
-        offset: Difference (ndx+,) from the nominal motion after the guard to where the jump lands.
+        offset: Difference (ndx+,) from the nominal motion after the guard, at the time of the jump,
+            to the state where the jump lands; zero for an event of the run itself.
     """
 
     gains: JumpGains
@@ -87,7 +89,9 @@ class PhantomMotions:
     """The nominal motions of simultaneous guards, one for each set of guards that have fired.
 
     Sets are frozensets of indices into `guards`. Motions are evaluated when they are needed, and
-    kept. `check_orders` compares all orders; the other methods assume that these agree.
+    kept. `check_orders` is called first and compares all orders; the other methods assume that
+    these agree. The motion of a set that is none of the run starts where its guards lead in the
+    order of `guards`.
 
     Args:
         system: The hybrid system of the run.
@@ -107,7 +111,8 @@ class PhantomMotions:
         counts = accumulate((len(event.guards) for event in events), initial=0)
         self.nominal = tuple(frozenset(range(n)) for n in counts)
         sides = [evaluate_event_sides(system, event) for event in self.events]
-        # Where nominal motions of the run end and start, and the events of single guards to each.
+        # Where nominal motions of the run end and start, and the events that lead to each. There is
+        # one set more in `nominal` than events: the last one has no end, the first one no start.
         self._ends = {fired: one[0] for fired, one in zip(self.nominal, sides, strict=False)}
         self._starts = {fired: one[1] for fired, one in zip(self.nominal[1:], sides, strict=True)}
         self._paths = {fired: self.events[:k] for k, fired in enumerate(self.nominal)}
@@ -171,7 +176,11 @@ class PhantomMotions:
         return NominalJump(gains, time, offset)
 
     def start(self, fired: frozenset[int]) -> EventSide:
-        """Return the point where the nominal motion of a phantom mode starts."""
+        """Return the point where the nominal motion of a phantom mode starts.
+
+        Args:
+            fired: Guards that have fired, at least one.
+        """
         if fired not in self._starts:
             last = max(fired)
             self._starts[fired] = self._compute_landing(fired - {last}, last)
@@ -180,7 +189,10 @@ class PhantomMotions:
     def end(self, fired: frozenset[int]) -> EventSide:
         """Return the point where the nominal motion of a phantom mode meets the next event.
 
-        Of a motion that is not of the run it is the start.
+        Of a motion that is not of the run it is the start: from there guards are met one by one.
+
+        Args:
+            fired: Guards that have fired.
         """
         return self._ends[fired] if fired in self._ends else self.start(fired)
 
@@ -200,20 +212,22 @@ class PhantomMotions:
                 f"looked at for {MAX_COMMUTING_GUARDS} at most"
             )
 
-        def fire(fired: frozenset[int], last: int) -> frozenset[int]:
+        def fire_guard(fired: frozenset[int], last: int) -> frozenset[int]:
             after = fired | {last}
             # The start of a motion that is not of the run is defined by firing its last guard last.
             if after in self.nominal or last != max(after):
                 self._compare_landing(after, last)
             return after
 
-        def left(fired: frozenset[int]) -> list[int]:
+        def list_guards_left(fired: frozenset[int]) -> list[int]:
             return sorted(self.nominal[-1] - fired)
 
-        deque(explore_orders(frozenset[int](), left, fire, eq, t), maxlen=0)
+        # Sets are reached by all orders; a deque of no length runs the exploration to its end.
+        orders = explore_orders(frozenset[int](), list_guards_left, fire_guard, eq, t)
+        deque(orders, maxlen=0)
 
     def _get_event(self, fired: frozenset[int]) -> Event:
-        """Return the next event of the run after guards of its first events."""
+        """Return the next event of the run after the guards of its first events have fired."""
         return self.events[self.nominal.index(fired)]
 
     def _is_event_of_run(self, fired: frozenset[int], j: int) -> bool:
@@ -221,7 +235,12 @@ class PhantomMotions:
         return fired in self._ends and self._get_event(fired).guards == (self.guards[j],)
 
     def _compute_firing_time(self, fired: frozenset[int], j: int) -> float:
-        """Return the time in s at which a nominal motion meets guard j, to first order."""
+        """Return the time in s at which a nominal motion meets guard j, to first order.
+
+        It is that of the end of the motion for one event, whose guards are all at zero, for guards
+        of the run's next event, and for guards that are done. A guard that does not fall has no
+        time: it is evaluated at the end of the motion, where `linearize_crossing` refuses it.
+        """
         side, name = self.end(fired), self.guards[j]
         is_next = fired in self._ends and name in self._get_event(fired).guards
         if len(self.events) == 1 or is_next or self._is_done(side, name):
@@ -239,7 +258,7 @@ class PhantomMotions:
         return self._sides_at_guards[fired, j]
 
     def _has_guards_left(self, fired: frozenset[int], key: ModeKey) -> bool:
-        """Return whether a mode has guards of the events left to fire, so that they go on."""
+        """Return whether a mode has guards of the events that are left to fire."""
         names = self._system.outgoing(key).guards.names
         return any(self.guards[j] in names for j in self.nominal[-1] - fired)
 
@@ -286,7 +305,7 @@ class PhantomMotions:
         )
 
     def _land(self, fired: frozenset[int], j: int) -> Landing:
-        """Return where guard j leads; a landing is kept in place of its point, which is large."""
+        """Return where guard j leads. A `Landing` is kept, not its point, which takes memory."""
         after = fired | {j}
         if (fired, j) not in self._landings:
             defines_start = after not in self.nominal and j == max(after)
@@ -303,7 +322,7 @@ class PhantomMotions:
         key, jump = edge.jump(before.time, before.state, before.input)
         if len(self.guards) <= _GUARDS_WITH_REPORTS:
             self._reports[fired, j] = jump.report
-        law = None
+        law = None  # after the last guard the input is that after the events
         if self._has_guards_left(fired | {j}, key):
             law = partial(self._get_law_after, self._get_path(fired), before, name)
         return self._select_mode(key, before.time, jump.state, law)
@@ -339,7 +358,10 @@ class PhantomMotions:
         return replace(side, input_rate=laws[point.mode.key].velocity(t, state, side.field))
 
     def _get_path(self, fired: frozenset[int]) -> tuple[Event, ...]:
-        """Return the events of single guards, in declared order, that lead to a phantom mode."""
+        """Return the events that lead to a phantom mode: those of the run, else of single guards.
+
+        The latter stand in the order of `guards`; a guard that is done has no event.
+        """
         if fired not in self._paths:
             last = max(fired)
             path, name = self._get_path(fired - {last}), self.guards[last]

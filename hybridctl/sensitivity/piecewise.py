@@ -36,17 +36,20 @@ from hybridctl.base.errors import InputError, SystemDefinitionError
 from hybridctl.sensitivity.saltation import JumpGains
 
 GAIN_ROUNDING = 4.0 * float(np.finfo(np.float64).eps)
-"""Relative error of gains that are known to rounding."""
+"""Relative error of gains that are known to rounding: a few operations. A choice."""
 EVENT_ACCURACY = 1e-9
-"""Relative error of gains at a simulated event: about the tolerance of simulations."""
+"""Relative error of gains at a simulated event: the default tolerance of simulations."""
 _TIE = 1e-13
-"""Difference of event times that is rounding, relative to the size of their terms."""
+"""Difference of event times that counts as a tie, relative to a bound of their terms.
+
+The bound is the largest gain times the sum of the absolute entries of the perturbation. A choice
+between rounding and the accuracy of events."""
 _MIN_BALL_RADIUS = 1e-6
 """Least distance of a point from the planes of a cone that has an interior.
 
 The point is in the cube [-1, 1]^n, and the distance counts up to 1 (`find_interior_point`).
 `linprog` is accurate to 1e-7."""
-_CACHE_SIZE = 8192
+_MAX_CACHED_MODES = 8192
 """Number of phantom modes that are kept, and of jumps: the last ones used.
 
 n guards have 2^n phantom modes and n 2^(n-1) jumps: all modes of up to 13 guards are kept, and all
@@ -114,8 +117,8 @@ class PiecewiseLinearJump:
     Args:
         guards: Names of the guards.
         micro: The jump of guard j (0 to n-1) in the phantom mode of the guards that have fired. It
-            is called when it is needed, for up to 10 guards once each: `_CACHE_SIZE` jumps are
-            kept. All guards of a phantom mode act on the same dimension.
+            is called when it is needed, for up to 10 guards once each: `_MAX_CACHED_MODES` jumps
+            are kept. All guards of a phantom mode act on the same dimension.
         times: Event times of the guards left in a phantom mode, so that `micro` is called only for
             guards that do fire. None to read them from the jumps.
 
@@ -133,8 +136,8 @@ class PiecewiseLinearJump:
         if not self.guards or len(set(self.guards)) != len(self.guards):
             raise InputError(f"guards must be one or more different names, got {self.guards}")
         self._micro, self._times = micro, times
-        self._get_jump = lru_cache(_CACHE_SIZE)(self._evaluate_jump)
-        self._get_mode = lru_cache(_CACHE_SIZE)(self._evaluate_mode)
+        self._get_jump = lru_cache(_MAX_CACHED_MODES)(self._evaluate_jump)
+        self._get_mode = lru_cache(_MAX_CACHED_MODES)(self._evaluate_mode)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PiecewiseLinearJump, (self.guards, self._micro, self._times)
@@ -183,6 +186,9 @@ class PiecewiseLinearJump:
             dx: Perturbation (d,) before the event.
             du: See a call.
             inputs: See a call.
+
+        Returns:
+            The indices (n) of the guards. Wrong shapes raise an `InputError`.
         """
         dx = check_array("dx", dx, (self.dimension,))
         return tuple(int(j) for j in self.follow(dx, du, inputs=inputs).orders)
@@ -249,22 +255,23 @@ class PiecewiseLinearJump:
         Args:
             gain: Gain K (nu, d) in the phantom mode of the guards that have fired.
         """
-        return PiecewiseLinearJump(self.guards, partial(_micro_with_feedback, self, gain))
+        return PiecewiseLinearJump(self.guards, partial(_close_micro_jump, self, gain))
 
     def remaining_jump(self, fired: Iterable[int]) -> PiecewiseLinearJump:
         """Return the jump of the guards that are left where some have fired.
 
         Args:
-            fired: Indices of those that have fired.
+            fired: Indices of those that have fired, not all.
 
         Returns:
-            The jump of the others, in the order of declaration.
+            The jump of the others, in the order of declaration. If none is left, its constructor
+            raises an `InputError`.
         """
         done = frozenset(fired)
         left = [j for j in range(len(self.guards)) if j not in done]
 
         def micro(later: frozenset[int], j: int) -> JumpGains:
-            """Return the jump of guard j of those left."""
+            """Return the jump of guard j, an index into those left, after those in `later`."""
             return self.jump(done | {left[i] for i in later}, left[j])
 
         return PiecewiseLinearJump([self.guards[j] for j in left], micro)
@@ -316,7 +323,11 @@ class PiecewiseLinearJump:
         their union need not be convex; see `group_equal_pieces`.
 
         Args:
-            accuracy: Relative error of the gains.
+            accuracy: Relative error of the gains. Guards whose times differ by no more than it
+                makes are tied.
+
+        Returns:
+            The pieces, ordered as their orders are (lexicographically).
         """
         first = self._get_mode(frozenset())
         width = first.time_state.shape[1]
@@ -341,7 +352,7 @@ class PiecewiseLinearJump:
     def lineality(self) -> Array:
         """Return an orthonormal basis (d, k) of the perturbations l with l and -l in all cones.
 
-        For these B(dx + l) = B(dx) + B(l), whatever dx is.
+        For these B(dx + l) = B(dx) + B(l), whatever dx is, if the input is not changed.
         """
         rows = np.vstack([normalize_rows(piece.cone) for piece in self.pieces()])
         if not rows.any():
@@ -509,12 +520,13 @@ class PiecewiseLinearJump:
         return np.broadcast_to(u, (count, self.input_dimension))
 
 
-def _micro_with_feedback(
+def _close_micro_jump(
     piecewise: PiecewiseLinearJump,
     gain: Callable[[frozenset[int]], Array],
     fired: frozenset[int],
     j: int,
 ) -> JumpGains:
+    """Return the jump of guard j under feedback; a function of the module can be pickled."""
     return piecewise.jump(fired, j).with_feedback(gain(fired))
 
 

@@ -45,24 +45,28 @@ InputChange = Callable[[float], Array]
 Gain = Callable[[float], Array]
 """Gain K (nu, ndx) of a feedback du = -K z at a time in s."""
 StepNoise = Callable[[StepRequest, Array], Diffusion | None]
-"""White noise on a step under a constant input (nu,); None if it is not constant on the step."""
+"""Density of white noise on a step under a constant input (nu,), unit^2 / s; None if it is not
+constant on the step."""
 
 _INITIAL_LAYER = 1e-6
 """Relaxation time of the field at the start of an arc, relative to the duration of the arc, up to
 which the first step crosses the initial layer instead of following it
 (test_the_derivative_across_breakaway_is_that_of_the_flow)."""
 _SHORTEST_LEAP, _LONGEST_LEAP, _LEAP_GROWTH = 1e-2, 5e-2, 1.5
-"""Lengths of a first step across an initial layer, relative to the duration, and their ratio."""
+"""Least and greatest length of a first step across an initial layer, relative to the duration, and
+the ratio of one that is tried to the one before. The values are choices."""
 _LAYER_END = 100.0
 """Relaxation time relative to that at the start, from which a point is outside the layer.
 
-Nearer to the start runs know directions too roughly, however tight their tolerances are."""
+Nearer to the start the recorded state is not accurate enough for the directions of slip, however
+tight the tolerances of the run are."""
 _STEP_SAFETY, _MIN_STEP_SHRINK = 0.9, 0.2
 """Step-size control of compiled steps: part of the optimal length, and least change of length."""
-_SHORTEST_STEP = 1e-2
+_SHORTEST_COMPILED_STEP = 1e-2
 """Length of a compiled step, relative to the step of the arc, below which the equation is
-collocated: an implicit method takes longer steps where perturbations are stiff."""
+collocated: an implicit method takes longer steps where perturbations are stiff. A choice."""
 _SERIES_AT_START = basis(-1.0)
+"""Values of the Chebyshev polynomials at the start of a step, where the coordinate is -1."""
 _NO_INPUT: Array = np.zeros(0)
 
 
@@ -224,9 +228,10 @@ def propagate_by_steps(
         atol: Absolute tolerance of these entries.
 
     Returns:
-        The time in s until which compiled steps hold, and the propagation until then. They end
-        where the mode has no such step, where it would be much shorter than that of the arc, and
-        where `noise` returns None.
+        The time in s until which compiled steps hold, and the propagation until then: transition,
+        gathered noise, no cost. They end where the mode has no such step, where it would be much
+        shorter than that of the arc, and where `noise` returns None; at the start if the mode has
+        no compiled steps or the input is not constant on the steps of the arc.
     """
     total = Propagation.identity(arc.space.ndx)
     compiled = mode.compiled_steps
@@ -240,7 +245,7 @@ def propagate_by_steps(
         density = None if noise is None else noise(StepRequest(t, x, h, rtol, atol), u)
         if noise is not None and density is None:
             return t, total
-        shortest = _SHORTEST_STEP * h
+        shortest = _SHORTEST_COMPILED_STEP * h
         while t < end:
             step = compiled.transition(StepRequest(t, x, min(h, end - t), rtol, atol), u, density)
             if step is None or h < shortest:
@@ -258,7 +263,8 @@ def choose_first_leap(mode: ModeModel, arc: Arc) -> float:
     """Return the length in s of a first step across an initial layer, 0 if there is none.
 
     In the layer, directions decay at once, as those across a contact that begins to slip do. The
-    step is a small part of the arc, but so long that its first stage is outside the layer.
+    step is a small part of the arc, but so long that its first stage is outside the layer. Modes
+    whose relaxation time is the same everywhere (`ModeModel.steady_pace`) have no layer.
 
     Args:
         mode: Mode of the arc.

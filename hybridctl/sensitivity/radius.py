@@ -9,8 +9,8 @@ there. Then
 so the error of the linearization at 0 follows from a second linearization at r. `compute_radius`
 takes three steps.
 
-1. Order. The size at which the order of events changes first is known from the shifts of event
-   times.
+1. Order. The size at which the order of events changes first follows from the first-order shifts
+   of event times (`event_order`).
 2. Curvature. The error is found by linearizations at a few sizes below it. Where the order changes
    on the way, the error of the kink is added: the events that meet are merged into one piecewise
    affine jump, which is right on both sides.
@@ -52,31 +52,36 @@ _FIRST_SIZE = 1e-2
 _LARGEST_SIZE = 100.0
 """Largest perturbation that is tried, relative to 1 + |x0|. The value is a choice."""
 _ORDER_MARGIN = 0.9
-"""Part of the size at which the order changes at which a run has the nominal order still."""
+"""Largest perturbation that is tried, relative to the size at which the order changes to first
+order: runs just below that size may have another order already. A choice."""
 _MAX_SIZES = 24
-"""Sizes that are tried for the curvature."""
-_MAX_GROWTH = 30.0
-"""Largest ratio of a size that is tried to the one before."""
+"""Number of sizes that are tried for the curvature. A choice."""
+_MAX_SIZE_RATIO = 30.0
+"""Largest ratio of a size that is tried to the one before. A choice."""
 _NEAR_RATIO = 2.0
-"""Ratio of the radius to the size that it is predicted from, within which it is accepted."""
+"""Largest ratio of the radius to the size from which it is predicted, and of the size to it: within
+it the prediction is accepted. A choice."""
 _NODES = np.array([0.25, 0.5, 0.75, 1.0, 1.5, 2.0])
-"""Sizes at which the error is integrated, relative to the first estimate of the radius."""
+"""Sizes between which the error is integrated, relative to the first estimate of the radius."""
 _SCAN_POINTS = 400
-"""Sizes at which a merged map is scanned for its error."""
+"""Number of sizes at which a merged map is scanned for its error. A choice."""
 _CHECKED_PART = 0.7
-"""Part of a radius from which a motion must be as predicted, or the radius is bisected."""
+"""Part of a radius at which a simulated motion must be as predicted; else the radius is bisected.
+The relative error of a map grows as the size, so at this part it should be 0.7 of the allowed
+one. A choice."""
 _HALVINGS = 8
-"""Bisections of a radius that a motion contradicts."""
+"""Number of bisections of a radius that a motion contradicts: it is found to 1/256 of that part."""
 _VISIBLE_ERROR = 100.0
-"""Error that two runs show, relative to their tolerances."""
+"""Difference of the ends of two runs that tolerances may make, relative to these. A choice."""
 _SLOPE_STEP = 1e-6
-"""Step of a one-sided difference on an affine piece, relative to the size."""
+"""Step of a one-sided difference on an affine piece, relative to the size, or its square at size 0.
+The map is affine there, so the step only has to stay on the piece."""
 _SCALES = np.logspace(-14.0, 4.0, 145)
 """Sizes at which the order of merged events is tested: eight in each decade."""
-_DIRECTIONS = 64
+_RANDOM_DIRECTIONS = 64
 """Random directions for the least change of the order."""
 _LEAST_SPREAD = 1e-300
-"""Spread of event times in s per unit that stands for none."""
+"""Least spread of event times in s per unit, and least error: it prevents a division by zero."""
 _RANGE_ERROR = 0.1
 """Relative error of a map at the end of its `AccurateRange`, as of `Linearization.radius`."""
 _MAX_RANGE_SIZES = 12
@@ -90,7 +95,10 @@ error of the map grows as the square, and the same where the map is no derivativ
 
 
 class RunMap(Protocol):
-    """The part of a `Linearization` that the radius needs; its file imports this one."""
+    """The part of a `Linearization` that the radius needs.
+
+    The file of `Linearization` imports this one, so that this one cannot import that.
+    """
 
     @property
     def system(self) -> HybridSystem:
@@ -161,10 +169,11 @@ class Radius:
     """Sizes of a perturbation along a direction, in units of the direction, at which a map ends.
 
     Attributes:
-        size: Where the error of the map is the relative `error`. `float(radius)` is this size.
-        order: Where the order of events changes first.
-        curvature: Where the error would be that without a change of the order.
-        second: Second derivative (ndx+,) of the final state along the direction.
+        size: Size at which the error of the map is the relative `error`. `float(radius)` is it.
+        order: Change of the order of events, with the size at which it comes first.
+        curvature: Size at which the error would be `error` if the order did not change.
+        second: Second derivative (ndx+,) of the final state along the direction, per unit of the
+            direction squared. It is a difference of two first derivatives.
         error: Relative error of the map that is allowed.
     """
 
@@ -179,8 +188,8 @@ class Radius:
 
 
 def draw_directions(ndx: int) -> Array:
-    """Return unit directions (m, ndx): random ones, the same each time, and all axes."""
-    rows = np.random.default_rng(0).normal(size=(_DIRECTIONS, ndx))
+    """Return unit directions (m, ndx): random ones, the same each time, and all axes both ways."""
+    rows = np.random.default_rng(0).normal(size=(_RANDOM_DIRECTIONS, ndx))
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     return np.vstack([rows, np.eye(ndx), -np.eye(ndx)])
 
@@ -295,28 +304,32 @@ class PerturbedMotions:
             error: Relative error of the map.
 
         Returns:
-            The second derivative (ndx+,), and the size.
+            The second derivative (ndx+,), and the size; infinite where derivatives do not change.
 
         Raises:
-            InputError: No motion that was tried has the events of the run.
+            InputError: No motion that was tried has the events of the run, or the estimates of the
+                size have not settled after the most sizes that are tried.
         """
         length = float(np.linalg.norm(self._compute_slope(0.0)))
         most = min(_ORDER_MARGIN * order_size, _LARGEST_SIZE * self._scale)
         size = min(_FIRST_SIZE * self._scale, most)
         for _ in range(_MAX_SIZES):
             change = self._compute_slope_change(size)
-            if change is None:  # the motion has other events
+            if (
+                change is None
+            ):  # the motion has other events: smaller ones may have those of the run
                 most = size = 0.25 * size
                 continue
             ratio = float(np.linalg.norm(change)) / length
             found = size * 2.0 * error / ratio if ratio > 0.0 else np.inf
-            following = min(found, _MAX_GROWTH * size, most)
+            following = min(found, _MAX_SIZE_RATIO * size, most)
             is_near = size / _NEAR_RATIO <= found <= _NEAR_RATIO * size
             if following == size or is_near:
                 return change / size, self._find_error_size(min(found, 2.0 * most), most, error)
             size = following
         raise InputError(
-            f"no motion along direction has the events of the run: tried {size:.3g} of it"
+            "no motion along direction has the events of the run, or the error of the map does not "
+            f"settle: tried {size:.3g} of it at last"
         )
 
     def _find_error_size(self, guess: float, most: float, error: float) -> float:
@@ -346,7 +359,15 @@ class PerturbedMotions:
         return size * error / relative if relative > 0.0 else np.inf
 
     def merge_meeting_events(self, order: OrderChange) -> RunMap | None:
-        """Return the map with the events that meet as one jump; None if they cannot be merged."""
+        """Return the map with the events that meet as one jump.
+
+        Args:
+            order: The change of the order, with the indices of these events.
+
+        Returns:
+            The map. None if they cannot be merged: one is the start or the end of the run, the jump
+            of all does not exist, or one of them is the cause of another.
+        """
         run, (first, last) = self.lin.trajectory, order.events or (-1, -1)
         if first < 0 or last == len(run.events):
             return None
@@ -471,7 +492,7 @@ class PerturbedMotions:
                     return order_size
                 continue
             right, wrong = (size, wrong) if found > size else (right, size)
-            size = min(max(found, size / _MAX_GROWTH), _MAX_GROWTH * size, most)
+            size = min(max(found, size / _MAX_SIZE_RATIO), _MAX_SIZE_RATIO * size, most)
             if not right < size < wrong:  # the error jumps, such as where a contact slides instead
                 size = float(np.sqrt(right * wrong))
                 if wrong <= _NEAR_RATIO * right:
@@ -506,20 +527,15 @@ class PerturbedMotions:
 
         A difference that tolerances may make does not count. A motion that cannot be simulated, or
         ends in another dimension, does.
+
+        Args:
+            size: Size of the perturbation along the direction, in its unit.
+            error: Relative error of the map that is allowed.
         """
-        lin, last = self.lin, self.lin.trajectory.arcs[-1]
-        end, predicted = last(last.end), lin.follow(size * self.direction).state
-        allowed = error * float(np.linalg.norm(predicted))
-        if allowed <= self._noise:
-            return False
-        try:
-            moved = self._simulate(size)
-        except HybridctlError:
-            return True
-        if moved.arcs[-1].space.ndx != last.space.ndx:
-            return True
-        off = last.space.difference(end, moved.final_state) - predicted
-        return bool(np.linalg.norm(off) >= allowed)
+        predicted = self.lin.follow(size * self.direction).state
+        # An error that tolerances may make is not visible: the motion need not be simulated.
+        is_visible = error * float(np.linalg.norm(predicted)) > self._noise
+        return is_visible and self.measure_error(size) >= error
 
 
 @dataclass(frozen=True, eq=False)
@@ -546,7 +562,10 @@ class Replay:
         return partial(_extrapolate_input, arc)
 
     def next_change(self, history: History) -> float:
-        """Return the time in s of the next constant input, or of the next event without guards."""
+        """Return the time in s of the next constant input, or of the next event without guards.
+
+        It is infinite if neither is to come on the arc to which the events so far lead.
+        """
         k = self._find_arc(history)
         later = [t for t in self.run.arcs[k].changes if t > history.time]
         if later:
@@ -555,7 +574,10 @@ class Replay:
         return following[0].time if following and not following[0].guards else np.inf
 
     def _find_arc(self, history: History) -> int:
-        """Return the index of the arc, by the number of guards that have fired."""
+        """Return the index of the recorded arc whose input acts, by the number of fired guards.
+
+        Guards are counted, not compared by name: a perturbed run fires them in another order.
+        """
         fired = sum(len(event.guards) for event in history.events)
         for k, event in enumerate(self.run.events):
             needed = len(event.guards)
@@ -619,17 +641,21 @@ def find_order_change(lin: RunMap, direction: ArrayLike) -> OrderChange:
 def find_spread_change(lin: RunMap, direction: Array, window: float) -> OrderChange:
     """Return the least perturbation that spreads the guards of one impact beyond a window.
 
-    Each guard of such a jump has the whole event if it is the first. The others are then as far
-    from zero as their event times say to first order.
+    On a perturbed trajectory the first guard to fire has the whole event. The others would reach
+    zero later, by the differences of their first-order event times; they may do so within the
+    window.
 
     Args:
         lin: The linearization, "at once".
         direction: Direction (ndx,) of the initial state.
         window: Event window, s.
     """
-    found = OrderChange(np.inf, None)
+    found, events = OrderChange(np.inf, None), lin.trajectory.events
+    # There is one curve more than jumps: that of the arc after the last event.
     for k, (z, jump) in enumerate(zip(lin.propagate(direction), lin.jumps, strict=False)):
-        if isinstance(jump, PiecewiseLinearJump):
+        # A single guard has a piecewise linear jump at the border of its reset, which is no contact
+        # (test_the_border_of_an_impact_is_no_contact_that_spreads).
+        if isinstance(jump, PiecewiseLinearJump) and len(events[k].guards) > 1:
             rows = [jump.jump(frozenset(), j).time_state for j in range(len(jump.guards))]
             spread = float(np.ptp(np.array(rows) @ z.end[:, 0]))
             size = window / max(spread, _LEAST_SPREAD)

@@ -170,8 +170,9 @@ def jump_gains(system: HybridSystem, event: Event) -> JumpGains:
 
     Raises:
         InputError: The event has several guards, or its reset is at a border between two cases
-            (see `jump_derivative` for both). Or it has no derivative: events accumulate there, or
-            the run passed a jam there by an impulse (see `Event.bridge`).
+            whose derivatives differ (see `jump_derivative` for both). Or it has no derivative:
+            events accumulate there, or the run passed a jam there by an impulse (see
+            `Event.bridge`).
         GrazingError: The guard rate is not significant: its terms cancel.
         SystemDefinitionError: The guard or the reset has no Jacobian.
     """
@@ -216,8 +217,8 @@ def saltation_matrix(system: HybridSystem, event: Event) -> Array:
         event: An event of the run.
 
     Returns:
-        The matrix G (ndx+, ndx). Events for which it is not defined raise the errors of
-        `jump_gains`.
+        The matrix G (ndx+, ndx); the identity for an event without a guard. Events for which it is
+        not defined raise the errors of `jump_gains`.
     """
     return jump_gains(system, event).state
 
@@ -265,7 +266,7 @@ class EventSide:
         return np.asarray(self.point.field, dtype=np.float64)
 
     def guard_rate(self, guard: str) -> float:
-        """Return the rate of a guard along the flow and the rate of the input.
+        r"""Return the rate :math:`D_t g + D_x g f + D_u g \dot u` of a guard.
 
         Args:
             guard: Name of the guard.
@@ -324,8 +325,10 @@ def linearize_guard(
         The jump.
 
     Raises:
-        InputError: The reset is at a border between two cases, whose derivatives differ.
-        GrazingError: The guard rate is not significant.
+        InputError: The reset is at a border between two cases whose derivatives differ, or the mode
+            has no such guard.
+        GrazingError: The guard rate is not negative, or not significant: at most `GRAZING_RATIO` of
+            its terms.
         SystemDefinitionError: The guard or the reset has no Jacobian.
     """
     border = find_reset_border(system, guard, before, after, report)
@@ -363,7 +366,9 @@ def linearize_crossing(
         The jump.
 
     Raises:
-        GrazingError: The guard rate is not significant.
+        InputError: The mode has no such guard.
+        GrazingError: The guard rate is not negative, or not significant: at most `GRAZING_RATIO` of
+            its terms.
         SystemDefinitionError: The guard has no Jacobian, or the reset has none and `reset` is None.
     """
     mode, at = before.mode, before.jump_point(report)
@@ -441,7 +446,8 @@ def find_reset_border(
         report: Report of the reset's jump there, None if unknown.
 
     Returns:
-        The border, or None if the reset is at none and so has one derivative.
+        The border, or None if the reset is at none and so has one derivative, or if the mode has no
+        transition for this guard.
     """
     edge = system.outgoing(before.mode.key).edge((guard,))
     if edge is None:

@@ -2,7 +2,8 @@ r"""First-order jump of any event of a simulation: of one guard or of simultaneo
 
 `jump_derivative` distinguishes five cases.
 
-1. One guard: the saltation matrix (`saltation`).
+1. One guard: the saltation matrix (`saltation`). Without a guard, where only the input law changes:
+   the identity.
 2. Several guards that fire in turn. On a perturbed trajectory they fire one after the other, with
    short stays in phantom modes between them. The jump of each guard in each phantom mode is
    evaluated at the nominal event (`phantom_modes`): its state is what the resets of the guards that
@@ -59,20 +60,20 @@ PhantomInput = Literal["pushing", "withdrawing"]
 Simultaneous = Literal["in turn", "at once"]
 """Whether simultaneous guards fire one by one, or stay one event, when they are perturbed."""
 
-_DIRECTIONS = 128
-"""Random perturbations for which the order of event times is checked. The value is a choice."""
+_CHECKED_DIRECTIONS = 128
+"""Number of random perturbations for which the order of event times is checked. A choice."""
 _BACKWARD_TIME = 1e-7
-"""Step back in time that is rounding, relative to the largest event time."""
+"""Step back in time that is rounding, relative to the largest event time. A choice."""
 _BACKWARD_TIME_FLOOR = 1e-15
 """Step back in time that is rounding, s per unit of the state.
 
 Times of guards that depend on the input alone are rounding for all perturbations of the state
 (test_contacts_that_an_input_releases_together_do_so_whatever_the_state)."""
-_SAME_INPUT = 1e-9
-"""Jump of the input at an event that is none, relative to 1 + |u|.
+_MAX_INPUT_JUMP = 1e-9
+"""Jump of the input at an event up to which it counts as continuous, relative to 1 + |u|.
 
 It is the default tolerance of runs, whose recorded inputs differ by it on both sides of an event
-(test_a_pair_that_lets_go_under_a_law_of_time_has_the_identity)."""
+(test_a_flow_through_a_lift_off_has_the_derivative_of_its_arcs)."""
 _FIRST_WINDOW = 1e-8
 """Time in s after the first guard within which another one may be the first of perturbed runs.
 
@@ -112,13 +113,13 @@ def jump_derivative(
         and the border, see `linearize_at_border`.
 
     Raises:
-        GrazingError: A guard rate is not significant, in a phantom mode too. With "at once", this
-            holds for the guards that may be the first, or for all.
+        GrazingError: A guard rate is not negative or not significant, in a phantom mode too. With
+            "at once" only the guards that may be the first must fall, and at least one.
         AmbiguousEventError: Two orders of the guards lead to different states or modes ([RS]
             Assumption 6), a guard fires before one that it waited for ([RS] (7)), or there are more
             than twelve guards.
-        InputError: Events accumulate at the event or the run passed a jam there. Or one of several
-            guards has its reset at a border.
+        InputError: Events accumulate at the event or the run passed a jam there. Or the reset of
+            one of several guards, or their joint reset, is at a border. Or an option is unknown.
         SystemDefinitionError: A guard or a reset has no Jacobian.
     """
     check_member("phantom_input", phantom_input, ("pushing", "withdrawing"))
@@ -140,7 +141,8 @@ def linearize_event_under_law(
         simultaneous: See `jump_derivative`.
 
     Returns:
-        The jump, in which the input follows the state. It raises the errors of `jump_derivative`.
+        The jump, in which the input follows the state: changes of the input that are passed to it
+        act in addition. It raises the errors of `jump_derivative`, and those of the law.
     """
     if _stays_one_event(system, event, simultaneous):
         jump: JumpGains | PiecewiseLinearJump = _linearize_at_once(system, event)
@@ -248,12 +250,12 @@ def get_constant_gain(gain: Array, at: object) -> Array:
 
 
 def _linearize_single(system: HybridSystem, event: Event) -> JumpGains | PiecewiseLinearJump:
-    """Return the jump of an event of one guard, whose reset may be at a border."""
+    """Return the jump of an event of one guard, whose reset may be at a border (cases 1 and 4)."""
     (guard,), sides = event.guards, evaluate_event_sides(system, event)
     border = find_reset_border(system, guard, *sides, event.report)
     if border is None:
         return linearize_crossing(system, guard, *sides, report=event.report)
-    if border.is_linear:
+    if border.is_linear:  # both sides have one derivative
         return linearize_crossing(system, guard, *sides, border.negative)
     return linearize_at_border(system, guard, *sides, border)
 
@@ -390,7 +392,7 @@ def _keeps_field(system: HybridSystem, event: Event) -> bool:
     if key != event.mode_after or before.shape != after.shape:
         return False
     size = 1.0 + float(np.abs(before).max(initial=0.0))
-    return bool(np.abs(after - before).max(initial=0.0) <= _SAME_INPUT * size)
+    return bool(np.abs(after - before).max(initial=0.0) <= _MAX_INPUT_JUMP * size)
 
 
 def _linearize_kept_field(system: HybridSystem, event: Event, law: EventLaw) -> PiecewiseLinearJump:
@@ -434,7 +436,8 @@ def _compute_kept_field_jump(
         j: Index of the guard.
 
     Raises:
-        GrazingError: It is the last guard, and does not fall in the phantom mode.
+        GrazingError: The guard does not fall in any of the modes that count: that before the event
+            if none has fired, the phantom mode if it is the last guard, and else both.
     """
     before, after = evaluate_event_sides(system, event)
     name, sides = event.guards[j], [before]
@@ -446,7 +449,9 @@ def _compute_kept_field_jump(
         if name not in mode.guard_names:
             return make_identity_jump(mode.space.ndx, len(before.input))
         point = mode.calc(event.time, event.state_before, event.input_before)
+        # Without an accuracy no warning of grazing is given: this is no event of the run.
         phantom = replace(before, point=point, accuracy=None)
+        # The last guard has nothing to wait for: where it does not fall, perturbed runs stay.
         sides = [phantom] if is_last else [phantom, before]
     jump = _linearize_first_falling(system, name, sides, after)
     return replace(jump, reset_state=None, field_change=np.zeros_like(jump.field_change))
@@ -485,7 +490,7 @@ def _check_times_ascend(piecewise: PiecewiseLinearJump, event: Event) -> None:
     Raises:
         AmbiguousEventError: A guard fires earlier than a guard before it.
     """
-    directions = np.random.default_rng(0).normal(size=(_DIRECTIONS, piecewise.dimension))
+    directions = np.random.default_rng(0).normal(size=(_CHECKED_DIRECTIONS, piecewise.dimension))
     passage = piecewise.follow(directions)
     # A guard whose work another one has done has the identity as its jump, and the time zero.
     has_time = passage.times != 0.0

@@ -2,7 +2,8 @@ r"""Symmetries: linear maps of states that map motions to motions.
 
 A gait closes after one step only if left and right leg are exchanged, and if the distance that it
 has gone along the ground does not count. With such a map S an orbit obeys :math:`S x(T) = x(0) + c`
-with c along the free directions, and its monodromy matrix is :math:`S M`.
+with c along the free directions, and its monodromy matrix is :math:`S M`, with the derivative M of
+the flow over T.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ _REGULARITY = 1e-10
 """Smallest singular value of a regular map, relative to the largest one."""
 
 
-def _keep(name: T) -> T:
+def _return_unchanged(name: T) -> T:
+    """Return a mode or a guard as its own image; a function of the module can be pickled."""
     return name
 
 
@@ -38,10 +40,9 @@ class Symmetry:
         state: Map S (ndx, ndx) of perturbations of states, regular. On a space whose coordinates
             are added it maps states, too.
         input: Map W (nu, nu) of inputs. None for the identity.
-        mode: Function from the mode of a motion to that of its image. Applied twice it changes
-            nothing.
-        guard: Function from the name of a guard to that of its image. Applied twice it changes
-            nothing.
+        mode: Function from the key of a mode to that of its image. Applied twice it must change
+            nothing, which is not checked.
+        guard: Function from the name of a guard to that of its image, likewise.
         contacts: For each contact, the index of the contact whose impulse it has in the image.
             None if each has its own.
         free: Directions (ndx,) by name, such as "translation", along which a motion may be shifted
@@ -50,13 +51,14 @@ class Symmetry:
             perturbations, such as quaternions. None if `state` maps states.
 
     Raises:
-        InputError: A map is not square or not regular, or free directions depend on each other.
+        InputError: A map is not square or not regular, free directions depend on each other, or
+            `mode` or `guard` is no function.
     """
 
     state: ArrayLike
     input: ArrayLike | None = None
-    mode: Callable[[ModeKey], ModeKey] = _keep
-    guard: Callable[[str], str] = _keep
+    mode: Callable[[ModeKey], ModeKey] = _return_unchanged
+    guard: Callable[[str], str] = _return_unchanged
     contacts: tuple[int, ...] | None = None
     free: Mapping[str, ArrayLike] = field(default_factory=dict)
     coordinates: ArrayLike | None = None
@@ -98,7 +100,7 @@ class Symmetry:
 
     @cached_property
     def directions(self) -> Array:
-        """The free directions (n, k) in columns."""
+        """The free directions (ndx, k) in columns, in the order of `free`."""
         n = len(self.matrix)
         directions = [
             check_vector(f"free[{name!r}]", direction, n) for name, direction in self.free.items()
@@ -106,7 +108,11 @@ class Symmetry:
         return np.asarray(np.array(directions, dtype=np.float64).reshape(len(directions), n).T)
 
     def inputs(self, nu: int) -> Array:
-        """Return the matrix W (nu, nu) of inputs."""
+        """Return the matrix W (nu, nu) of inputs, the identity if none was given.
+
+        Args:
+            nu: Number of inputs. A matrix of another size raises an `InputError`.
+        """
         return check_array("input", np.eye(nu) if self.input is None else self.input, (nu, nu))
 
     def check(self, space: Space) -> None:
@@ -135,13 +141,14 @@ class Symmetry:
             end: State (nx,) at the end.
 
         Returns:
-            The gap S end - start (ndx,), without its part along the free directions.
+            The gap S end - start (ndx,), in the tangent space at the start, without its orthogonal
+            projection onto the free directions.
         """
         off = space.difference(start, self.image(end))
         return np.asarray(off - self.free_part(off))
 
     def free_part(self, perturbation: Array) -> Array:
-        """Return the part of a perturbation (n,) along the free directions."""
+        """Return the orthogonal projection (ndx,) of a perturbation onto the free directions."""
         directions = self.directions
         return np.asarray(directions @ (np.linalg.pinv(directions) @ perturbation))
 

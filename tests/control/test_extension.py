@@ -5,6 +5,7 @@ import pytest
 from control.samples import G, Levels, ball_on_two_floors, bouncing_ball, landing_ball
 from hybridctl.experiments.rrr_door.reference import Design, build
 from hybridctl.robots import rrr_door
+from sensitivity.test_boundary import TIGHT, ball_on_the_cone
 
 import hybridctl as hc
 from hybridctl.base.errors import InputError
@@ -320,3 +321,15 @@ def test_wrong_arguments_are_named(bounce):
         extend_by_rule(bounce, COVARIANCE, spread=-1.0)
     with pytest.raises(InputError, match="before must have one length per event"):
         hc.extend(bounce.system, bounce.trajectory, before=[0.1, 0.1], after=0.1)
+
+
+def test_the_border_of_an_impact_has_no_share_in_the_time_of_its_event():
+    """The border of the friction cone counts as a guard of the jump, with a time of its own."""
+    system, x0 = ball_on_the_cone(0.5, 1.0, restitution=0.5)
+    run = hc.simulate(system, ("open",), x0, (0.0, 0.2), **TIGHT)
+    lin = hc.linearize(system, run, **TIGHT)
+    before = lin.arcs[0].end @ (1e-6 * np.eye(4)) @ lin.arcs[0].end.T
+    row = lin.jumps[0].jump(frozenset(), 0).time_state
+    (found,) = event_time_deviations(lin, 1e-6 * np.eye(4))
+    # The points of the sum have the covariance exactly.
+    assert found == pytest.approx(np.sqrt(row @ before @ row), rel=1e-9)

@@ -9,7 +9,13 @@ from hybridctl.experiments.optimal.ilqr import reset_only
 from hybridctl.robots import block, cube
 
 import hybridctl as hc
-from hybridctl.base.errors import InputError, ZenoError
+from hybridctl.base.errors import (
+    ConstraintViolatedError,
+    EscapingError,
+    GuardViolatedError,
+    InputError,
+    ZenoError,
+)
 from hybridctl.base.spaces import compute_difference_jacobians
 from hybridctl.control.ilqr.backward import (
     compute_cost,
@@ -363,3 +369,19 @@ def test_only_intervals_with_the_same_events_show_a_curvature():
     same, other = estimate_curvature(near, old), estimate_curvature(far, old)
     assert [bool(s.any()) for s in same.curvature] == [k == place(old) for k in range(10)]
     assert not any(s.any() for s in other.curvature)
+
+
+@pytest.mark.parametrize("kind", [ConstraintViolatedError, EscapingError, GuardViolatedError])
+def test_a_step_to_a_motion_that_cannot_be_begun_anew_is_refused(kind):
+    """Each interval begins where the one before ended: such errors are of the trial alone."""
+    calls = []
+
+    def linearizer(system, piece):
+        calls.append(piece)
+        if len(calls) == 5:  # the first interval of the first trial, after four of the guess
+            raise kind("the state has drifted")
+        return linearize(system, piece)
+
+    found = search(ball(), 5.0, 1.0, n=4, linearizer=linearizer, max_iterations=3)
+    assert "the state has drifted" in found.iterations[0].refused[0]
+    assert found.cost < found.iterations[0].cost

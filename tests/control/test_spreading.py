@@ -1,5 +1,7 @@
 """Reference spreading on a ball that hits two floors at once: everything is in closed form."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from control.samples import SPACE, G, ball_on_two_floors, bouncing_ball
@@ -314,3 +316,68 @@ def test_the_rms_of_an_error_is_a_time_average():
     area = 0.1 * 0.5 * (25.0 + 169.0) + 0.3 * 0.5 * 169.0
     assert found.rms == pytest.approx(np.sqrt(area / 0.4))
     assert found.peak == 13.0
+
+
+def test_phantom_modes_of_one_key_have_the_least_margin_of_all():
+    """After floor a the guard c is at -0.5 m, after floor b at 1 m, in the same phantom mode."""
+
+    def guard(name, row):
+        return hc.Guard(
+            name,
+            lambda t, x, u: np.asarray(row) @ x,
+            lambda t, x, u: GuardJacobian(np.zeros(()), np.asarray(row), np.zeros(0)),
+        )
+
+    a, b, c = (guard(n, row) for n, row in zip("abc", np.eye(4)[[0, 0, 2]], strict=True))
+
+    def put(**values):
+        changes = {int(name[1]): value for name, value in values.items()}
+        return hc.Reset(lambda t, x, u: np.array([changes.get(i, x[i]) for i in range(4)]))
+
+    field = lambda t, x, u: np.array([x[1], -G, 0.0, 0.0])  # noqa: E731
+    modes = [hc.Mode(key, hc.VectorSpace(4), field) for key in ("before", "between", "after")]
+    plant = hc.HybridSystem(
+        modes,
+        [
+            hc.Transition("before", a, put(x2=-0.5, x3=1.0), "between"),
+            hc.Transition("before", b, put(x3=1.0), "between"),
+            hc.Transition("before", [a, b], put(x2=1.0, x3=1.0), "after"),
+            hc.Transition("between", a, put(x2=1.0), "after"),
+            hc.Transition("between", b, put(x2=1.0), "after"),
+            hc.Transition("between", c, put(), "after"),
+        ],
+    )
+    nominal = hc.simulate(plant, "before", [1.0, 0.0, 1.0, 0.0], (0.0, 0.6))
+    report = feasibility(plant, hc.extend(plant, nominal, before=0.1, after=0.1))
+    assert report.events[0].phantom_margin == pytest.approx({"between": -0.5})
+    assert report.failures == ("event 0: a guard of phantom mode between starts at -0.5",)
+
+
+def test_a_reference_without_events_is_reported_to_the_end(system):
+    shares = []
+    nominal = hc.simulate(system, "00", [1.0, 0.0], (0.0, 0.2))
+    hc.extend(system, nominal, before=0.1, after=0.1, progress=shares.append)
+    assert shares[-1] == 1.0
+
+
+def test_an_event_that_does_not_come_is_passed_over_once():
+    """0.1 s after the first bounce is due the next arc is tracked, and it is still 0.1 s after the
+    second one is due: no second bounce is given up. A bounce that comes counts as the first one."""
+    plant = bouncing_ball()
+    nominal = hc.simulate(plant, "air", [1.0, 0.0], (0.0, 1.6))
+    first, second = (event.time for event in nominal.events)
+    reference = hc.extend(plant, nominal, before=0.1, after=0.1)
+    gains = [[[float(k), 0.0]] for k in (1, 2, 3)]
+    policy = hc.ReferenceSpreading(reference, gains, patience=0.1)
+    state = np.zeros(2)
+    touch = replace(nominal.events[0], time=first + 0.05)
+    for time, events, arc in [
+        (first + 0.09, (), 0),
+        (first + 0.11, (), 1),
+        (second + 0.09, (), 1),
+        (second + 0.11, (), 1),
+        (first + 0.06, (touch,), 1),
+    ]:
+        law = policy.law(History("air", time, state, events))
+        np.testing.assert_array_equal(law.jacobian(time, state), -np.array(gains[arc]))
+    assert policy.next_change(History("air", first, state)) == pytest.approx(first + 0.1)

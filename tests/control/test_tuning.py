@@ -264,3 +264,22 @@ def test_the_gradient_by_parameters_counts_each_arc_and_phantom_that_shares_a_ga
     for i, e in enumerate(np.eye(6)):
         rate = (cost(p + h * e) - cost(p - h * e)) / (2 * h)
         assert found[i] == pytest.approx(rate, abs=1e-8)
+
+
+def test_a_limit_above_that_of_failed_runs_still_holds():
+    """Peaks of 5000 N are not within 1500 N, nor are runs that all failed."""
+
+    def trial(controller, gains, member):
+        gain = gains.arcs[0](0.0)[0, 0]
+        if gain > 15.0:
+            return Outcome(float("nan"), float("nan"), "GuardViolatedError")
+        return Outcome(1.0 / gain, 5000.0 if gain > 5.0 else 1000.0)
+
+    ensemble, structure = (
+        Ensemble(trial, range(2), penalty=0.0),
+        EntryGains((1, 2), ((0, 0),), (0,)),
+    )
+    found = tune(structure, [0.0], ensemble=ensemble, peak_input=1500.0, step=2.0, evaluations=12)
+    peaks = [c.statistics.peak_input for c in found.candidates]
+    assert max(peaks) > 1500.0  # the search has tried some that are not within the limit
+    assert found.best.statistics.peak_input <= 1500.0

@@ -391,3 +391,10 @@ def test_a_border_that_moves_under_feedback():
         moved = hc.simulate(system, "before", x0 + 1e-6 * dx, (0.0, nominal.end), law, **TIGHT)
         found = (moved.final_state - nominal.final_state) / 1e-6
         np.testing.assert_allclose(found, fed_back.derivative(dx), atol=3e-5)
+
+
+def test_the_matrix_of_a_run_to_the_border_is_refused_for_the_border():
+    system, x0 = ball_on_the_cone(0.5, 1.0, restitution=0.5)
+    lin = hc.linearize(system, hc.simulate(system, ("open",), x0, (0.0, 0.2), **TIGHT), **TIGHT)
+    with pytest.raises(InputError, match="as guard 'slope closes' leads to the border of"):
+        _ = lin.state_transition

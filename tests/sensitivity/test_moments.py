@@ -6,7 +6,7 @@ from hybridctl.robots import ball, biped
 
 import hybridctl as hc
 from hybridctl.base.errors import InputError
-from hybridctl.sensitivity.moments import propagate_moments
+from hybridctl.sensitivity.moments import propagate_moments, sample_normal_points
 
 TIGHT = {"rtol": 1e-11, "atol": 1e-11}
 
@@ -79,3 +79,5 @@ def test_bad_arguments_are_named():
         propagate_moments(linear, np.eye(3))
     with pytest.raises(InputError, match="points must be a power of two"):
         propagate_moments(linear, np.eye(4), points=1000)
+    with pytest.raises(InputError, match="points must be at least 8 in 4 dimensions, got 4"):
+        sample_normal_points(np.eye(4), 4, 0)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hybridctl.robots import ball
 from sensitivity.close_guards import BEFORE, CloseGuards
+from sensitivity.test_boundary import ball_on_the_cone
 from sensitivity.test_merged_events import spread
 from sensitivity.test_simultaneous import Switching, pushed
 
@@ -14,6 +15,7 @@ import hybridctl as hc
 from hybridctl.base.errors import GuardViolatedError, InputError
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput
 from hybridctl.hybrid.mode import FieldJacobian
+from hybridctl.sensitivity.radius import find_spread_change
 
 TIGHT = {"rtol": 1e-10, "atol": 1e-11}
 X = ca.SX.sym("x", 2)
@@ -288,3 +290,12 @@ def test_motions_have_the_input_of_the_map_in_phantom_modes(phantom_input, count
         system, (0, 0), x0, run, lin, direction, radius, span, Switching(count)
     )
     assert measured == pytest.approx(radius, rel=0.5)
+
+
+def test_the_border_of_an_impact_is_no_contact_that_spreads():
+    """One ball that an impact only just stops along the slope: its event cannot come apart."""
+    system, x0 = ball_on_the_cone(0.5, 1.0, restitution=0.5)
+    run = hc.simulate(system, ("open",), x0, (0.0, 0.2), **TIGHT)
+    lin = hc.linearize(system, run, simultaneous="at once", **TIGHT)
+    assert len(lin.jumps[0].guards) == 2
+    assert find_spread_change(lin, np.array([0.0, 0.0, 1.0, 0.0]), 1e-8) == (np.inf, None)

@@ -141,7 +141,7 @@ class ExpandedMotion:
         return float(np.sqrt((self.gradient() ** 2 / self.weights[:, None]).sum()))
 
     def expand_stage(self, k: int) -> tuple[Array, Array]:
-        """Return gradient and Hessian by (x_k, u_k) of the running cost at grid index k."""
+        """Return gradient (m,) and Hessian (m, m) by (x_k, u_k) of w_k l at grid index k."""
         e, w = self.running[k], self.weights[k]
         return w * e.gradient, w * e.hessian
 

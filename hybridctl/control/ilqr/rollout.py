@@ -130,8 +130,9 @@ def simulate_closed_loop(
 
     The law is v_k = v_k* + offset_{k+1} + K_k (z_k* - z_k), with v_k = u_{k+1} and z = (x, u), and
     u_0 = u_0* + offset_0. Where the new motion has had more or fewer events than the nominal one,
-    x* lies on the nominal arc of the same mode and event count. That arc is continued past its end
-    by its own field with the input held there, and the gain is that of its nearest grid time.
+    x* lies on the nominal arc of the same mode and event count. That arc is continued past its end,
+    or to before its start, by its own field with the input held that it has there. The gain is that
+    of the nearest grid time on the arc.
     Without such an arc, or without a grid time on it, the feedback is off.
 
     Args:
@@ -176,7 +177,14 @@ def _simulate_grid(plant: ShootingProblem, first: Array, choose: _InputChoice) -
 
 
 def _continue_arc(plant: ShootingProblem, arc: Arc, k: int, *, forwards: bool) -> Array:
-    """Return the state at grid index k on an arc continued past its end, or before its start."""
+    """Return the state (nx,) at grid index k on an arc continued with the input of its end.
+
+    Args:
+        plant: The problem.
+        arc: The arc.
+        k: Index of the grid time, outside of the arc.
+        forwards: Whether the arc is continued past its end, or else to before its start.
+    """
     start = arc.end if forwards else arc.start
     x, u = arc(start), arc.input(start)
     integrator = Integrator(METHODS["DOP853"], plant.rtol, plant.atol, np.inf)

@@ -9,7 +9,7 @@ offsets, the largest that lowers the cost by Armijo's rule is taken. The method 
 [13] of [Salt].
 
 A motion that cannot be simulated (events that accumulate, no contact solution) has infinite cost
-in the search along the step. So has a motion that grazes a guard, where there is no derivative.
+in the search along the step. So has a motion without a derivative, as one that grazes a guard.
 
 Second derivatives of the motion are left out of the model on intervals without events
 (Gauss-Newton). On those with events they are estimated from the exact first derivatives of
@@ -29,7 +29,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hybridctl.base.checks import Array, check_array, check_count, check_number, check_vector
-from hybridctl.base.errors import GuardViolatedError, InputError, SimulationError
+from hybridctl.base.errors import (
+    ConstraintViolatedError,
+    EscapingError,
+    GuardViolatedError,
+    InputError,
+    SimulationError,
+)
 from hybridctl.control.ilqr.backward import (
     BackwardSweep,
     ExpandedMotion,
@@ -53,12 +59,18 @@ from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.sensitivity.linearization import linearize
 
 _CONVERGED = "the gradient vanishes"
+_REFUSALS = (SimulationError, GuardViolatedError, ConstraintViolatedError, EscapingError)
+"""Errors of a trial whose motion cannot be simulated or linearized.
+
+The last three are of the state in which an interval begins. It is where the one before has ended,
+and may have drifted through a guard or off what its mode holds."""
 _ARMIJO_SHARE = 1e-4
 """Share of the predicted decrease that a step must reach (Armijo's rule)."""
 _STEP_LENGTHS = tuple(0.5**i for i in range(11))
 """Steps along the offsets that are tried, in this order."""
 _LEAST_REGULARIZATION, _MOST_REGULARIZATION, _REGULARIZATION_FACTOR = 1e-8, 1e10, 10.0
-"""Range of the regularization mu, relative to V of the problem, and its change in an iteration."""
+"""Range of the regularization mu, in units of the second derivatives V_zz to which it is added, and
+the factor by which an iteration changes it. Below the range it is zero. The values are choices."""
 
 
 class Iteration(NamedTuple):
@@ -73,7 +85,7 @@ class Iteration(NamedTuple):
             accepted.
         actual: Decrease of the cost; 0 if no step was accepted.
         regularization: Regularization mu.
-        refused: Reason for each step whose motion could not be simulated or linearized.
+        refused: Error message of each step whose motion could not be simulated or linearized.
     """
 
     cost: float
@@ -168,7 +180,8 @@ def ilqr(
 
     Raises:
         InputError: An argument does not fit.
-        SimulationError: The first guess cannot be simulated or linearized.
+        SimulationError: The first guess cannot be simulated or linearized. Where it drifts off what
+            its mode holds, that is a `ConstraintViolatedError` or `GuardViolatedError` instead.
     """
     plant, guess = _check_problem(system, mode, x0, times, inputs, (rtol, atol))
     tolerance = check_number("tolerance", tolerance, above=0.0)
@@ -224,7 +237,7 @@ def _search_step(
             if decrease >= _ARMIJO_SHARE * back.predict_decrease(trial):
                 better, step = expand_motion(plant, rollout, cost, linearizer), trial
                 break
-        except (SimulationError, GuardViolatedError) as error:
+        except _REFUSALS as error:
             refused.append(f"step {trial:.3g}: {error}")
     events = tuple(event.guards for event in motion.rollout.events)
     expected = back.predict_decrease(step or 1.0)

@@ -64,7 +64,7 @@ _INPUT_SAMPLES = 33
 
 @dataclass(frozen=True, eq=False)
 class LqrResult:
-    """Optimal feedback u = mu + K (alpha - x), and what it costs.
+    """Optimal feedback u = mu + K (alpha - x), and the cost of perturbations under it.
 
     Attributes:
         linearization: First-order map of the trajectory, without feedback.
@@ -117,9 +117,9 @@ class LqrResult:
         r"""Size |dx0| below which the motors can give what the feedback asks for, to first order.
 
         The input is :math:`\mu(t) - K(t) \Phi(t) \delta x_0` with the closed loop's :math:`\Phi`.
-        The size is the least over all directions, inputs and times of an arc that are sampled; 0
-        where :math:`\mu` alone exceeds the limits. None if no limit is known (`Robot.effort`), or
-        guards are simultaneous.
+        The size is the least over all directions, all inputs and 33 times on each arc; 0 where
+        :math:`\mu` alone is at the limits or beyond. None if no limit is known (`Robot.effort`), or
+        the linearization is not linear (`Linearization.is_linear`).
         """
         lin, arcs = self.linearization, self.linearization.trajectory.arcs
         limits = get_motor_limits(lin.system, arcs[0].inputs.shape[2])
@@ -191,15 +191,21 @@ def hybrid_lqr(
             goes over to one that is made for the event, see `jumps`. None takes the gain of the arc
             up to the event.
         rtol: Relative tolerance of V.
-        atol: Absolute tolerance of V, relative to the largest weight on states.
+        atol: Absolute tolerance of V, relative to the largest entry of the state weights at the
+            starts of the arcs and of the final weight.
         progress: True prints the share of the work that is done on standard error. A function is
             called with it, from 0 to 1.
 
+    Returns:
+        The feedback, with its value and closed loop.
+
     Raises:
         InputError: A weight does not fit, the linearization has feedback already, R is so small
-            that the feedback acts too fast to be followed along its arc, or the run begins so late
-            that the rounding of its times is above the tolerance.
-        SimulationError: Guard or reset have the input, and no value is consistent with its gain.
+            that the feedback acts too fast to be followed along its arc, R is lost in rounding
+            beside what redundant inputs do at an event (`lead`), or the run begins so late that the
+            rounding of its times is above the tolerance.
+        SimulationError: Guard or reset have the input, there is no `lead`, and no value is
+            consistent with its gain.
     """
     report = report_share(progress, "hybrid_lqr")
     riccati = make_riccati_equation(
@@ -244,10 +250,11 @@ def make_riccati_equation(
     r = make_weight_function("input_weight", input_weight, nu, times, definite=True)
     largest = [float(np.abs(q(k, arc.start)).max(initial=0.0)) for k, arc in enumerate(arcs)]
     final = float(np.abs(check_array("final_weight", final_weight)).max(initial=0.0))
-    scale = max(*largest, final) or 1.0  # without any weight V is zero at each scale
+    scale = max(*largest, final) or 1.0  # without any weight V is zero, whatever the scale
     rtol = check_number("rtol", rtol, above=0.0)
     atol = scale * check_number("atol", atol, above=0.0)
     start, end = lin.trajectory.start, lin.trajectory.end
+    # Far from zero adjacent times are so far apart that steps cannot be as accurate as rtol.
     if np.spacing(max(abs(start), abs(end))) > rtol * (end - start):
         raise InputError(
             f"lin must be of a run whose times are exact to rtol = {rtol:g} of its length, but it "
@@ -285,11 +292,12 @@ class EventRule:
 
 
 class _BeforeEvent(NamedTuple):
-    """What the sweep has found just before an event.
+    """Value and gains just before an event, as the sweep has found them.
 
     Attributes:
         value: Value V (ndx, ndx).
-        end_gain: Gain that is made for the event; None where the arc's own gain is taken.
+        end_gain: Gain that is made for the event; None where the arc's own gain is taken up to the
+            event, and at the end of the run.
         phantoms: Gains in phantom modes, by event index and guards that have fired.
     """
 
@@ -322,7 +330,14 @@ def solve_backwards(riccati: RiccatiEquation, final: Array, rule: EventRule) -> 
 
 
 def _solve_event(riccati: RiccatiEquation, k: int, after: Array, rule: EventRule) -> _BeforeEvent:
-    """Return value and gains before event k, for the value V (ndx, ndx) after it."""
+    """Return value and gains before an event.
+
+    Args:
+        riccati: The Riccati equation.
+        k: Index of the event.
+        after: Value V (ndx, ndx) after it.
+        rule: How values go through events.
+    """
     lin, jump = riccati.lin, riccati.lin.jumps[k]
     event = lin.trajectory.events[k]
     gain_before: GainOfValue = lambda v: riccati.gain(k, event.time, v)  # noqa: E731
@@ -338,7 +353,7 @@ def _solve_event(riccati: RiccatiEquation, k: int, after: Array, rule: EventRule
         name = f"covariance of event {k}"
         covariance = check_semidefinite(name, covariance, jump.dimension)
     simultaneous = SimultaneousJump(rule.simultaneous, covariance)
-    if rule.lead is not None and simultaneous.has_input(jump):
+    if rule.lead is not None and simultaneous.has_input_effect(jump):
         weight = rule.lead * riccati.input_weight(k, event.time)
         feedback = simultaneous.compute_instant_feedback(jump, after, weight)
         since = max(event.time - rule.lead, lin.trajectory.arcs[k].start)
@@ -346,6 +361,7 @@ def _solve_event(riccati: RiccatiEquation, k: int, after: Array, rule: EventRule
         between = {(k, names): curve for names in _list_phantom_modes(riccati, k)}
         end = EndGain(feedback.gain, since, event.time)
         return _BeforeEvent(feedback.value, end, between)
+    # Without a lead, or where the input has no effect at the event, gains follow from the values.
     gains = _find_phantom_gains(riccati, k) | {frozenset[int](): gain_before}
     value, feedbacks = simultaneous.compute_value_before(jump, after, gains)
     phantoms = {

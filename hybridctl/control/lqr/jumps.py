@@ -19,7 +19,7 @@ Where guards fire together the jump is piecewise linear, and the cost is no quad
 treatments:
 
 - `worst`: a form above all :math:`V_i`, by folding :math:`P_1 \vee P_2` over the pieces in the
-  order of `PiecewiseLinearJump.pieces`. With :math:`P_1 + P_2 = S S^T` and
+  order of `PiecewiseLinearJump.pieces`, equal ones once. With :math:`P_1 + P_2 = S S^T` and
   :math:`P_1 = S U D U^T S^T`, it is :math:`S U \max(D, I - D) U^T S^T`. No form below it is above
   both P_1 and P_2. It bounds the cost in every direction.
 - `mean`: :math:`c \sum_i w_i V_i`. w_i is the probability of order i for a normal distribution of
@@ -53,6 +53,7 @@ from hybridctl.base.errors import InputError, SimulationError
 from hybridctl.sensitivity.moments import sample_normal_points
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump, group_equal_pieces
 from hybridctl.sensitivity.saltation import JumpGains
+from hybridctl.sensitivity.simultaneous import get_constant_gain
 
 Treatment = Literal["worst", "mean"]
 TREATMENTS: tuple[Treatment, ...] = ("worst", "mean")
@@ -61,16 +62,18 @@ GainOfValue = Callable[[Array], Array]
 
 _MEAN_POINTS, _MEAN_SEED = 2**12, 0
 """Quasi-random points of the mean form, and their seed."""
-_MOST_SWEEPS = 200
-"""Sweeps of the fixed-point iteration V -> form(V)."""
-_SWEEP_TOLERANCE = 1e-14
-"""Change of V in a sweep, of its largest entry, at which the iteration ends."""
-_DIVERGED = 1e6
-"""Growth of V, over its start, at which the iteration gives way to a root finder."""
+_MAX_FIXED_POINT_SWEEPS = 200
+"""Greatest number of sweeps of the fixed-point iteration V -> form(V). A choice."""
+_FIXED_POINT_TOLERANCE = 1e-14
+"""Change of V in a sweep, relative to its largest entry, at which the iteration ends: rounding."""
+_MAX_VALUE_GROWTH = 1e6
+"""Ratio of V to its start above which the iteration diverges, and a root finder is taken. A choice.
+"""
 _ROOT_TOLERANCE = 1e-10
-"""Residual form(V) - V, of the largest entry of V, that the root finder must reach."""
-_RANK_TOLERANCE = 1e-13
-"""Eigenvalue of P_1 + P_2, of the largest, below which both forms are taken to be zero."""
+"""Residual form(V) - V, relative to the largest entry of V, that the root finder must reach."""
+_FORM_RANK_TOLERANCE = 1e-13
+"""Eigenvalue of P_1 + P_2, relative to the largest, up to which both forms are taken to be zero
+along its eigenvector: rounding."""
 
 
 class EventFeedback(NamedTuple):
@@ -121,11 +124,6 @@ def _solve_for_gain(hessian: Array, mixed: Array) -> Array:
         ) from error
 
 
-def _get_gain(gain: Array, fired: frozenset[int]) -> Array:
-    """Return a gain that is the same in all phantom modes."""
-    return gain
-
-
 def compute_value_before(jump: JumpGains, after: Array, gain: GainOfValue) -> Array:
     """Return the value before an isolated event.
 
@@ -173,6 +171,14 @@ class SimultaneousJump:
             after: Value V+ (ndx, ndx) after the event.
             gains: Gain as a function of the value, by the guards that have fired: before the event
                 (none) and in the phantom modes that a trajectory can be in.
+
+        Returns:
+            Value V- (ndx, ndx) before the event, and value and gain of each phantom mode by the
+            guards that have fired.
+
+        Raises:
+            SimulationError: The input enters a guard or reset, and no value is consistent with its
+                own gain.
         """
         n = len(piecewise.guards)
         feedbacks = dict[frozenset[int], EventFeedback]()
@@ -184,8 +190,11 @@ class SimultaneousJump:
                     feedbacks[fired] = EventFeedback(value, gains[fired](value))
         return feedbacks.pop(frozenset()).value, feedbacks
 
-    def has_input(self, piecewise: PiecewiseLinearJump) -> bool:
-        """Return whether the input changes the state after the event in any order."""
+    def has_input_effect(self, piecewise: PiecewiseLinearJump) -> bool:
+        """Return whether the input changes the state after the event in any order of the guards.
+
+        An input that only shifts the times of guards whose fields agree has no effect.
+        """
         return any(piece.input.any() for piece in piecewise.pieces())
 
     def compute_instant_feedback(
@@ -209,7 +218,7 @@ class SimultaneousJump:
             hessian += pushed @ piece.input
             mixed += pushed @ piece.matrix
         gain = _solve_for_gain(hessian, mixed)
-        closed = piecewise.with_feedback(partial(_get_gain, gain))
+        closed = piecewise.with_feedback(partial(get_constant_gain, gain))
         return EventFeedback(self._combine_pieces(closed, after, self.covariance), gain)
 
     def _compute_value(
@@ -236,7 +245,7 @@ class SimultaneousJump:
             if self.covariance is None
             else _propagate_covariance(piecewise, fired, self.covariance)
         )
-        if not _has_input(remaining):
+        if not _is_input_in_guard_or_reset(remaining):
             return self._combine_pieces(remaining, after, covariance)
 
         def form(v: Array) -> Array:
@@ -273,7 +282,7 @@ def compute_upper_form(first: Array, second: Array) -> Array:
         second: Matrix P_2 (n, n).
     """
     values, vectors = eigh(first + second)
-    nonzero = values > _RANK_TOLERANCE * max(float(values[-1]), 0.0)
+    nonzero = values > _FORM_RANK_TOLERANCE * max(float(values[-1]), 0.0)
     if not nonzero.any():
         return np.zeros_like(first)
     s = vectors[:, nonzero] * np.sqrt(values[nonzero])
@@ -305,8 +314,8 @@ def compute_mean_form(piecewise: PiecewiseLinearJump, after: Array, covariance: 
 def solve_consistent_value(form: Callable[[Array], Array], after: Array, jump: Array) -> Array:
     """Return a value V with form(V) = V.
 
-    The iteration V -> form(V) begins at G' V+ G. Where it does not settle, a root finder begins
-    there.
+    The iteration V -> form(V) begins at G' V+ G. Where it diverges or does not settle, a root
+    finder begins at the same value.
 
     Args:
         form: Value before the event, of the value whose gain is applied.
@@ -317,15 +326,15 @@ def solve_consistent_value(form: Callable[[Array], Array], after: Array, jump: A
         SimulationError: No such value is found.
     """
     v = start = _transform_form(jump, after)
-    most = _DIVERGED * float(np.abs(start).max(initial=0.0))
-    for _ in range(_MOST_SWEEPS):
+    most = _MAX_VALUE_GROWTH * float(np.abs(start).max(initial=0.0))
+    for _ in range(_MAX_FIXED_POINT_SWEEPS):
         following = form(v)
         size = float(np.abs(following).max(initial=0.0))
         if size > most:
             break
         change = float(np.abs(following - v).max(initial=0.0))
         v = following
-        if change <= _SWEEP_TOLERANCE * size:
+        if change <= _FIXED_POINT_TOLERANCE * size:
             return v
     n = len(start)
     upper = np.triu_indices(n)
@@ -354,8 +363,8 @@ def _transform_form(jump: Array, after: Array) -> Array:
     return np.asarray(0.5 * (v + v.T))
 
 
-def _has_input(piecewise: PiecewiseLinearJump) -> bool:
-    """Return whether the input enters any guard or reset, in any order."""
+def _is_input_in_guard_or_reset(piecewise: PiecewiseLinearJump) -> bool:
+    """Return whether the input enters any guard or reset, in any order; it may have no effect."""
     n = len(piecewise.guards)
     return any(
         piecewise.jump(frozenset(fired), j).reset_input.any()

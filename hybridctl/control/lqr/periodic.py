@@ -44,15 +44,16 @@ from hybridctl.sensitivity.linearization import Linearization
 from hybridctl.sensitivity.saltation import JumpGains
 from hybridctl.sensitivity.symmetry import CLOSING_TOLERANCE, Symmetry, map_perturbations
 
-_MOST_SWEEPS = 500
-"""Periods over which the Riccati equation is solved before the search is given up."""
+_MAX_PERIODS = 500
+"""Number of periods over which the Riccati equation is solved before the search is given up. A
+choice."""
 _FREE_COST = 1e-9
 """Cost of a direction, relative to the largest entry of C, that counts as none: it is rounding."""
 
 
 @dataclass(frozen=True, eq=False)
 class LaterPeriod:
-    """The map of a motion to its image one period later.
+    """The map from a motion to its image one period later.
 
     With a symmetry S of states and W of inputs, states go to S^-1 (x + shift) and inputs to W^-1 u.
 
@@ -67,7 +68,7 @@ class LaterPeriod:
     shift: Array
 
     @staticmethod
-    def of_orbit(once: HybridTrajectory, symmetry: Symmetry | None) -> LaterPeriod:
+    def from_orbit(once: HybridTrajectory, symmetry: Symmetry | None) -> LaterPeriod:
         """Return the map by which an orbit goes on where it ends.
 
         Args:
@@ -131,6 +132,8 @@ class LaterPeriod:
         )
 
     def _map_curve(self, curve: GainCurve) -> GainCurve:
+        """Return the gain W^-1 K S on the image, a period later."""
+
         def transform(gains: Array) -> Array:
             if self.symmetry is None:
                 return gains
@@ -162,8 +165,8 @@ class PeriodicLqr:
 
     Attributes:
         period: Feedback over one period. Its V at the end is S' V S of that at the start.
-        residual: Difference of V at the start from V of the sweep before, relative to its largest
-            entry.
+        residual: Largest change of V at the start in the last sweep, relative to the largest entry
+            of V: at most the tolerance.
         symmetry: Symmetry S up to which the orbit closes; None for none.
         closing_tolerance: Largest gap between the ends of the orbit, relative to 1 + |x|.
     """
@@ -192,7 +195,7 @@ class PeriodicLqr:
             InputError: The number is not that, or states with quaternions have free directions.
         """
         once, gains = self.period.linearization.trajectory, self.period.gains
-        later = LaterPeriod.of_orbit(once, self.symmetry)
+        later = LaterPeriod.from_orbit(once, self.symmetry)
         arcs, curves, events = list(once.arcs), list(gains.arcs), list(once.events)
         phantoms, last_arcs, last_events = dict(gains.phantoms), once.arcs, once.events
         for _ in range(check_count("periods", periods) - 1):
@@ -202,7 +205,7 @@ class PeriodicLqr:
             gains = later.map_gains(gains)
             # The last arc of a period and the first of the next one are a single arc.
             arcs[n:] = [join_arcs(n, [arcs[n], last_arcs[0]]), *last_arcs[1:]]
-            curves[n:] = [GainCurve.joined([curves[n], gains.arcs[0]]), *gains.arcs[1:]]
+            curves[n:] = [GainCurve.join([curves[n], gains.arcs[0]]), *gains.arcs[1:]]
             events += last_events
             phantoms |= {(k + count, names): gain for (k, names), gain in gains.phantoms.items()}
         return HybridTrajectory(tuple(arcs), tuple(events)), GainSchedule(tuple(curves), phantoms)
@@ -225,8 +228,8 @@ def periodic_lqr(
 ) -> PeriodicLqr:
     """Return the feedback of least cost for an infinite time along a periodic orbit.
 
-    Free directions of the symmetry cost nothing where the weights do not see them. Then V is not
-    unique, and the one that is returned belongs to feedback that leaves them alone.
+    Free directions of the symmetry have no cost where the weights leave them out. Then V is not
+    unique, and the one that is returned belongs to feedback that does not act on them.
 
     Args:
         lin: First-order map of one period, without feedback. It starts and ends inside an arc, and
@@ -248,8 +251,8 @@ def periodic_lqr(
 
     Raises:
         InputError: An argument does not fit, see `hybrid_lqr` and `check_closed`.
-        SimulationError: No V is found: the input cannot hold an unstable direction, or the weights
-            do not see one.
+        SimulationError: No V is found: the input cannot stabilise an unstable direction, or the
+            weights leave one out.
     """
     check_number("tolerance", tolerance, above=0.0)
     check_closed(lin, symmetry, closing_tolerance)
@@ -281,7 +284,7 @@ def periodic_lqr(
     v = result.values[0].start
     if all(isinstance(jump, JumpGains) and not jump.input.any() for jump in lin.jumps):
         v = _solve_fixed_point(result, symmetry)
-    for sweep_count in range(1, _MOST_SWEEPS + 1):  # noqa: B007 (read by report_in_sweep)
+    for sweep_count in range(1, _MAX_PERIODS + 1):  # noqa: B007 (read by report_in_sweep)
         result = sweep(v)
         change = float(np.abs(result.values[0].start - v).max())
         v = result.values[0].start
@@ -292,7 +295,7 @@ def periodic_lqr(
             residual = change / size if size else 0.0
             return PeriodicLqr(result, residual, symmetry, closing_tolerance)
     raise SimulationError(
-        f"the Riccati equation has found no periodic solution in {_MOST_SWEEPS} sweeps: it still "
+        f"the Riccati equation has found no periodic solution in {_MAX_PERIODS} sweeps: it still "
         f"changes by {change:.3g} of {size:.3g} in one period"
     )
 

@@ -28,7 +28,7 @@ from hybridctl.hybrid.series import FRACTIONS, TO_SERIES, TO_SLOPES
 from hybridctl.sensitivity.collocation import LinearStep, Propagation, radau, symmetric_part
 from hybridctl.sensitivity.linearization import Linearization
 
-_FORMULA = radau(4)
+_PANEL_FORMULA = radau(4)
 """Implicit Runge-Kutta formula between the nodes of a panel, where a closed loop may be stiff."""
 _NEXT_TO_LAST_WEIGHT = 0.1
 """Weight of the last coefficient but one in the estimate of what a series leaves out: the last one
@@ -42,7 +42,7 @@ _SHORTEST_PANEL = 1e-9
 """Duration of a panel, relative to that of its arc, up to which it is accepted as it is. If it is
 not resolved, a weight jumps in it, and halving does not resolve a jump."""
 _CUBIC_COUNTS = (1, 2, 4, 8, 16, 32, 64)
-"""Numbers of cubics that are tried for the gain on one panel."""
+"""Numbers of cubics that are tried for the gain on one panel, in this order."""
 _MOST_PANELS = 2_000
 """Panels between two breaks of an arc, beyond which the feedback is too fast. A choice."""
 _GAIN_TOLERANCE = 1e-8
@@ -60,19 +60,22 @@ class ValueCurve:
     Attributes:
         times: Times (n,) of knots, s.
         values: Values (n, ndx, ndx) at the knots.
-        between: Propagations between times on the arc.
+        propagate_between: Function from times on the arc to the propagations between them.
     """
 
     times: Array
     values: Array
-    between: PropagateBetween
+    propagate_between: PropagateBetween
 
     def __call__(self, t: float) -> Array:
-        """Return V (ndx, ndx) at time t in s: that of the next knot, propagated back to t."""
+        """Return V (ndx, ndx) at time t in s: that of the next knot, propagated back to t.
+
+        After the last knot it is that of the last knot.
+        """
         k = min(int(self.times.searchsorted(t)), len(self.times) - 1)
         if t >= self.times[k]:
             return np.asarray(self.values[k])
-        (back,) = self.between(np.array([t, self.times[k]]))
+        (back,) = self.propagate_between(np.array([t, self.times[k]]))
         return back.value(self.values[k])
 
     @property
@@ -90,7 +93,7 @@ class ValueCurve:
         """Propagation over the whole arc; the identity on an arc of a single knot."""
         if len(self.times) == 1:
             return Propagation.jump(np.eye(len(self.end)))
-        return reduce(Propagation.compose, self.between(self.times))
+        return reduce(Propagation.compose, self.propagate_between(self.times))
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,10 +191,10 @@ class RiccatiEquation:
             InputError: The feedback acts too fast to be followed along the arc: it takes too many
                 panels, or numbers overflow.
         """
-        arc, between = self.lin.trajectory.arcs[k], partial(self._propagate, k, end_gain)
+        arc, propagate_between = self.lin.trajectory.arcs[k], partial(self._propagate, k, end_gain)
         if arc.end - arc.start <= _SHORTEST_ARC * max(abs(arc.start), abs(arc.end)):
             constant = GainCurve.constant(self.gain(k, arc.end, end))
-            return ValueCurve(np.array([arc.end]), end[None], between), constant
+            return ValueCurve(np.array([arc.end]), end[None], propagate_between), constant
         cuts = {arc.start, arc.end, *(t for t in arc.breaks.tolist() if t < arc.end)}
         if end_gain is not None:
             cuts.add(end_gain.since)
@@ -201,7 +204,7 @@ class RiccatiEquation:
             value = panels[0].values[0]
         times = np.concatenate([p.times[:-1] for p in panels] + [[arc.end]])
         values = np.concatenate([p.values[:-1] for p in panels] + [end[None]])
-        return ValueCurve(times, values, between), self._fit_gains(panels)
+        return ValueCurve(times, values, propagate_between), self._fit_gains(panels)
 
     def _solve_panels(
         self, k: int, end_gain: EndGain | None, a: float, b: float, value: Array
@@ -276,13 +279,13 @@ class RiccatiEquation:
         times[-1] = b
         # With an end gain the propagations depend on it as well, and the key has no gain.
         key = (k, a, b)
-        between = None if end_gain is not None else self._cache.get(key)
-        if between is None:
-            between = self._propagate(k, end_gain, times)
+        stretches = None if end_gain is not None else self._cache.get(key)
+        if stretches is None:
+            stretches = self._propagate(k, end_gain, times)
         if end_gain is None:
-            self._cache[key] = between
+            self._cache[key] = stretches
         values = [value]
-        for stretch in reversed(list(between)):
+        for stretch in reversed(list(stretches)):
             values.append(stretch.value(values[-1]))
         values.reverse()
         at_nodes = np.array(values)
@@ -318,7 +321,7 @@ class RiccatiEquation:
             times: Times (m + 1,), s.
         """
         lengths = np.diff(times)
-        stages = np.asarray(times[:-1, None] + lengths[:, None] * _FORMULA.points)
+        stages = np.asarray(times[:-1, None] + lengths[:, None] * _PANEL_FORMULA.points)
         arc = self.lin.trajectory.arcs[k].piece(float(0.5 * (times[0] + times[-1])))
         c, rows = self.lin.coefficients(arc, stages), stages.tolist()
         a, b = c.state, c.input
@@ -330,20 +333,20 @@ class RiccatiEquation:
             a = a - share * (b @ end_gain.gain)
             q = q + share * symmetric_part(end_gain.gain.T @ r @ end_gain.gain)
             reach = (1.0 - share) * reach
-        return LinearStep(a, lengths, _FORMULA).propagation(reach, q)
+        return LinearStep(a, lengths, _PANEL_FORMULA).propagation(reach, q)
 
     def _fit_gains(self, panels: list[_Panel]) -> GainCurve:
         """Return the gain on all panels, as cubics to its tolerance."""
         largest = max(float(np.abs(panel.gains).max(initial=0.0)) for panel in panels)
-        return GainCurve.joined(
+        return GainCurve.join(
             [_fit_cubics(p.times, p.gains, _GAIN_TOLERANCE * largest) for p in panels]
         )
 
 
 def _estimate_truncation(values: Array) -> Array:
-    """Return the error (...) of a series through values (8, ...): |c_7| + 0.1 |c_6|.
+    """Return the error (...) of the Chebyshev series through values (8, ...) at the nodes.
 
-    Its coefficients are c_0 to c_7.
+    It is estimated from the last coefficients c_6, c_7 of c_0 to c_7, as |c_7| + 0.1 |c_6|.
     """
     last, next_to_last = np.abs(np.tensordot(TO_SERIES[[-1, -2]], values, axes=1))
     return np.asarray(last + _NEXT_TO_LAST_WEIGHT * next_to_last)

@@ -5,8 +5,8 @@ the number of the member alone. So outcomes may come in any order and from any p
 read back from the record of a run that was interrupted.
 
 Members are simulated one by one, in processes, because each has a plant of its own. A batch
-(`simulate_batch`) would not be faster either: 2 s of the door at 1 kHz take 44 ms a member there
-without the law, and 69 ms under the law in a run of its own.
+(`simulate_batch`) would not be much faster either. For 2 s of the door at 1 kHz a member of a batch
+takes 44 ms without the input law, and a run of its own 69 ms with the law.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Statistics:
 
     @property
     def p95_error(self) -> float:
-        """95th percentile of the errors."""
+        """95th percentile of the errors; runs that failed count with the penalty."""
         return float(np.percentile(self.errors, 95.0))
 
     @property

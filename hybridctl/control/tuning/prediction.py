@@ -50,6 +50,8 @@ PhantomKey = tuple[int, frozenset[str]]
 class _PointsOfOrder:
     """The points that take one order of guards.
 
+    A point is a column (z, w): a perturbation z (d,) of the state and an input error w (nu,).
+
     Attributes:
         columns: Columns of these points.
         order: Indices of the guards, in their order.
@@ -176,7 +178,7 @@ class PredictedEvent:
         return gain
 
 
-_FORMULA = radau(3)
+_INTERVAL_FORMULA = radau(3)
 """Implicit Runge-Kutta formula of the intervals."""
 _GRADING = 3.0
 """Exponent of the grading: interval j of n ends at (j / n)^3 of its arc."""
@@ -240,11 +242,13 @@ class _ArcTape:
     start: Array
 
     def pullback(self, by_transition: Array, by_cost: Array) -> tuple[Array, Array]:
-        """Return the gradients (n, s, d, d) by the rates and by the densities at the stages.
+        """Return the gradients (n, s, m, m) by the rates and by the densities at the stages.
+
+        The matrices are those of points, with m = d + nu.
 
         Args:
-            by_transition: Gradient (n, d, d) by the transition matrix of each interval.
-            by_cost: Gradient (n, d, d) by the cost matrix of each interval.
+            by_transition: Gradient (n, m, m) by the transition matrix of each interval.
+            by_cost: Gradient (n, m, m) by the cost matrix of each interval.
         """
         x, weights = self.steps.stage_maps, self.steps.weights[..., None, None]
         x_by_cost = x @ by_cost[:, None]
@@ -270,7 +274,7 @@ class Prediction:
 
     Raises:
         InputError: The linearization has feedback, a size does not fit, a weight is not
-            positive semidefinite, or there are too few points.
+            positive semidefinite, or the points are fewer than 4 (ndx + nu) or no power of two.
 
     Attributes:
         linearization: First-order map of the trajectory.
@@ -366,7 +370,7 @@ class Prediction:
         rates[..., :d, d:] = arc.input
         densities = np.zeros_like(rates)
         densities[..., :d, :d] = arc.weight + np.swapaxes(gain, 2, 3) @ self._r @ gain
-        steps = LinearStep(rates, arc.lengths, _FORMULA)
+        steps = LinearStep(rates, arc.lengths, _INTERVAL_FORMULA)
         costs = steps.propagation(None, densities).cost
         products = [np.eye(d + nu)]
         for transition in steps.stage_maps[:, -1]:
@@ -430,7 +434,7 @@ def _make_piecewise(jump: JumpGains | PiecewiseLinearJump) -> PiecewiseLinearJum
 
 
 def _compute_moments(tape: _ArcTape) -> Array:
-    """Return the second moments (n, d, d) of the points at the starts of the intervals."""
+    """Return the second moments (n, d + nu, d + nu) of the points at the starts of intervals."""
     before = tape.products[:-1]
     moment = tape.start @ tape.start.T / tape.start.shape[1]
     return np.asarray(before @ moment @ np.swapaxes(before, 1, 2))
@@ -447,7 +451,7 @@ def _sample_arc(
     cuts = arc.start + (arc.end - arc.start) * np.linspace(0.0, 1.0, intervals + 1) ** _GRADING
     cuts = np.union1d(cuts, arc.changes)
     lengths = np.diff(cuts)
-    times = np.asarray(cuts[:-1, None] + lengths[:, None] * _FORMULA.points)
+    times = np.asarray(cuts[:-1, None] + lengths[:, None] * _INTERVAL_FORMULA.points)
     stages = [
         linearization.coefficients(arc.piece(row[0]), np.array(row)) for row in times.tolist()
     ]

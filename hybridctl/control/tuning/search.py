@@ -27,8 +27,11 @@ from hybridctl.control.tuning.ensemble import Ensemble, Statistics
 from hybridctl.control.tuning.prediction import Prediction
 from hybridctl.control.tuning.structure import DifferentiableStructure, GainStructure
 
-_FAILED_PEAK = 1e3
-"""Peak input, N or N m, that the search is given where all runs fail: it needs a finite one."""
+_FAILED_PEAK, _FAILED_PEAK_RATIO = 1e3, 2.0
+"""Largest peak input, N or N m, that COBYLA is shown, and its least ratio to the limit.
+
+Where all runs fail the peak is infinite, and COBYLA needs a finite one that is above the limit. The
+values are choices."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +97,11 @@ class Validation:
         check_count("finalists", self.finalists)
 
     def choose(self, search: _GainSearch) -> Candidate:
-        """Return the candidate to take, running the ensemble."""
+        """Return the candidate to take, after runs of the other ensemble.
+
+        Args:
+            search: The search, with at least one candidate.
+        """
         peaks: list[tuple[float, Candidate]] = []
         for candidate in search.ranked[: self.finalists]:
             gains = search.structure.schedule(candidate.parameters)
@@ -153,7 +160,7 @@ def tune(
 ) -> Tuning:
     """Return tuned gains: predictions are minimised, then simulated runs choose and search.
 
-    Without a candidate that keeps the limit, the best is the one of least peak.
+    If no candidate keeps the limit, the one of least peak is taken.
 
     Args:
         structure: Structure of the gains.
@@ -169,7 +176,8 @@ def tune(
         step: Change of each parameter with which that search begins.
         bounds: Least and greatest value of every parameter; None for none.
         iterations: Greatest number of iterations of each minimisation.
-        validation: Has the last word on which of the best candidates is taken; None takes the best.
+        validation: Chooses between the best candidates by runs that the search has not used; None
+            takes the best. Without an ensemble there is no search, and it is not used.
         progress: True prints the share of the work that is done on standard error. A function is
             called with it, from 0 to 1. Each minimisation and each evaluation of the ensemble
             counts as one piece of work; the search may end early.
@@ -238,14 +246,16 @@ class _GainSearch:
     @property
     def ranked(self) -> list[Candidate]:
         """Candidates within the limit, from the best on; without any, the one of least peak."""
-        within = [c for c in self.tried if self.peak(c) <= self.limit]
-        return sorted(within, key=lambda c: c.objective) or [min(self.tried, key=self.peak)]
+        within = [c for c in self.tried if _get_peak(c) <= self.limit]
+        return sorted(within, key=lambda c: c.objective) or [min(self.tried, key=_get_peak)]
 
-    @staticmethod
-    def peak(candidate: Candidate) -> float:
-        """Return the peak input of a candidate, as a finite number."""
-        statistics = candidate.statistics
-        return _FAILED_PEAK if statistics is None else min(statistics.peak_input, _FAILED_PEAK)
+    def compute_constraint(self, parameters: Array) -> float:
+        """Return the peak input of parameters (p,) relative to the limit: at most 1 is within it.
+
+        The peak is cut to a finite number that is above the limit.
+        """
+        most = max(_FAILED_PEAK, _FAILED_PEAK_RATIO * self.limit)
+        return min(_get_peak(self.judge("search", parameters)), most) / self.limit
 
     def search_around_best(
         self, step: float, evaluations: int, bounds: tuple[float, float] | None
@@ -259,8 +269,7 @@ class _GainSearch:
         """
         constraints = []
         if np.isfinite(self.limit):
-            peak = lambda p: self.peak(self.judge("search", p)) / self.limit  # noqa: E731
-            constraints.append(NonlinearConstraint(peak, -np.inf, 1.0))
+            constraints.append(NonlinearConstraint(self.compute_constraint, -np.inf, 1.0))
         minimize(
             lambda p: np.log(self.judge("search", p).objective),
             self.ranked[0].parameters,
@@ -269,3 +278,9 @@ class _GainSearch:
             constraints=constraints,
             options={"rhobeg": step, "maxiter": evaluations},
         )
+
+
+def _get_peak(candidate: Candidate) -> float:
+    """Return the peak input of a candidate, N or N m; infinite where no run ended, or none was."""
+    statistics = candidate.statistics
+    return np.inf if statistics is None else statistics.peak_input

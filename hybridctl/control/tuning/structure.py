@@ -19,6 +19,8 @@ from hybridctl.control.tuning.prediction import PhantomKey, PredictedCost
 class WindowedGains(GainSchedule):
     """Gains, with the widths of windows around events that are tuned with them.
 
+    A `Trial` reads the widths and hands them to the policy that it makes.
+
     Attributes:
         windows: Widths of the windows, s.
     """
@@ -59,7 +61,8 @@ class EntryGains:
         shape: Shape (nu, ndx) of a gain.
         entries: Pairs (row, column) of the free entries.
         arcs: Number of the set of gains of each arc, 0, 1, ...; arcs of the same number share it.
-        phantoms: Number of the set of phantom arcs; the feedback is off on those that are left out.
+        phantoms: Number of the set of gains of each phantom arc, by the index of the event and the
+            guards that have fired. The feedback is off on phantom arcs that are left out.
         positive: Whether parameters are logarithms of the entries, which so stay positive.
 
     Raises:
@@ -146,7 +149,11 @@ class EntryGains:
         return np.asarray(np.log(values))
 
     def matrices(self, parameters: ArrayLike) -> list[Array]:
-        """Return the gain (nu, ndx) of each set, for parameters (p,)."""
+        """Return the gain (nu, ndx) of each set.
+
+        Args:
+            parameters: Parameters (p,), p = sets times entries, or an `InputError` is raised.
+        """
         p = check_vector("parameters", parameters, self.sets * len(self.entries))
         values = np.exp(p) if self.positive else p
         result = []
