@@ -122,7 +122,7 @@ class CreepFilter:
             distances = distances.add_motion(seen)
         h, transition, predicted = now.hypotheses[0], found.transition, found.estimate
         if rise is not None:
-            numbers = self.base.layout(e.mode).numbers.tolist()
+            numbers = own.mode(e.mode).feet
             predicted, rise = rise.predict(predicted, transition, e.time, numbers, self.base.noise)
         events, notes = h.events, h.notes
         if now.channel is not None:  # what has come before the last value is past

@@ -55,7 +55,8 @@ class PointFeetMode(NamedTuple):
     Attributes:
         formulas: Its compiled formulas.
         constants: Last argument (8 + k,) of the prediction.
-        numbers: Numbers (k,) of the feet in contact among all feet; a slice where all are.
+        feet: Numbers (k,) of the feet in contact among all feet.
+        numbers: The same for indexing; a slice where all feet are in contact.
         motion: Entries (6 k,) of the input that are velocities and angular velocities of the feet.
         identity: Identity (n, n), with n = 15 + 3 k.
         feet_rows: Entries (3 k, 9) of a flat (n, n) matrix in the rows of the feet: in the columns
@@ -71,6 +72,7 @@ class PointFeetMode(NamedTuple):
 
     formulas: PointFeetFormulas
     constants: Array
+    feet: list[int]
     numbers: Indices | slice
     motion: Indices
     identity: Array
@@ -243,7 +245,8 @@ class PointFeetFilter:
         if rise is not None:
             by_rise = dtrtrs(factor, h.dot(rise.covariance), lower=1)[0]
             rise, back = rise.correct(white, by_rise, score)
-            moved = moved + back
+            if back is not None:
+                moved += back
         x, along, by_turn = own.formulas.retract(x, moved)
         jacobian: Array = own.identity.copy()
         entries = jacobian.reshape(-1)
@@ -340,6 +343,7 @@ class PointFeetFilter:
         return PointFeetMode(
             build_formulas(k),
             np.array(constants),
+            layout.numbers.tolist(),
             slice(None) if k == len(base.feet) else layout.numbers,
             np.array(motion, dtype=np.intp).reshape(-1),
             _make_identity(n),

@@ -74,7 +74,9 @@ def test_a_correction_is_that_of_one_state_more(mean):
     expected, left = np.r_[np.zeros(21), mean] + gain @ r, whole - gain @ rows @ whole
     if expected[21] < 0.0:  # the mean of the others on condition that the rise is zero
         expected = expected - left[:, 21] / left[21, 21] * expected[21]
-    np.testing.assert_allclose(score @ white + back, expected[:21], rtol=1e-8, atol=1e-12)
+    assert (back is None) == (mean > 0.0)
+    moved = score @ white + (0.0 if back is None else back)
+    np.testing.assert_allclose(moved, expected[:21], rtol=1e-8, atol=1e-12)
     assert after.mean == pytest.approx(expected[21], abs=1e-15)
     p = e.covariance - white.T @ white
     np.testing.assert_allclose(joint(p, after), left, rtol=1e-8, atol=1e-14)
