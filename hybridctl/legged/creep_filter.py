@@ -2,6 +2,7 @@
 
 Point feet are filtered by `PointFeetFilter`, soles by the general `SaltedKalmanFilter`. Both see
 the creep of feet by their velocities (see `creep`) and by their distances (see `foot_distances`).
+Point feet rise besides where the ground gives way (see `ground_rise`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from hybridctl.estimation.salted_kalman_filter import SaltedKalmanFilter
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.legged.creep import FootMotion, complete_input, measure_creep
 from hybridctl.legged.foot_distances import FootDistances, begin_distances
+from hybridctl.legged.ground_rise import GroundRise, begin_rise
 from hybridctl.legged.measurements import ANGLES
 from hybridctl.legged.point_feet_filter import PointFeetFilter
 from hybridctl.legged.system import MOST_PREPARED_FEET, LeggedBase, prepare_modes
@@ -33,10 +35,12 @@ class CreepState(NamedTuple):
     Attributes:
         filter: State of the filter of the base.
         distances: What the distances of feet have said; None where the noise of feet is given.
+        rise: What is known of the rise of feet after a touch; None where they do not rise.
     """
 
     filter: FilterState
     distances: FootDistances | None
+    rise: GroundRise | None
 
     @property
     def time(self) -> float:
@@ -83,7 +87,8 @@ class CreepFilter:
         """Return the state in which a run from an estimate begins."""
         noise = self.base.noise
         distances = begin_distances(noise) if noise.foot is None else None
-        return CreepState(self.filter.start(initial), distances)
+        rise = None if self.written_out is None else begin_rise(noise, len(initial.covariance))
+        return CreepState(self.filter.start(initial), distances, rise)
 
     def predict(self, state: CreepState, time: float, input: Input = None) -> CreepState:
         """Return the state at a later time.
@@ -98,42 +103,48 @@ class CreepFilter:
         Raises:
             SimulationError: Mean or covariance would not be finite.
         """
-        now, distances = state
+        now, distances, rise = state
         if input is None or time == now.time:
             return state
         e, u, own = now.estimate, np.asarray(input), self.written_out
         if own is None or time < now.time:
             return self._predict_generally(state, time, u)
         if distances is None:
-            level, rise = self.base.noise.creep(flat=False) ** 2, 0.0
+            level, steeper = self.base.noise.creep(flat=False) ** 2, 0.0
         else:
             distances = distances.follow(self.base, e, u)
             level, vertical = distances.creep.tolist()
-            rise = vertical - level
-        found = own.predict(e, time, u, level, rise)
+            steeper = vertical - level
+        found = own.predict(e, time, u, level, steeper)
         if distances is not None:
             seen = np.zeros(len(self.base.feet))
             seen[own.mode(e.mode).numbers] = (time - now.time) * found.creep
             distances = distances.add_motion(seen)
-        h, transition = now.hypotheses[0], found.transition
+        h, transition, predicted = now.hypotheses[0], found.transition, found.estimate
+        if rise is not None:
+            numbers = own.mode(e.mode).feet
+            predicted, rise = rise.predict(predicted, transition, e.time, numbers, self.base.noise)
         events, notes = h.events, h.notes
         if now.channel is not None:  # what has come before the last value is past
             events = notes = ()
         elif h.transition is not None:
             transition = transition.dot(h.transition)
         after = Hypothesis(
-            found.estimate,
+            predicted,
             h.log_weight,
             transition=transition,
             events=events,
             notes=notes,
             fired=h.fired,
         )
-        return CreepState(_renew(now, time, after, None), distances)
+        return CreepState(_renew(now, time, after, None), distances, rise)
 
     def _predict_generally(self, state: CreepState, time: float, u: Array) -> CreepState:
-        """Return the state at another time by the general filter: with soles, or back in time."""
-        now, distances = state
+        """Return the state at another time by the general filter: with soles, or back in time.
+
+        Back in time nothing is known of how the rise goes with the estimate, so that it stays.
+        """
+        now, distances, rise = state
         e, densities = now.estimate, None
         creep = measure_creep(self.base, e, u, self.motion)
         if distances is not None:
@@ -142,7 +153,7 @@ class CreepFilter:
             distances = distances.add_motion((time - now.time) * creep)
         u = complete_input(self.base, e, u, creep, densities)
         # A record and a live filter have checked it: as a held law it is not checked once more.
-        return CreepState(self.filter.predict(now, time, HeldInput(u)), distances)
+        return CreepState(self.filter.predict(now, time, HeldInput(u)), distances, rise)
 
     def update(
         self, state: CreepState, channel: str, value: Array, input: Input = None
@@ -158,30 +169,34 @@ class CreepFilter:
         Raises:
             SimulationError: Mean or covariance would not be finite.
         """
-        now, own, updated = state.filter, self.written_out, None
+        own, updated = self.written_out, None
         if own is not None and channel == ANGLES:
-            updated = self._correct(own, now, value)
+            updated = self._correct(own, state, value)
         elif own is not None and channel in self.filter.signals and input is not None:
-            updated = self._change_contact(own, now, channel, value, np.asarray(input))
+            updated = self._change_contact(own, state, channel, value, np.asarray(input))
         if updated is not None:
-            return CreepState(updated, state.distances)
-        held = input if input is None else HeldInput(np.asarray(input))
-        return state._replace(filter=self.filter.update(now, channel, value, held))
+            return updated
+        held, e = input if input is None else HeldInput(np.asarray(input)), state.estimate
+        after = state._replace(filter=self.filter.update(state.filter, channel, value, held))
+        if state.rise is None or after.estimate is e:
+            return after
+        return after._replace(rise=state.rise.follow(self.base.space(e.mode), e, after.estimate))
 
-    def _correct(self, own: PointFeetFilter, now: FilterState, value: Array) -> FilterState | None:
+    def _correct(self, own: PointFeetFilter, state: CreepState, value: Array) -> CreepState | None:
         """Return the state after joint angles; None where the general filter has to find it.
 
         That is where the angles have another size or are not finite, no foot is in contact, or the
         covariance of the innovation is not positive definite.
         """
+        now = state.filter
         h = now.hypotheses[0]
         known = value.shape == (len(self.base.kinematics.joints),) and is_finite(value)
         if not known or not own.mode(h.estimate.mode).variances.size:
             return None
-        found = own.correct(h.estimate, ANGLES, value)
+        found = own.correct(h.estimate, ANGLES, value, state.rise)
         if found is None:
             return None
-        estimate, innovation = found
+        estimate, innovation, rise = found
         transition, events, notes = h.transition, h.events, h.notes
         if now.channel is not None:  # what has come before the last value is past
             transition, events, notes = own.mode(h.estimate.mode).identity, (), ()
@@ -195,22 +210,23 @@ class CreepFilter:
             innovation=innovation,
             fired=h.fired,
         )
-        return _renew(now, now.time, after, ANGLES)
+        return CreepState(_renew(now, now.time, after, ANGLES), state.distances, rise)
 
     def _change_contact(
-        self, own: PointFeetFilter, now: FilterState, channel: str, value: Array, u: Array
-    ) -> FilterState | None:
+        self, own: PointFeetFilter, state: CreepState, channel: str, value: Array, u: Array
+    ) -> CreepState | None:
         """Return the state after the force of a foot; None where the general filter finds it.
 
         That is where the force is between the thresholds or not one number, or changes no contact.
 
         Args:
             own: The filter of point feet.
-            now: State before the force.
+            state: State before the force.
             channel: Contact signal.
             value: The force (1,), N.
             u: Input (nu,), whose joint angles place a foot that touches down.
         """
+        now, rise = state.filter, state.rise
         signal, h = self.filter.signals[channel], now.hypotheses[0]
         if value.shape != (1,):
             return None
@@ -233,7 +249,26 @@ class CreepFilter:
             notes=notes,
             reconciliation=Reconciliation(e.mean, e.covariance, changed.transition),
         )
-        return _renew(now, now.time, after, channel)
+        if rise is not None:
+            rise = self._change_rise(own, rise, e, guard, changed.transition)
+        return CreepState(_renew(now, now.time, after, channel), state.distances, rise)
+
+    def _change_rise(
+        self, own: PointFeetFilter, rise: GroundRise, e: Estimate, guard: str, transition: Array
+    ) -> GroundRise:
+        """Return the rise after a foot has touched or lifted.
+
+        Args:
+            own: The filter of point feet.
+            rise: What is known before.
+            e: Estimate before.
+            guard: Name of the guard of the event.
+            transition: Derivative (ndx+, ndx) of the state after the event by the one before.
+        """
+        change = own.find_contact_change(e.mode, guard)
+        if change is None or change.foot is None:
+            return rise.change(transition)
+        return rise.touch(transition, change.foot, e.time, self.base.noise)
 
     def run(self, record: Record, initial: Estimate) -> FilterResult:
         """Return the result of filtering a record from an estimate on."""

@@ -495,7 +495,7 @@ class BaseEstimator:
         p = (own * np.square(spread)) @ own.T
         if standstill:
             gravity = float(np.linalg.norm(self.base.gravity))
-            found = rest_bias(force, gravity, standstill, noise.accelerometer, s)
+            found = rest_bias(force, rate, gravity, standstill, noise.accelerometer, s)
             x[13:16] = found.bias
             p[12:15, 12:15] = found.covariance
             # The tilt was found from a force that contains this bias, so their errors are

@@ -27,6 +27,7 @@ from hybridctl.estimation.kalman_equations import Innovation
 from hybridctl.hybrid.event import Event
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.legged.compiled_formulas import PointFeetFormulas, build_formulas
+from hybridctl.legged.ground_rise import GroundRise
 from hybridctl.legged.rotation import matrix as rotation_matrix
 from hybridctl.legged.rotation import skew
 from hybridctl.legged.space import BASE_TANGENT, BIASES, POSITION, SENSED, propagate_core
@@ -54,7 +55,8 @@ class PointFeetMode(NamedTuple):
     Attributes:
         formulas: Its compiled formulas.
         constants: Last argument (8 + k,) of the prediction.
-        numbers: Numbers (k,) of the feet in contact among all feet; a slice where all are.
+        feet: Numbers (k,) of the feet in contact among all feet.
+        numbers: The same for indexing; a slice where all feet are in contact.
         motion: Entries (6 k,) of the input that are velocities and angular velocities of the feet.
         identity: Identity (n, n), with n = 15 + 3 k.
         feet_rows: Entries (3 k, 9) of a flat (n, n) matrix in the rows of the feet: in the columns
@@ -70,6 +72,7 @@ class PointFeetMode(NamedTuple):
 
     formulas: PointFeetFormulas
     constants: Array
+    feet: list[int]
     numbers: Indices | slice
     motion: Indices
     identity: Array
@@ -201,17 +204,20 @@ class PointFeetFilter:
         after = Estimate(e.mode, time, x.copy(), _symmetrize(p), e.since)
         return PredictedBase(after, phi, creep.copy())
 
-    def correct(self, e: Estimate, channel: str, z: Array) -> tuple[Estimate, Innovation] | None:
+    def correct(
+        self, e: Estimate, channel: str, z: Array, rise: GroundRise | None
+    ) -> tuple[Estimate, Innovation, GroundRise | None] | None:
         """Return the estimate after a row of joint angles, and the innovation.
 
         Args:
             e: Estimate before.
             channel: Name of the channel, for the innovation.
             z: Joint angles (m,), rad; finite.
+            rise: What is known of the rise of feet; None where they do not rise.
 
         Returns:
-            Estimate and innovation. An innovation that the gate rejects leaves the estimate as it
-            is. None if the covariance of the innovation is not positive definite.
+            Estimate, innovation and rise. An innovation that the gate rejects leaves estimate
+            and rise as they are. None if the covariance of the innovation is not positive definite.
         """
         own, x, p = self.mode(e.mode), e.mean, e.covariance
         feet = self._base.kinematics.find_feet(z)
@@ -234,8 +240,14 @@ class PointFeetFilter:
             e.time, channel, e.mode, r, s, nis, -0.5 * (nis + size), own.limit, nis <= own.limit
         )
         if not innovation.accepted:
-            return e, innovation
-        x, along, by_turn = own.formulas.retract(x, score.dot(white))
+            return e, innovation, rise
+        moved = score.dot(white)
+        if rise is not None:
+            by_rise = dtrtrs(factor, h.dot(rise.covariance), lower=1)[0]
+            rise, back = rise.correct(white, by_rise, score)
+            if back is not None:
+                moved += back
+        x, along, by_turn = own.formulas.retract(x, moved)
         jacobian: Array = own.identity.copy()
         entries = jacobian.reshape(-1)
         entries[own.turning_blocks] = along
@@ -243,7 +255,9 @@ class PointFeetFilter:
         p = _symmetrize(jacobian.dot(p - white.T.dot(white)).dot(jacobian.T))
         if dpotrf(p)[1]:
             p = nearest_semidefinite(p)
-        return Estimate(e.mode, e.time, x.copy(), p, e.since), innovation
+        if rise is not None:
+            rise = rise._replace(covariance=jacobian.dot(rise.covariance))
+        return Estimate(e.mode, e.time, x.copy(), p, e.since), innovation, rise
 
     def change_contact(self, e: Estimate, guard: str, u: Array) -> ChangedContact | None:
         """Return the estimate after a foot has touched down or lifted off.
@@ -329,6 +343,7 @@ class PointFeetFilter:
         return PointFeetMode(
             build_formulas(k),
             np.array(constants),
+            layout.numbers.tolist(),
             slice(None) if k == len(base.feet) else layout.numbers,
             np.array(motion, dtype=np.intp).reshape(-1),
             _make_identity(n),

@@ -35,6 +35,11 @@ class StartDeviations(Settings):
             is found along it; `accelerometer` is the least. A bias of 0.3 m/s^2 along z comes with
             such ones along x and y, which look like a tilt of 30 mrad. With half of it, simulated
             trots with biases of 0.3 m/s^2 have a NEES of position near 3.
+        offset: Bias of a gyroscope, rad/s, of a sensor whose accelerometer has `accelerometer`.
+            Rest shows the gyroscope's bias in all directions, and the accelerometer's along
+            gravity. If these four are larger than expected, by root mean square, so is taken to be
+            the accelerometer's bias across gravity, as of a cheaper sensor. Data sheets have 2 to
+            40 m/s^2 for each rad/s, these defaults 6. 0 to leave the gyroscope out.
     """
 
     tilt: NotNegative = 0.01
@@ -45,6 +50,7 @@ class StartDeviations(Settings):
     accelerometer: NotNegative = 3e-2
     force: NotNegative = 3e-2
     across: NotNegative = 0.5
+    offset: NotNegative = 5e-3
 
 
 WALKING = StartDeviations(tilt=0.1, velocity=1.0, gyroscope=5e-3)
@@ -70,7 +76,7 @@ class RestBias(NamedTuple):
 
 
 def rest_bias(
-    force: Array, gravity: float, duration: float, noise: float, start: StartDeviations
+    force: Array, rate: Array, gravity: float, duration: float, noise: float, start: StartDeviations
 ) -> RestBias:
     r"""Return what the median force at rest says of the bias of the accelerometer.
 
@@ -80,14 +86,19 @@ def rest_bias(
 
     Args:
         force: Median specific force (3,) at rest, m/s^2.
+        rate: Median rate (3,) at rest, rad/s: the bias of the gyroscope.
         gravity: Size of gravity, m/s^2.
         duration: Time over which it is a median, s.
         noise: Density of the accelerometer's noise, m/s^2/sqrt(Hz).
-        start: Its `force`, `accelerometer` and `across` are the deviations before rest is seen.
+        start: Its `force`, `accelerometer`, `across` and `offset` say what is expected.
     """
     size = float(np.linalg.norm(force))
     up, excess = force / size, size - gravity
     wide = max(start.accelerometer, start.across * abs(excess))
+    if start.offset and start.accelerometer:
+        # Both sensors share one scale of their biases. Its likeliest value by four of these.
+        seen = np.append(rate / start.offset, excess / start.accelerometer)
+        wide = max(wide, start.accelerometer * float(np.sqrt(np.mean(seen**2))))
     known = start.force**2 + median_variance(noise, duration)
     trust = wide**2 / (wide**2 + known) if wide else 0.0
     along = np.outer(up, up)

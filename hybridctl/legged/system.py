@@ -52,7 +52,7 @@ class BaseNoise(Settings):
 
     Those of gyroscope, accelerometer and encoder are raised to what a log shows at its start, see
     the module `sensor_noise`. The five of slipping are explained in the module `creep`, those of
-    distances in `foot_distances`.
+    distances in `foot_distances`, those of rising in `ground_rise`.
 
     Attributes:
         gyroscope: White noise of the rate, rad/s/sqrt(Hz).
@@ -64,6 +64,10 @@ class BaseNoise(Settings):
         foot_alike: How many times feet creep more than their distances change, by what they do
             alike.
         foot_memory: Number of pairs of steps after which a pair counts 1 / e.
+        foot_rise: How far point feet may rise after a touch on ground that gives way, as a
+            deviation, m; 0 where they do not. None rise where `foot` is given.
+        foot_rise_time: Time constant of that rise, s: with `BaseSettings.settle` before it, that of
+            simulated ground which gives way for 10 to 20 ms.
         foot_turn: Turning creep of soles in contact, rad/s/sqrt(Hz).
         slip_time: Time in s for which a foot in contact keeps a velocity with which it slips,
             sinks or lifts; 0 to let all feet creep alike.
@@ -88,6 +92,8 @@ class BaseNoise(Settings):
     foot: NotNegative | None = None
     foot_alike: Positive = 3.0
     foot_memory: Positive = 33.0
+    foot_rise: NotNegative = 1e-3
+    foot_rise_time: Positive = 0.03
     foot_turn: NotNegative = 0.15
     slip_time: NotNegative = 0.02
     slip_speed: Positive = 1.0

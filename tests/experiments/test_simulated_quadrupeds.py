@@ -121,11 +121,11 @@ def fixed_settings(settings: BaseSettings) -> list[BaseSettings]:
 def test_defaults_are_as_good_as_the_best_fixed_settings_on_forty_logs():
     """Stiff, soft and slippery ground; large biases; joints late by 8 ms: position on average.
 
-    A log has one error that drifts, so that even an exact filter has its mean NEES off: of random
-    walks W(t) in three directions, the mean of |W(t)|^2 / (3 t) over time is in half to three on 33
-    of 40, with a median of 0.86 (6000 of them). This filter has 21, and 8 above: all four with
-    large biases, of which rest shows the part along gravity alone, three on contacts of 20 ms, on
-    which all feet rise alike, and one on slippery ground.
+    The mean NEES of a log is that of few independent errors: what drifts, tilt and heading are off
+    by the same all along. Errors drawn by the covariances that this filter claims are inside, half
+    to three, on 34 +- 2.3 of 40, and on 36 or more in one of three draws; 5 are below and 1 above.
+    This filter has 25, with 14 below and 1 above, a bias of three deviations. It is cautious, as
+    its sensors are taken for noisier than they are, and walking adds to that elsewhere.
     """
     found, squares = [], []
     for name, (time_constant, friction) in product(simulated.GAINS, GROUNDS):
@@ -147,7 +147,9 @@ def test_defaults_are_as_good_as_the_best_fixed_settings_on_forty_logs():
     ours, *fixed = np.mean(found, axis=0)
     print(f"{1e3 * ours:.1f} mm, fixed {1e3 * np.array(fixed)}; NEES {np.round(squares, 2)}")
     assert len(found) == 40
-    assert ours <= min(fixed), (ours, fixed)
-    inside = np.mean((np.array(squares) > 0.5) & (np.array(squares) < 3.0))
-    assert inside >= 0.5, squares
+    assert ours <= 0.95 * min(fixed), (ours, fixed)
+    inside = (np.array(squares) > 0.5) & (np.array(squares) < 3.0)
+    assert inside.sum() >= 23, squares  # two logs are within 10 % of a half
+    assert np.sum(np.array(squares) >= 3.0) <= 2, squares
+    assert max(squares) < 8.0
     assert 0.5 < np.median(squares) < 1.5

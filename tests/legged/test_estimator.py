@@ -18,6 +18,7 @@ from hybridctl.legged.estimator import BaseSettings, StartDeviations
 from hybridctl.legged.kinematics import Foot
 from hybridctl.legged.noise_levels import noise_of_creep, noise_of_standing
 from hybridctl.legged.readings import Hysteresis, Readings
+from hybridctl.legged.start import rest_bias
 from hybridctl.legged.system import BaseNoise
 from hybridctl.mechanics.multibody.robot import Robot
 
@@ -110,7 +111,7 @@ def test_rest_says_the_bias_along_gravity_and_couples_the_rest_with_the_tilt():
     """To first order in bias over gravity, 0.04: products of two such are 2e-3.
 
     The size of the force is trusted as far as its deviation says, 0.04 m/s^2 with half a second's
-    noise, beside half of what is found.
+    noise, beside what the biases seen at rest say of their size: 0.19 m/s^2.
     """
     estimator, readings = SETTINGS.build(ROBOT), standing()
     bias = np.array([0.2, -0.1, 0.3])
@@ -123,7 +124,9 @@ def test_rest_says_the_bias_along_gravity_and_couples_the_rest_with_the_tilt():
     excess = np.linalg.norm(9.81 * up + bias) - 9.81
     # A median of n values of white noise has pi/2 times the variance of a mean.
     known = StartDeviations.force**2 + 0.5 * np.pi * BaseNoise.accelerometer**2 / 0.5
-    trust = 1.0 / (1.0 + known / (0.5 * excess) ** 2)
+    wide = expected_bias(RATE, excess)
+    assert wide == pytest.approx(0.192, abs=1e-3)
+    trust = 1.0 / (1.0 + known / wide**2)
     np.testing.assert_allclose(first.mean[13:16] @ up, trust * excess, atol=2e-3)
     turned = (Rotation.from_quat(first.mean[:4]).inv() * axes).as_rotvec()
     left = bias - first.mean[13:16]
@@ -133,19 +136,63 @@ def test_rest_says_the_bias_along_gravity_and_couples_the_rest_with_the_tilt():
     assert up @ p[12:15, 12:15] @ up == pytest.approx(trust * known, rel=2e-2)
     other = np.cross(up, [1.0, 0.0, 0.0])
     other /= np.linalg.norm(other)
-    assert other @ p[12:15, 12:15] @ other == pytest.approx((0.5 * excess) ** 2, rel=2e-2)
+    assert other @ p[12:15, 12:15] @ other == pytest.approx(wide**2, rel=2e-2)
     tilt = np.cross(up, other)  # of a bias along `other`
-    assert tilt @ p[:3, 12:15] @ other == pytest.approx((0.5 * excess) ** 2 / 9.81, rel=2e-2)
-    assert tilt @ p[:3, :3] @ tilt == pytest.approx(0.01**2 + (0.5 * excess / 9.81) ** 2, rel=2e-2)
+    assert tilt @ p[:3, 12:15] @ other == pytest.approx(wide**2 / 9.81, rel=2e-2)
+    assert tilt @ p[:3, :3] @ tilt == pytest.approx(0.01**2 + (wide / 9.81) ** 2, rel=2e-2)
+
+
+def expected_bias(rate, excess):
+    """The deviation of the accelerometer's bias, m/s^2, by biases at rest beyond the expected."""
+    known = StartDeviations()
+    return known.accelerometer * np.sqrt(
+        (np.sum((rate / known.offset) ** 2) + (excess / known.accelerometer) ** 2) / 4.0
+    )
 
 
 def test_a_sensor_without_bias_is_as_sure_as_the_settings_say():
-    estimator, readings = SETTINGS.build(ROBOT), standing()
+    estimator, readings = SETTINGS.build(ROBOT), without_rate(standing())
     first = estimator.start(readings, heading=HEADING)
     np.testing.assert_allclose(first.mean[13:16], 0.0, atol=1e-12)
     assert np.linalg.eigvalsh(first.covariance[12:15, 12:15])[-1] == pytest.approx(0.03**2)
     told = estimator.start(readings, orientation=(0.0, 0.0, 0.0, 1.0))
     np.testing.assert_array_equal(told.covariance[:3, 12:15], 0.0)
+
+
+def without_rate(readings):
+    """Readings without the bias of the gyroscope."""
+    values = readings.inertial.values - np.r_[RATE, np.zeros(3)]
+    return replace(readings, inertial=replace(readings.inertial, values=values))
+
+
+def test_a_large_bias_of_the_gyroscope_says_one_of_the_accelerometer():
+    """Across gravity by the ratio of both, unless `offset` is 0; along gravity rest says more."""
+    estimator, readings = SETTINGS.build(ROBOT), standing()
+    wide = expected_bias(RATE, 0.0)
+    assert wide == pytest.approx(0.03 * np.linalg.norm(RATE) / (2.0 * 5e-3))
+    largest = np.linalg.eigvalsh(estimator.start(readings).covariance[12:15, 12:15])
+    np.testing.assert_allclose(largest[1:], wide**2)
+    assert largest[0] < 0.25 * wide**2
+    alone = replace(SETTINGS, start=StartDeviations(offset=0.0)).build(ROBOT).start(readings)
+    assert np.linalg.eigvalsh(alone.covariance[12:15, 12:15])[-1] == pytest.approx(0.03**2)
+
+
+@pytest.mark.parametrize("scale", [1.0, 3.0, 10.0])
+def test_biases_of_any_scale_are_as_far_off_as_claimed(scale):
+    """The squared error across gravity over its claim, capped at 9, on average over 400 sensors.
+
+    With s^2 the mean square of four values of the same scale, b^2 / s^2 is distributed as F(1, 4),
+    whose mean is 2, of which the cap takes a third. The least s makes it lower at scale 1.
+    """
+    rng, known = np.random.default_rng(7), StartDeviations()
+    found = []
+    for _ in range(400):
+        rate = scale * known.offset * rng.normal(size=3)
+        bias = scale * known.accelerometer * rng.normal(size=3)
+        force = np.array([0.0, 0.0, 9.81]) + bias
+        seen = rest_bias(force, rate, 9.81, 1.0, 1e-3, known)
+        found.append(np.minimum(bias[:2] ** 2 / np.diag(seen.covariance)[:2], 9.0))
+    assert 0.6 < np.mean(found) < 2.0
 
 
 def test_the_covariance_of_the_root_is_that_of_its_derivative():

@@ -1,0 +1,190 @@
+r"""How far feet rise after they have touched, on ground that gives way.
+
+A foot that comes down on soft ground is pressed in at once and comes up again while it stands. All
+feet do so alike, in each step and in one direction: as fixed feet they take the base down by the
+same length in each step, which no distance between feet shows. The accelerometer does: it does not
+confirm that the base rises from each touchdown on. So the length D is one more state. A foot that
+has touched at :math:`t_0` moves along the vertical by
+
+.. math:: \dot z = \frac{D}{\tau}\, e^{-(t - t_0) / \tau}, \quad D \ge 0 .
+
+The filter of base and feet stays as it is, with covariance P; beside it stand the mean and variance
+of D, and its covariance c with the deviation of the estimate. A prediction by :math:`\Phi` in which
+a foot rises by the part b of D, :math:`\Delta x = b D`, gives
+
+.. math:: c^+ = \Phi c + m b, \quad
+          P^+ = \Phi P \Phi^T + Q + \Phi c\, b^T + b\, (\Phi c)^T + m b b^T
+
+with m the variance of D, and a correction with innovation r, its covariance S and derivative H
+
+.. math:: D^+ = D + (H c)^T S^{-1} r, \quad c^+ = c - P H^T S^{-1} H c, \quad
+          m^+ = m - (H c)^T S^{-1} H c .
+
+Ground does not pull feet down, so a mean below zero is moved to zero, and the estimate to its mean
+under that condition: by :math:`-c D / m` (projection: Simon, *Optimal State Estimation*, 2006,
+7.5). Covariances stay, so that they claim too much rather than too little.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg.blas import dger
+
+from hybridctl.base.checks import Array
+from hybridctl.estimation.estimate import Estimate
+from hybridctl.legged.space import BASE, BASE_TANGENT, BaseSpace
+from hybridctl.legged.system import BaseNoise
+
+RISE_WALK = 1e-4
+"""Random walk of the rise, m/sqrt(s): by 0.5 mm in 25 s, as ground changes. A choice."""
+_LAST_RISE = 3.0
+"""Time after a touch from which on a foot does not rise any more, relative to `foot_rise_time`: by
+then it has risen by 95 %, and each sample costs less."""
+
+
+class GroundRise(NamedTuple):
+    """What is known of the rise of feet after a touch.
+
+    Attributes:
+        mean: Mean of the rise, m; not negative.
+        variance: Its variance, m^2.
+        covariance: Its covariance (ndx,) with the deviation of the estimate, in m times the unit
+            of each entry.
+        touched: Times in s at which the feet in contact have touched, by the numbers of the feet;
+            feet that have stood from the start are left out.
+        until: Time in s from which on no foot rises any more.
+    """
+
+    mean: float
+    variance: float
+    covariance: Array
+    touched: Mapping[int, float] = {}
+    until: float = -math.inf
+
+    def touch(self, transition: Array, number: int, time: float, noise: BaseNoise) -> GroundRise:
+        """Return what is known after a foot has touched.
+
+        Args:
+            transition: Derivative (ndx+, ndx) of the state after the event by the one before.
+            number: Number of the foot among all feet.
+            time: Time of the event, s.
+            noise: Its `foot_rise_time` says for how long the foot rises.
+        """
+        return self._replace(
+            covariance=transition.dot(self.covariance),
+            touched={**self.touched, number: time},
+            until=time + _LAST_RISE * noise.foot_rise_time,
+        )
+
+    def change(self, transition: Array) -> GroundRise:
+        """Return what is known after an event of derivative (ndx+, ndx) in which no foot touches.
+
+        Lifted feet keep their times, which their next touch replaces.
+        """
+        return self._replace(covariance=transition.dot(self.covariance))
+
+    def predict(
+        self, e: Estimate, transition: Array, begin: float, numbers: list[int], noise: BaseNoise
+    ) -> tuple[Estimate, GroundRise]:
+        """Return the estimate after a prediction, with the rise of the feet in it, and the rise.
+
+        Args:
+            e: Estimate at the end of the prediction of a base on k point feet, without rise.
+            transition: Derivative (ndx, ndx) of the prediction.
+            begin: Time at which the prediction began, s.
+            numbers: Numbers (k,) of the feet in contact among all feet.
+            noise: Its `foot_rise_time` says how fast feet rise.
+        """
+        c, m = transition.dot(self.covariance), self.variance
+        parts = self._find_parts(numbers, begin, e.time, noise)
+        if parts:
+            x, by_rise = e.mean.copy(), np.zeros(len(c))
+            qx, qy, qz, qw = x[:4].tolist()
+            # The vertical of the world in axes of the inertial frame: the last row of `matrix`.
+            up = 2.0 * (qx * qz - qy * qw), 2.0 * (qy * qz + qx * qw), 1.0 - 2.0 * (qx**2 + qy**2)
+            x[BASE + 2 :: 3] += [self.mean * part for part in parts]
+            by_rise[BASE_TANGENT:] = [part * along for part in parts for along in up]
+            # Half of m b b^T in each of both products.
+            half = c + 0.5 * m * by_rise
+            # The transpose of a symmetric matrix in C order is one in Fortran's, as BLAS wants it.
+            p = dger(1.0, half, by_rise, a=e.covariance.T)
+            p = dger(1.0, by_rise, half, a=p, overwrite_a=1).T
+            e, c = Estimate(e.mode, e.time, x, p, e.since), c + m * by_rise
+        m += RISE_WALK**2 * (e.time - begin)
+        return e, GroundRise(self.mean, m, c, self.touched, self.until)
+
+    def _find_parts(
+        self, numbers: list[int], begin: float, end: float, noise: BaseNoise
+    ) -> list[float]:
+        """Return the parts (k,) of the rise by which feet come up; see `predict`.
+
+        None are returned where no foot rises any more.
+        """
+        if begin >= self.until:
+            return []
+        rate = -1.0 / noise.foot_rise_time
+        left, since = -math.expm1(rate * (end - begin)), self.touched
+        return [left * math.exp(rate * (begin - since.get(n, -math.inf))) for n in numbers]
+
+    def correct(
+        self, white: Array, by_rise: Array, score: Array
+    ) -> tuple[GroundRise, Array | None]:
+        """Return what is known after an innovation, and how the mean that is cut off moves.
+
+        Args:
+            white: Whitened derivative (k, ndx) :math:`L^{-1} H P`, with :math:`S = L L^T`.
+            by_rise: Whitened covariance (k,) of innovation and rise, :math:`L^{-1} H c`.
+            score: Whitened innovation (k,), :math:`L^{-1} r`.
+
+        Returns:
+            The rise, with its covariance with the deviation from the estimate before, and the
+            deviation (ndx,) by which that moves besides; None where the mean is not cut off.
+        """
+        mean = self.mean + float(by_rise.dot(score))
+        variance = self.variance - float(by_rise.dot(by_rise))
+        c, back = self.covariance - by_rise.dot(white), None
+        if mean < 0.0 < variance:
+            back = c * (-mean / variance)
+        return GroundRise(max(mean, 0.0), variance, c, self.touched, self.until), back
+
+    def follow(self, space: BaseSpace, before: Estimate, after: Estimate) -> GroundRise:
+        """Return what is known after any other correction of the estimate.
+
+        With :math:`a = P^{-1} c` of the estimate before, :math:`c^+ = P^+ a`, as of every
+        correction by Bayes' rule. After one that has changed the mode nothing is known of c.
+
+        Args:
+            space: States of the mode.
+            before: Estimate before.
+            after: Estimate after.
+        """
+        if after.mode != before.mode:
+            return self._replace(covariance=np.zeros(len(after.covariance)))
+        a = np.linalg.lstsq(before.covariance, self.covariance, rcond=None)[0]
+        mean = self.mean + float(a.dot(space.difference(before.mean, after.mean)))
+        taken = float(a.dot((before.covariance - after.covariance).dot(a)))
+        return self._replace(
+            # The estimate is not moved by what is cut off: other corrections come while it stands.
+            mean=max(mean, 0.0),
+            variance=max(self.variance - taken, 0.0),
+            covariance=after.covariance.dot(a),
+        )
+
+
+def begin_rise(noise: BaseNoise, ndx: int) -> GroundRise | None:
+    """Return what is known of the rise before a robot has walked.
+
+    Args:
+        noise: Its `foot_rise` is the deviation.
+        ndx: Size of the deviation of the first estimate.
+
+    Returns:
+        The rise; None where feet do not rise, or where their noise is given.
+    """
+    if not noise.foot_rise or noise.foot is not None:
+        return None
+    return GroundRise(0.0, noise.foot_rise**2, np.zeros(ndx))
