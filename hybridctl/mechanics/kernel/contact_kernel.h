@@ -49,7 +49,9 @@ struct closed_contact {
     int first, last; /* its tangents: rows first <= i < last of the r rows */
     int slides;      /* whether it slides */
     double sign;     /* sign of its velocity along one tangent; 0 in a surface */
-    double friction; /* kinetic coefficient */
+    double friction; /* kinetic coefficient, of one that slides */
+    double static_friction;
+    int pair;        /* number of the two bodies that it is between */
 };
 
 struct guard {
@@ -67,7 +69,7 @@ struct kernel {
     struct guard *guards;          /* (n,) */
     int *rows;                     /* (r,) rows of closed contacts among all: normals, then tangents */
     int *constrained;              /* (m,) constrained rows among the r: normals, sticking tangents */
-    int is_sliding;                /* whether a closed contact slides */
+    int sliding_count;             /* closed contacts that slide */
     int can_jam;                   /* whether there is a guard JAMS */
     double stabilization;          /* s, 1/s */
 
@@ -77,13 +79,19 @@ struct kernel {
     double *free;      /* J M^-1 (S u - h) (r,) */
     double *target;    /* accelerations J a that keep contacts closed and sticking (r,) */
     double *slip;      /* rates J v of the rows of closed contacts (r,) */
+    int held;          /* closed contact that is to slide but is held at a standstill; -1 for none */
+    int starting;      /* closed contact that slides the way it accelerates; -1 for none */
+    int *active;       /* rows of the multipliers at the point: constrained, and those of `held` */
+    int active_count;
     double *forces;    /* f (r,) */
     double *direction; /* friction of each closed contact per normal force, -mu s (k, 2) */
     double *unit;      /* sliding directions s (k, 2) */
     double *speed;     /* sliding speeds (k,) */
-    double *matrix;    /* G (m, m), then its factors */
-    double *even;      /* G without sliding friction (m, m), then its factors */
-    double *solution;  /* m (m,) */
+    double *matrix;    /* G (m, m), then its factors; with room for (r, r) */
+    double *even;      /* G without sliding friction (m, m), then its factors; likewise */
+    double *solution;  /* m (m,), with room for (r,) */
+    double *change;    /* of the forces with the angle of a direction (r,) */
+    double *column;    /* (nv,) */
 };
 
 /* The limits of steps that hybrid.model.Pace names, for contacts that slide in a surface, s. */
@@ -91,6 +99,11 @@ struct sliding_times {
     double stop; /* until the first of them stops */
     double turn; /* in which friction turns a sliding velocity */
 };
+
+/* Whether closed contact j slides at the point: it is to slide and is not held. */
+static inline int slides_now(const struct kernel *kernel, int j) {
+    return kernel->closed[j].slides && j != kernel->held;
+}
 
 /* dense.c: small dense matrices */
 int factorise_mass(double *mass, int n);
@@ -105,7 +118,13 @@ int factorise_and_solve(double *matrix, int n, double least_ratio, double *colum
 int evaluate_point(struct kernel *kernel, const double *x, const double *u, double *rate,
                    double *guards, struct sliding_times *times);
 int solve_multipliers(struct kernel *kernel, double *columns, int width, double *ratio);
+int solve_forces(struct kernel *kernel, double *ratio);
+void compute_slip_acceleration(const struct kernel *kernel, int contact, double *acceleration);
 int has_finite(const double *values, int count);
+
+/* standstill.c: a sliding contact with near-zero velocity, which stops, starts or sticks */
+int solve_slow_contact(struct kernel *kernel, int slow, double *ratio);
+int differentiate_angle(struct kernel *kernel, int contact, double *forces, double *slope);
 
 /* derivatives.c: the field's derivatives at a point, from those of the terms */
 struct point_derivatives {

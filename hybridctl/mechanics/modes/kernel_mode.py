@@ -5,8 +5,8 @@ robot's terms, in a tenth of the time; results are equal to rounding. It does no
 evaluates instead:
 
 - modes that `find_kernel_obstacle` names, at all points;
-- points where a contact in a surface is slower than `STANDSTILL`: whether it stops, starts or
-  sticks is Coulomb's law for accelerations (`standstill`), solved by enumeration;
+- points where several contacts in a surface are slower than `STANDSTILL`, or one is whose forces
+  are at a border of Coulomb's law: whether they stop, start or stick is decided by `standstill`;
 - points where the equations of the contacts are nearly singular, so that contacts may share forces
   or jam: the condition number decides (`linear_equations`);
 - points that are not finite, of which the errors are Python's;
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -48,6 +48,10 @@ if TYPE_CHECKING:
 
 _KINDS: tuple[Kind, ...] = ("closes", "opens", "slips", "sticks", "jams")
 """Kinds of guards in the order of `enum guard_kind` of the kernel."""
+
+
+_Closed: TypeAlias = tuple[int, int, int, bool, float, float, float, int]
+"""A closed contact, see `_describe_closed_contacts`."""
 
 
 class KernelValues(NamedTuple):
@@ -375,17 +379,20 @@ def _as_doubles(values: Array) -> Array:
     return np.ascontiguousarray(values, dtype=np.float64)
 
 
-def _describe_closed_contacts(
-    phase: ContactPhase,
-) -> list[tuple[int, int, int, bool, float, float]]:
-    """Return contact, first tangent, end of tangents, whether it slides, sign, and friction."""
+def _describe_closed_contacts(phase: ContactPhase) -> list[_Closed]:
+    """Return contact, first tangent, end of tangents, whether it slides, sign, and more.
+
+    These are kinetic friction of a contact that slides, static friction, and the number of its pair
+    of bodies.
+    """
     sliding = {slide.contact: slide for slide in phase.sliding}
-    found, end = [], len(phase.closed)
+    static, found, end = phase.friction.static.tolist(), [], len(phase.closed)
     for j, (contact, tangents) in enumerate(zip(phase.closed, phase.tangents, strict=True)):
         first, end = end, end + len(tangents)
         slide = sliding.get(j)
         sign, friction = (slide.sign, slide.friction) if slide else (0.0, 0.0)
-        found.append((contact, first, end, slide is not None, sign, friction))
+        pair = phase.pairs.index(phase.pairs[j])
+        found.append((contact, first, end, slide is not None, sign, friction, static[j], pair))
     return found
 
 
