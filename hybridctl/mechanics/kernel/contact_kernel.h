@@ -61,6 +61,15 @@ struct guard {
     double static_friction; /* of its contact */
 };
 
+/* Scratch memory of redundant contacts, whose G of m rows has some rank (redundant.c). */
+struct sharing {
+    double *q, *b, *z, *weighted; /* rows of m, one for each of at most m vectors */
+    double *s, *root;             /* (rank, rank) by columns */
+    double *half;                 /* roots of the weights (m,) */
+    double *right, *y, *copy;     /* (m,) */
+    int rank;                     /* 0 where contacts are not redundant */
+};
+
 struct kernel {
     struct terms terms;
     int nq, nv, nu, nx, contacts, all_rows;
@@ -92,6 +101,7 @@ struct kernel {
     double *solution;  /* m (m,), with room for (r,) */
     double *change;    /* of the forces with the angle of a direction (r,) */
     double *column;    /* (nv,) */
+    struct sharing shared;
 };
 
 /* The limits of steps that hybrid.model.Pace names, for contacts that slide in a surface, s. */
@@ -119,12 +129,18 @@ int evaluate_point(struct kernel *kernel, const double *x, const double *u, doub
                    double *guards, struct sliding_times *times);
 int solve_multipliers(struct kernel *kernel, double *columns, int width, double *ratio);
 int solve_forces(struct kernel *kernel, double *ratio);
+void scatter_solution(const struct kernel *kernel, double *forces);
 void compute_slip_acceleration(const struct kernel *kernel, int contact, double *acceleration);
 int has_finite(const double *values, int count);
 
 /* standstill.c: a sliding contact with near-zero velocity, which stops, starts or sticks */
 int solve_slow_contact(struct kernel *kernel, int slow, double *ratio);
 int differentiate_angle(struct kernel *kernel, int contact, double *forces, double *slope);
+
+/* redundant.c: forces of redundant contacts inside their cones */
+static const double ON_CONE = 1e-12; /* of a force, to the largest normal one: modes/tolerances.py */
+int share_forces(struct kernel *kernel, int needs_forces, double *ratio);
+void solve_least_norm(struct kernel *kernel, double *columns, int width);
 
 /* derivatives.c: the field's derivatives at a point, from those of the terms */
 struct point_derivatives {

@@ -120,7 +120,13 @@ int differentiate_point(struct kernel *p, const double *x, const double *u, doub
     solve_mass_root(p->terms.mass, n, d->field, columns);
     if (p->closed_count) {
         set_constraints(p, d, m_z);
-        if (solve_multipliers(p, m_z, columns, &ratio) != DONE) return ASK_PYTHON;
+        /* Of redundant contacts that all stick any forces make the same acceleration; where some
+         * slide, weights and their derivatives change it. */
+        if (p->shared.rank && p->sliding_count) return ASK_PYTHON;
+        if (p->shared.rank)
+            solve_least_norm(p, m_z, columns);
+        else if (solve_multipliers(p, m_z, columns, &ratio) != DONE)
+            return ASK_PYTHON;
         mix_forces(p, m_z, f_z);
         for (int i = 0; i < n; i++)
             for (int a = 0; a < p->row_count; a++) {

@@ -19,8 +19,8 @@ static const double STANDSTILL = 2e-8;     /* speed up to which a direction may 
 static const double JAMMED = 1e-6;         /* response ratio at which sliding contacts jam */
 static const double LEAST_SPEED_RATIO = 0.1; /* to the fastest contact of the same two bodies */
 
-/* Pivots of G, relative to the largest, at and below which the Python mode is asked, which estimates
- * the condition of G and shares forces of redundant contacts. Distinct contacts have been above. */
+/* Pivots of G, relative to the largest, at and below which contacts are redundant, or the Python mode
+ * is asked, which estimates the condition of G. Distinct contacts have been above. */
 static const double LEAST_PIVOT_RATIO = 1e-6;
 
 int has_finite(const double *values, int count) {
@@ -133,17 +133,22 @@ static void set_active_rows(struct kernel *p) {
     for (int t = contact->first; t < contact->last; t++) p->active[p->active_count++] = t;
 }
 
+/* Write E m (r,), forces along all rows, for multipliers m in `solution`. */
+void scatter_solution(const struct kernel *p, double *forces) {
+    memset(forces, 0, (size_t)p->row_count * sizeof(double));
+    for (int i = 0; i < p->active_count; i++) forces[p->active[i]] = p->solution[i];
+    for (int j = 0; j < p->closed_count; j++)
+        for (int t = p->closed[j].first; slides_now(p, j) && t < p->closed[j].last; t++)
+            forces[t] = p->direction[2 * j + t - p->closed[j].first] * p->solution[j];
+}
+
 /* Solve G m = target - C M^-1 (S u - h) for directions and `held` as they are; write f = E m. */
 int solve_forces(struct kernel *p, double *ratio) {
     set_active_rows(p);
     for (int i = 0; i < p->active_count; i++)
         p->solution[i] = p->target[p->active[i]] - p->free[p->active[i]];
     if (solve_multipliers(p, p->solution, 1, ratio) != DONE) return ASK_PYTHON;
-    memset(p->forces, 0, (size_t)p->row_count * sizeof(double));
-    for (int i = 0; i < p->active_count; i++) p->forces[p->active[i]] = p->solution[i];
-    for (int j = 0; j < p->closed_count; j++)
-        for (int t = p->closed[j].first; slides_now(p, j) && t < p->closed[j].last; t++)
-            p->forces[t] = p->direction[2 * j + t - p->closed[j].first] * p->solution[j];
+    scatter_solution(p, p->forces);
     return DONE;
 }
 
@@ -192,6 +197,14 @@ static void compute_guards(const struct kernel *p, double ratio, double *guards)
             guards[i] = ratio - JAMMED;
         }
     }
+    if (p->shared.rank == 0) return;
+    /* Shared forces are at the border of their cones but for rounding, or not at all. */
+    double largest = 0.0;
+    for (int j = 0; j < p->closed_count; j++) largest = fmax(largest, fabs(p->forces[j]));
+    for (int i = 0; i < p->guard_count; i++)
+        if ((p->guards[i].kind == OPENS || p->guards[i].kind == SLIPS) &&
+            fabs(guards[i]) <= ON_CONE * largest)
+            guards[i] = 0.0;
 }
 
 /* Compute the times of contacts that slide in a surface, as compute_sliding_times does:
@@ -222,7 +235,8 @@ static void compute_times(const struct kernel *p, struct sliding_times *times) {
 /* Evaluate the mode at coordinates x (nx,), of any norm, and input u (nu,).
  *
  * Writes the rate (nx,) of the coordinates, the guards (n,) and the sliding times, each unless it is
- * NULL. Returns DONE or ASK_PYTHON; then results are not complete.
+ * NULL. If the last two are, `forces` may be any that make the acceleration. Returns DONE or
+ * ASK_PYTHON; then results are not complete.
  */
 int evaluate_point(struct kernel *p, const double *x, const double *u, double *rate,
                    double *guards, struct sliding_times *times) {
@@ -241,12 +255,17 @@ int evaluate_point(struct kernel *p, const double *x, const double *u, double *r
     solve_mass_root(terms->mass, n, p->moved, width);
     double ratio = 1.0;
     p->held = p->starting = -1;
+    p->shared.rank = 0;
     if (p->closed_count) {
         compute_responses(p);
         int slow = -1, count = find_directions(p, &slow);
         if (count > 1) return ASK_PYTHON; /* together they are Coulomb's law (standstill.py) */
-        if ((count ? solve_slow_contact(p, slow, &ratio) : solve_forces(p, &ratio)) != DONE)
+        if (count) {
+            if (solve_slow_contact(p, slow, &ratio) != DONE) return ASK_PYTHON;
+        } else if (solve_forces(p, &ratio) != DONE &&
+                   share_forces(p, guards || times, &ratio) != DONE) {
             return ASK_PYTHON;
+        }
     }
     if (rate) {
         double *acceleration = rate + p->nq;

@@ -139,9 +139,13 @@ static int make_memory(KernelObject *self) {
     const size_t n = p->nv, r = p->row_count, k = p->closed_count;
     double **places[] = {&p->moved,    &p->delassus,  &p->free,   &p->target,     &p->slip,
                          &p->forces,   &p->direction, &p->unit,   &p->speed,      &p->matrix,
-                         &p->even,     &p->solution,  &p->change, &p->column, &self->last_x, &self->last_u,
+                         &p->even,     &p->solution,  &p->change, &p->column,
+                         &p->shared.q, &p->shared.b,  &p->shared.z, &p->shared.weighted,
+                         &p->shared.s, &p->shared.root, &p->shared.half, &p->shared.right,
+                         &p->shared.y, &p->shared.copy, &self->last_x, &self->last_u,
                          &self->last_rate, &self->last_guards};
     const size_t sizes[] = {n * (r + 1), r * r, r, r, r, r, 2 * k, 2 * k, k, r * r, r * r, r, r, n,
+                            r * r, r * r, r * r, r * r, r * r, r * r, r, r, r, r,
                             p->nx, p->nu, p->nx, p->guard_count};
     const int count = sizeof sizes / sizeof *sizes;
     size_t total = 0, used = 0;
@@ -505,7 +509,8 @@ static PyObject *kernel_find_forces(KernelObject *self, PyObject *const *args, P
                                          {args[3], p->all_rows, 1, "forces"}};
     Py_buffer b[4];
     if (take_arguments(arguments, 4, b)) return NULL;
-    int status = evaluate_point(p, b[0].buf, b[1].buf, b[2].buf, NULL, NULL);
+    struct sliding_times times; /* asked for so that forces are shared */
+    int status = evaluate_point(p, b[0].buf, b[1].buf, b[2].buf, NULL, &times);
     double *forces = b[3].buf;
     memset(forces, 0, (size_t)p->all_rows * sizeof(double));
     for (int a = 0; status == DONE && a < p->row_count; a++) forces[p->rows[a]] = p->forces[a];

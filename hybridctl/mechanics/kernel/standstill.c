@@ -10,7 +10,6 @@
  * border between two cases of Coulomb's law, are left to Python.
  */
 #include <math.h>
-#include <string.h>
 
 #include "contact_kernel.h"
 
@@ -54,11 +53,7 @@ int differentiate_angle(struct kernel *p, int contact, double *forces, double *s
         p->solution[i] = -(responses[0] * turned[0] + responses[1] * turned[1]);
     }
     if (solve_multipliers(p, p->solution, 1, &ratio) != DONE) return ASK_PYTHON;
-    memset(forces, 0, (size_t)r * sizeof(double));
-    for (int i = 0; i < p->active_count; i++) forces[p->active[i]] = p->solution[i];
-    for (int j = 0; j < p->closed_count; j++)
-        for (int t = p->closed[j].first; slides_now(p, j) && t < p->closed[j].last; t++)
-            forces[t] = p->direction[2 * j + t - p->closed[j].first] * p->solution[j];
+    scatter_solution(p, forces);
     forces[first] += turned[0];
     forces[first + 1] += turned[1];
     compute_slip_acceleration(p, contact, acceleration);

@@ -7,8 +7,10 @@ evaluates instead:
 - modes that `find_kernel_obstacle` names, at all points;
 - points where several contacts in a surface are slower than `STANDSTILL`, or one is whose forces
   are at a border of Coulomb's law: whether they stop, start or stick is decided by `standstill`;
-- points where the equations of the contacts are nearly singular, so that contacts may share forces
-  or jam: the condition number decides (`linear_equations`);
+- points where the equations of the contacts are nearly singular, so that their rank is not certain
+  or they jam: the condition number decides (`linear_equations`);
+- points where redundant contacts share forces at the border of a cone (`redundancy`), and the
+  derivatives where some of them slide;
 - points that are not finite, of which the errors are Python's;
 - input laws other than held inputs within whole steps: the generic step calls the law.
 """
@@ -90,7 +92,8 @@ class KernelPoint(ContactPoint):
         """
         found, kernel = super().solution, self.mode.kernel
         solved = None if kernel is None else kernel.find_forces(self.x, self.u)
-        if solved is None:
+        # Redundant contacts have yet to share forces, from those of least norm on.
+        if solved is None or found.kkt.redundant:
             return found
         acceleration, forces = solved
         multipliers = forces[found.phase.constrained_rows]
@@ -194,8 +197,6 @@ def find_kernel_obstacle(dynamics: ContactDynamics, phase: ContactPhase) -> str 
         return "the extension is not installed, or turned off"
     if find_buffer_evaluator() is None:
         return "this CasADi does not let compiled code call its functions"
-    if phase.redundant:
-        return "contacts are redundant: how they share forces is solved in Python"
     if len(phase.pressed_places):
         return "a joint rubs: its compliance is computed in Python"
     if dynamics.contact_set.piecewise:
