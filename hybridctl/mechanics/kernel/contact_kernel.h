@@ -68,6 +68,8 @@ struct sharing {
     double *half;                 /* roots of the weights (m,) */
     double *right, *y, *copy;     /* (m,) */
     int rank;                     /* 0 where contacts are not redundant */
+    double contradiction;         /* residual of G m = c, relative to c */
+    double near;                  /* force, relative to the largest normal one, that counts as zero */
 };
 
 struct kernel {
@@ -115,6 +117,10 @@ static inline int slides_now(const struct kernel *kernel, int j) {
     return kernel->closed[j].slides && j != kernel->held;
 }
 
+static inline int count_sliding(const struct kernel *kernel) {
+    return kernel->sliding_count - (kernel->held >= 0);
+}
+
 /* dense.c: small dense matrices */
 int factorise_mass(double *mass, int n);
 void solve_mass_root(const double *root, int n, double *columns, int width);
@@ -129,16 +135,21 @@ int evaluate_point(struct kernel *kernel, const double *x, const double *u, doub
                    double *guards, struct sliding_times *times);
 int solve_multipliers(struct kernel *kernel, double *columns, int width, double *ratio);
 int solve_forces(struct kernel *kernel, double *ratio);
+int solve_any_forces(struct kernel *kernel, int needs_forces, double *ratio);
 void scatter_solution(const struct kernel *kernel, double *forces);
 void compute_slip_acceleration(const struct kernel *kernel, int contact, double *acceleration);
 int has_finite(const double *values, int count);
 
+/* Distance from the friction limit, relative to it, below which it is not certain that a contact with
+ * near-zero velocity holds: modes/standstill.py. */
+static const double LIMIT_MARGIN = 1e-6;
+
 /* standstill.c: a sliding contact with near-zero velocity, which stops, starts or sticks */
 int solve_slow_contact(struct kernel *kernel, int slow, double *ratio);
+double compute_magnitude(const struct kernel *kernel, double *scratch);
 int differentiate_angle(struct kernel *kernel, int contact, double *forces, double *slope);
 
 /* redundant.c: forces of redundant contacts inside their cones */
-static const double ON_CONE = 1e-12; /* of a force, to the largest normal one: modes/tolerances.py */
 int share_forces(struct kernel *kernel, int needs_forces, double *ratio);
 void solve_least_norm(struct kernel *kernel, double *columns, int width);
 

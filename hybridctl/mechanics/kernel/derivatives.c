@@ -11,6 +11,8 @@
 
 #include "contact_kernel.h"
 
+/* Residual of redundant constraints, relative to c, with which derivatives are right to about that. */
+static const double MAX_CONTRADICTION = 1e-10;
 static const double NO_DIRECTION = 1e-12; /* speed that is rounding, m/s: modes/tolerances.py */
 
 static int count_columns(const struct kernel *p) { return 2 * p->nv + p->nu; }
@@ -121,8 +123,10 @@ int differentiate_point(struct kernel *p, const double *x, const double *u, doub
     if (p->closed_count) {
         set_constraints(p, d, m_z);
         /* Of redundant contacts that all stick any forces make the same acceleration; where some
-         * slide, weights and their derivatives change it. */
-        if (p->shared.rank && p->sliding_count) return ASK_PYTHON;
+         * slide, weights and their derivatives change it, and a residual does where there is one. */
+        if (p->shared.rank &&
+            (count_sliding(p) || !(p->shared.contradiction <= MAX_CONTRADICTION)))
+            return ASK_PYTHON;
         if (p->shared.rank)
             solve_least_norm(p, m_z, columns);
         else if (solve_multipliers(p, m_z, columns, &ratio) != DONE)

@@ -101,7 +101,7 @@ int solve_multipliers(struct kernel *p, double *columns, int width, double *rati
         for (int j = 0; j < m; j++) p->matrix[i * m + j] = row[p->active[j]];
     }
     *ratio = 1.0;
-    if (p->sliding_count == (p->held >= 0)) { /* none slides */
+    if (count_sliding(p) == 0) {
         if (!factorise_symmetric(p->matrix, m, LEAST_PIVOT_RATIO, &determinant)) return ASK_PYTHON;
         solve_symmetric(p->matrix, m, columns, width);
         return DONE;
@@ -124,13 +124,16 @@ int solve_multipliers(struct kernel *p, double *columns, int width, double *rati
     return DONE;
 }
 
-/* Set the rows of the multipliers: those that the mode constrains, and those of `held`. */
+/* Set the rows of the multipliers in order: those that the mode constrains, and those of `held`. */
 static void set_active_rows(struct kernel *p) {
-    p->active_count = p->constrained_count;
-    memcpy(p->active, p->constrained, (size_t)p->constrained_count * sizeof(int));
-    if (p->held < 0) return;
-    const struct closed_contact *contact = p->closed + p->held;
-    for (int t = contact->first; t < contact->last; t++) p->active[p->active_count++] = t;
+    const int first = p->held < 0 ? p->row_count : p->closed[p->held].first;
+    const int last = p->held < 0 ? p->row_count : p->closed[p->held].last;
+    int place = 0, next = 0;
+    for (; next < p->constrained_count && p->constrained[next] < first; next++)
+        p->active[place++] = p->constrained[next];
+    for (int t = first; t < last; t++) p->active[place++] = t;
+    for (; next < p->constrained_count; next++) p->active[place++] = p->constrained[next];
+    p->active_count = place;
 }
 
 /* Write E m (r,), forces along all rows, for multipliers m in `solution`. */
@@ -145,11 +148,18 @@ void scatter_solution(const struct kernel *p, double *forces) {
 /* Solve G m = target - C M^-1 (S u - h) for directions and `held` as they are; write f = E m. */
 int solve_forces(struct kernel *p, double *ratio) {
     set_active_rows(p);
+    p->shared.rank = 0;
     for (int i = 0; i < p->active_count; i++)
         p->solution[i] = p->target[p->active[i]] - p->free[p->active[i]];
     if (solve_multipliers(p, p->solution, 1, ratio) != DONE) return ASK_PYTHON;
     scatter_solution(p, p->forces);
     return DONE;
+}
+
+/* The same also where contacts are redundant, see `share_forces`. */
+int solve_any_forces(struct kernel *p, int needs_forces, double *ratio) {
+    if (solve_forces(p, ratio) == DONE) return DONE;
+    return share_forces(p, needs_forces, ratio);
 }
 
 /* Write the acceleration J a - target (2,) of a contact along its two tangents. */
@@ -198,12 +208,12 @@ static void compute_guards(const struct kernel *p, double ratio, double *guards)
         }
     }
     if (p->shared.rank == 0) return;
-    /* Shared forces are at the border of their cones but for rounding, or not at all. */
+    /* Shared forces inside their cones are at a border but for rounding, or not at all. */
     double largest = 0.0;
     for (int j = 0; j < p->closed_count; j++) largest = fmax(largest, fabs(p->forces[j]));
     for (int i = 0; i < p->guard_count; i++)
         if ((p->guards[i].kind == OPENS || p->guards[i].kind == SLIPS) &&
-            fabs(guards[i]) <= ON_CONE * largest)
+            fabs(guards[i]) <= p->shared.near * largest)
             guards[i] = 0.0;
 }
 
@@ -260,12 +270,9 @@ int evaluate_point(struct kernel *p, const double *x, const double *u, double *r
         compute_responses(p);
         int slow = -1, count = find_directions(p, &slow);
         if (count > 1) return ASK_PYTHON; /* together they are Coulomb's law (standstill.py) */
-        if (count) {
-            if (solve_slow_contact(p, slow, &ratio) != DONE) return ASK_PYTHON;
-        } else if (solve_forces(p, &ratio) != DONE &&
-                   share_forces(p, guards || times, &ratio) != DONE) {
-            return ASK_PYTHON;
-        }
+        const int status = count ? solve_slow_contact(p, slow, &ratio)
+                                 : solve_any_forces(p, guards || times, &ratio);
+        if (status != DONE) return ASK_PYTHON;
     }
     if (rate) {
         double *acceleration = rate + p->nq;

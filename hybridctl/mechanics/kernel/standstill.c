@@ -20,13 +20,14 @@ static const double CERTIFIED = 1e-9;         /* violation of the law, relative 
 static const double CERTAIN = 1e-12;          /* the same in any unit of the law: 1e-3 of it */
 static const double MIN_SPEED = 1e-9;         /* speed at which a slow contact is at rest, m/s */
 static const double MIN_CERTAIN_SPEED = 9e-9; /* speed up to which it may be an integrator's, m/s */
-static const double LIMIT_MARGIN = 1e-6;      /* relative distance from the limit of friction */
 static const double MIN_FORCE = 1e-10;        /* friction that has no direction, N */
 static const double SAME_MOTION_COSINE = 0.5; /* of directions that belong to one motion */
 
-enum { MAX_NEWTON_STEPS = 10 }; /* of which four or five do */
+enum { MAX_NEWTON_STEPS = 12 }; /* of which four or five do, and eight by secants */
 /* Pivots and responses relative to the largest, as in equations.c; the Python mode's limit is less. */
 static const double LEAST_PIVOT_RATIO = 1e-6;
+static const double CLEAR_VIOLATION = 1e-5; /* of the law, relative to the largest normal force */
+static const double FIRST_TURN = 1e-4; /* of secants, rad */
 /* Newton step, rad, after which the next one is rounding: it converges quadratically. */
 static const double LAST_STEP = 1e-10;
 
@@ -66,7 +67,7 @@ int differentiate_angle(struct kernel *p, int contact, double *forces, double *s
 }
 
 /* Return the largest sum of the sizes of terms in the accelerations of rows without forces. */
-static double compute_magnitude(const struct kernel *p, double *scratch) {
+double compute_magnitude(const struct kernel *p, double *scratch) {
     const int n = p->nv, r = p->row_count;
     double largest = 0.0;
     for (int i = 0; i < n; i++) scratch[i] = p->moved[i * (r + 1) + r];
@@ -80,26 +81,28 @@ static double compute_magnitude(const struct kernel *p, double *scratch) {
     return largest;
 }
 
-/* Whether all other contacts certainly obey Coulomb's law: they push, hold and slide as they are to.
- *
- * Close to a border the law has a tolerance, which Python judges. */
-static int obeys_law(const struct kernel *p, int starting) {
+/* Return how all other contacts obey Coulomb's law: 1 if they push, hold and slide as they are to, -1
+ * if one certainly does not, 0 close to a border, where the law has a tolerance that Python judges. */
+static int judge_law(const struct kernel *p, int starting) {
+    double largest = 0.0;
+    int found = 1;
+    for (int j = 0; j < p->closed_count; j++) largest = fmax(largest, fabs(p->forces[j]));
     for (int j = 0; j < p->closed_count; j++) {
         const struct closed_contact *contact = p->closed + j;
-        if (!(p->forces[j] > 0.0)) return 0;
-        if (j == starting || contact->first == contact->last) continue;
-        if (contact->slides) {
+        double slack = p->forces[j];
+        if (j != starting && contact->slides && contact->sign != 0.0) {
             /* Along one tangent, a contact that slides has the velocity that its mode says. */
-            if (contact->sign != 0.0 && !(contact->sign * p->slip[contact->first] > STANDSTILL))
-                return 0;
-            continue;
+            if (!(contact->sign * p->slip[contact->first] > STANDSTILL)) return 0;
+        } else if (!contact->slides && contact->first < contact->last) {
+            const int two = contact->last - contact->first == 2;
+            const double friction = hypot(p->forces[contact->first],
+                                          two ? p->forces[contact->first + 1] : 0.0);
+            slack = fmin(slack, contact->static_friction * slack - friction);
         }
-        const int two = contact->last - contact->first == 2;
-        const double friction = hypot(p->forces[contact->first],
-                                      two ? p->forces[contact->first + 1] : 0.0);
-        if (!(friction < contact->static_friction * p->forces[j])) return 0;
+        if (slack < -CLEAR_VIOLATION * largest) return -1;
+        if (!(slack > 0.0)) found = 0;
     }
-    return 1;
+    return found;
 }
 
 /* Whether surfaces and sticking contacts let a contact move along its direction; else ASK_PYTHON.
@@ -123,28 +126,58 @@ static int is_free_to_move(struct kernel *p, int contact) {
     return left > LEAST_PIVOT_RATIO * alone;
 }
 
-/* Find the direction in which a contact starts, beginning with one (2,), and solve the forces. */
+/* Solve the forces with a contact sliding along (x, y), and its acceleration (2,). */
+static int solve_along(struct kernel *p, int contact, double x, double y, double *acceleration,
+                       double *ratio) {
+    set_direction(p, contact, x, y);
+    if (solve_any_forces(p, 1, ratio) != DONE) return ASK_PYTHON;
+    compute_slip_acceleration(p, contact, acceleration);
+    return DONE;
+}
+
+/* Find the direction in which a contact starts, beginning with one (2,), and solve the forces.
+ *
+ * By secants where contacts are redundant: forces that are shared have no derivative here. */
 static int solve_starting(struct kernel *p, int slow, double x, double y, double *ratio) {
-    double slope, acceleration[2], last_step = INFINITY;
+    const double first[2] = {x, y};
+    double slope = 0.0, acceleration[2], angle = INFINITY, across = 0.0;
     for (int step = 0;; step++) {
-        set_direction(p, slow, x, y);
-        if (solve_forces(p, ratio) != DONE) return ASK_PYTHON;
-        compute_slip_acceleration(p, slow, acceleration);
-        if (last_step < LAST_STEP) break;
+        if (solve_along(p, slow, x, y, acceleration, ratio) != DONE) return ASK_PYTHON;
+        const double before = across;
+        across = x * acceleration[1] - y * acceleration[0];
+        if (fabs(angle) < LAST_STEP) break;
         if (step == MAX_NEWTON_STEPS) return ASK_PYTHON;
-        if (differentiate_angle(p, slow, p->change, &slope) != DONE) return ASK_PYTHON;
-        const double angle = -(x * acceleration[1] - y * acceleration[0]) / slope;
-        const double c = cos(angle), s = sin(angle), old = x;
+        if (!p->shared.rank) {
+            if (differentiate_angle(p, slow, p->change, &slope) != DONE) return ASK_PYTHON;
+            angle = -across / slope;
+        } else if (step == 0) {
+            angle = FIRST_TURN;
+        } else if (across != before) {
+            angle *= across / (before - across);
+        } else {
+            break;
+        }
         if (!(fabs(angle) < INFINITY)) return ASK_PYTHON;
+        const double c = cos(angle), s = sin(angle), old = x;
         x = c * old - s * y;
         y = s * old + c * y;
-        last_step = fabs(angle);
     }
     const double along = x * acceleration[0] + y * acceleration[1];
     const double magnitude = compute_magnitude(p, p->column);
-    if (!(along > -CERTAIN * magnitude) || !obeys_law(p, slow)) return ASK_PYTHON;
+    if (!(along > -CERTAIN * magnitude)) return ASK_PYTHON;
+    const int law = p->shared.rank ? judge_law(p, slow) > 0 : judge_law(p, slow);
+    if (law == 0) return ASK_PYTHON;
+    if (law < 0) { /* it goes on the way it goes, or against friction if it is at rest */
+        const double *slip = p->slip + p->closed[slow].first, speed = p->speed[slow];
+        const int moves = speed > MIN_SPEED;
+        const double s = moves ? slip[0] / speed : first[0], t = moves ? slip[1] / speed : first[1];
+        return solve_along(p, slow, s, t, acceleration, ratio) != DONE || p->shared.rank ? ASK_PYTHON
+                                                                                         : DONE;
+    }
     /* One without acceleration, as where friction has come to its limit, may be held by others. */
-    if (!(along > CERTIFIED * magnitude) && !is_free_to_move(p, slow)) return ASK_PYTHON;
+    const int accelerates = along > CERTIFIED * magnitude;
+    if (!accelerates && (p->shared.rank || !is_free_to_move(p, slow))) return ASK_PYTHON;
+    if (!(fabs(across) < CERTAIN * magnitude)) return ASK_PYTHON;
     /* It may certainly slide in another direction than it would start in. */
     const double *slip = p->slip + p->closed[slow].first, speed = p->speed[slow];
     if (speed > MIN_CERTAIN_SPEED && slip[0] * x + slip[1] * y < SAME_MOTION_COSINE * speed)
@@ -157,7 +190,7 @@ static int solve_starting(struct kernel *p, int slow, double x, double y, double
 int solve_slow_contact(struct kernel *p, int slow, double *ratio) {
     const struct closed_contact *contact = p->closed + slow;
     p->held = slow;
-    if (solve_forces(p, ratio) != DONE) return ASK_PYTHON;
+    if (solve_any_forces(p, 1, ratio) != DONE) return ASK_PYTHON;
     const double *friction = p->forces + contact->first;
     const double size = hypot(friction[0], friction[1]);
     const double limit = (1.0 - 0.5 * LIMIT_MARGIN) * contact->friction * p->forces[slow];
@@ -172,11 +205,11 @@ int solve_slow_contact(struct kernel *p, int slow, double *ratio) {
     double acceleration[2];
     const double *slip = p->slip + contact->first;
     p->held = -1;
-    if (solve_forces(p, ratio) != DONE) return ASK_PYTHON;
+    if (solve_any_forces(p, 1, ratio) != DONE) return ASK_PYTHON;
     compute_slip_acceleration(p, slow, acceleration);
     const double scale = p->speed[slow] * hypot(acceleration[0], acceleration[1]);
     if (slip[0] * acceleration[0] + slip[1] * acceleration[1] < -SAME_MOTION_COSINE * scale)
         return DONE;
     p->held = slow;
-    return solve_forces(p, ratio);
+    return solve_any_forces(p, 1, ratio);
 }

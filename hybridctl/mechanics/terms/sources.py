@@ -38,8 +38,8 @@ MAX_EXPRESSED_VELOCITIES = 24
 """Velocities of a robot up to which expressions are made unasked: the time that this takes, at the
 first run of a structure, is the limit."""
 MAX_KERNEL_VELOCITIES = 40
-"""Velocities of a robot up to which terms of the compiled kernel are made unasked. For a humanoid of
-38 that is 0.6 s, and 5 s of a C compiler, once for a structure that is kept on disk."""
+"""Velocities of a robot up to which terms of the compiled kernel are made unasked. For talos, which
+has 38, that takes 0.6 s, and 5 s of a C compiler where there is one, once for a structure."""
 MAX_COMPILED_VELOCITIES = 7
 """Velocities of a robot up to which whole modes and steps are compiled, and terms are expressions
 on flat ground too under "auto". The value is a choice."""
