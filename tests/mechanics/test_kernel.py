@@ -4,6 +4,7 @@ import os
 import pickle
 import subprocess
 import sys
+import types
 from collections import Counter, OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
@@ -506,6 +507,27 @@ def test_casadi_without_its_function_means_no_kernel(monkeypatch):
     assert "CasADi" in find_kernel_obstacle(dynamics, dynamics.phase(("open",) * 4))
     monkeypatch.setattr(extension, "find_buffer_evaluator", lambda: None)
     assert describe_kernel("cc").startswith("contact kernel: none, this CasADi")
+
+
+def test_an_extension_of_another_version_is_not_used(monkeypatch):
+    monkeypatch.setattr(extension, "_INTERFACE", -1)
+    extension._find_fault.cache_clear()
+    try:
+        assert not is_kernel_available()
+        assert "another version: install hybridctl anew" in describe_kernel("cc")
+    finally:
+        extension._find_fault.cache_clear()
+
+
+def test_an_extension_that_is_older_than_its_sources_is_noticed(tmp_path):
+    built, source = tmp_path / "kernel.so", tmp_path / "kernel.c"
+    for path in (built, source):
+        path.touch()
+    module = types.SimpleNamespace(__file__=str(built))
+    assert not extension._is_outdated(module)
+    later = built.stat().st_mtime + 60.0
+    os.utime(source, (later, later))
+    assert extension._is_outdated(module)
 
 
 # Systems

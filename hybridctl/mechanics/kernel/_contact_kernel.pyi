@@ -3,6 +3,8 @@ from typing import Any
 
 from hybridctl.base.checks import Array
 
+INTERFACE: int
+
 class Kernel:
     def __init__(
         self,

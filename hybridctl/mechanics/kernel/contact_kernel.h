@@ -18,6 +18,10 @@
 #ifndef HYBRIDCTL_CONTACT_KERNEL_H
 #define HYBRIDCTL_CONTACT_KERNEL_H
 
+/* Number of the calls in module.c, and of what they mean: that of kernel/extension.py, which does not
+ * use an extension with another one. It changes with them. */
+enum { KERNEL_INTERFACE = 2 };
+
 /* What became of an evaluation. */
 enum status {
     DONE = 0,

@@ -583,7 +583,8 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC PyInit__contact_kernel(void) {
     if (PyType_Ready(&KernelType)) return NULL;
     PyObject *module = PyModule_Create(&definition);
-    if (module && PyModule_AddObjectRef(module, "Kernel", (PyObject *)&KernelType)) {
+    if (module && (PyModule_AddObjectRef(module, "Kernel", (PyObject *)&KernelType) ||
+                   PyModule_AddIntConstant(module, "INTERFACE", KERNEL_INTERFACE))) {
         Py_DECREF(module);
         return NULL;
     }
