@@ -42,7 +42,7 @@ def main() -> None:
     console.print(friction.joints_table(effort))
     console.print(quadruped.calls_table(effort))
     console.print(quadruped.runs_table(effort))
-    console.print(robots.landings_table(quick))
+    console.print(robots.landings_table(quick, console.print))
     console.print(estimation.table_of_filters(effort))
     for each in bderivative.tables(effort):
         console.print(each)

@@ -8,6 +8,7 @@ tolerances of 1e-11. Events are not counted: how often a foot bounces within 1 u
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from time import process_time
 
@@ -103,18 +104,27 @@ class Landing:
         return seconds, made.from_engine(data.qpos, data.qvel)[: robot.nq]
 
 
-def landings_table(quick: bool) -> Table:
-    """One run of each, in seconds of the processor; `quick`: of the lightest alone."""
+def landings_table(quick: bool, show: Callable[[str], None] | None = None) -> Table:
+    """One run of each, in seconds of the processor; `quick`: of the lightest alone.
+
+    show: is called with each row as it comes, as all take minutes.
+    """
     rows = []
-    for name, model in public.MODELS.items():
-        start = "level" if model.stands else "swung back"
-        rows.append(_landing(Landing(name, start, public.start(name)), quick))
-        if quick:
-            break
-        if model.stands:
-            tilted = Landing(name, "tilted", public.start(name, roll=TILT, pitch=TILT))
-            rows.append(_landing(tilted, quick))
+    for drop in _list_drops(quick):
+        rows.append(_landing(drop, quick))
+        if show is not None:
+            show(", ".join(filter(None, rows[-1])))
     return make_table(f"Public robots, {END} s of landing", COLUMNS, rows)
+
+
+def _list_drops(quick: bool) -> Iterator[Landing]:
+    """All drops; `quick`: the first alone."""
+    for name, model in public.MODELS.items():
+        yield Landing(name, "level" if model.stands else "swung back", public.start(name))
+        if quick:
+            return
+        if model.stands:
+            yield Landing(name, "tilted", public.start(name, roll=TILT, pitch=TILT))
 
 
 def _landing(drop: Landing, quick: bool) -> tuple[str, ...]:

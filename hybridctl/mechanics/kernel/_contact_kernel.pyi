@@ -3,6 +3,8 @@ from typing import Any
 
 from hybridctl.base.checks import Array
 
+INTERFACE: int
+
 class Kernel:
     def __init__(
         self,
@@ -12,7 +14,7 @@ class Kernel:
         owner: object,
         arrays: tuple[Array, ...],
         sizes: tuple[int, int, int, int, int],
-        closed: Sequence[tuple[int, int, int, bool, float, float]],
+        closed: Sequence[tuple[int, int, int, bool, float, float, float, int]],
         rows: Sequence[int],
         constrained: Sequence[int],
         guards: Sequence[tuple[int, int, float, float]],

@@ -18,6 +18,10 @@
 #ifndef HYBRIDCTL_CONTACT_KERNEL_H
 #define HYBRIDCTL_CONTACT_KERNEL_H
 
+/* Number of the calls in module.c, and of what they mean: that of kernel/extension.py, which does not
+ * use an extension with another one. It changes with them. */
+enum { KERNEL_INTERFACE = 2 };
+
 /* What became of an evaluation. */
 enum status {
     DONE = 0,
@@ -49,7 +53,9 @@ struct closed_contact {
     int first, last; /* its tangents: rows first <= i < last of the r rows */
     int slides;      /* whether it slides */
     double sign;     /* sign of its velocity along one tangent; 0 in a surface */
-    double friction; /* kinetic coefficient */
+    double friction; /* kinetic coefficient, of one that slides */
+    double static_friction;
+    int pair;        /* number of the two bodies that it is between */
 };
 
 struct guard {
@@ -57,6 +63,17 @@ struct guard {
     int place;              /* contact among all for CLOSES, else among the closed ones */
     double sign;            /* sign of the direction that it looks in; 0 for none */
     double static_friction; /* of its contact */
+};
+
+/* Scratch memory of redundant contacts, whose G of m rows has some rank (redundant.c). */
+struct sharing {
+    double *q, *b, *z, *weighted; /* rows of m, one for each of at most m vectors */
+    double *s, *root;             /* (rank, rank) by columns */
+    double *half;                 /* roots of the weights (m,) */
+    double *right, *y, *copy;     /* (m,) */
+    int rank;                     /* 0 where contacts are not redundant */
+    double contradiction;         /* residual of G m = c, relative to c */
+    double near;                  /* force, relative to the largest normal one, that counts as zero */
 };
 
 struct kernel {
@@ -67,7 +84,7 @@ struct kernel {
     struct guard *guards;          /* (n,) */
     int *rows;                     /* (r,) rows of closed contacts among all: normals, then tangents */
     int *constrained;              /* (m,) constrained rows among the r: normals, sticking tangents */
-    int is_sliding;                /* whether a closed contact slides */
+    int sliding_count;             /* closed contacts that slide */
     int can_jam;                   /* whether there is a guard JAMS */
     double stabilization;          /* s, 1/s */
 
@@ -77,13 +94,20 @@ struct kernel {
     double *free;      /* J M^-1 (S u - h) (r,) */
     double *target;    /* accelerations J a that keep contacts closed and sticking (r,) */
     double *slip;      /* rates J v of the rows of closed contacts (r,) */
+    int held;          /* closed contact that is to slide but is held at a standstill; -1 for none */
+    int starting;      /* closed contact that slides the way it accelerates; -1 for none */
+    int *active;       /* rows of the multipliers at the point: constrained, and those of `held` */
+    int active_count;
     double *forces;    /* f (r,) */
     double *direction; /* friction of each closed contact per normal force, -mu s (k, 2) */
     double *unit;      /* sliding directions s (k, 2) */
     double *speed;     /* sliding speeds (k,) */
-    double *matrix;    /* G (m, m), then its factors */
-    double *even;      /* G without sliding friction (m, m), then its factors */
-    double *solution;  /* m (m,) */
+    double *matrix;    /* G (m, m), then its factors; with room for (r, r) */
+    double *even;      /* G without sliding friction (m, m), then its factors; likewise */
+    double *solution;  /* m (m,), with room for (r,) */
+    double *change;    /* of the forces with the angle of a direction (r,) */
+    double *column;    /* (nv,) */
+    struct sharing shared;
 };
 
 /* The limits of steps that hybrid.model.Pace names, for contacts that slide in a surface, s. */
@@ -91,6 +115,15 @@ struct sliding_times {
     double stop; /* until the first of them stops */
     double turn; /* in which friction turns a sliding velocity */
 };
+
+/* Whether closed contact j slides at the point: it is to slide and is not held. */
+static inline int slides_now(const struct kernel *kernel, int j) {
+    return kernel->closed[j].slides && j != kernel->held;
+}
+
+static inline int count_sliding(const struct kernel *kernel) {
+    return kernel->sliding_count - (kernel->held >= 0);
+}
 
 /* dense.c: small dense matrices */
 int factorise_mass(double *mass, int n);
@@ -105,7 +138,24 @@ int factorise_and_solve(double *matrix, int n, double least_ratio, double *colum
 int evaluate_point(struct kernel *kernel, const double *x, const double *u, double *rate,
                    double *guards, struct sliding_times *times);
 int solve_multipliers(struct kernel *kernel, double *columns, int width, double *ratio);
+int solve_forces(struct kernel *kernel, double *ratio);
+int solve_any_forces(struct kernel *kernel, int needs_forces, double *ratio);
+void scatter_solution(const struct kernel *kernel, double *forces);
+void compute_slip_acceleration(const struct kernel *kernel, int contact, double *acceleration);
 int has_finite(const double *values, int count);
+
+/* Distance from the friction limit, relative to it, below which it is not certain that a contact with
+ * near-zero velocity holds: modes/standstill.py. */
+static const double LIMIT_MARGIN = 1e-6;
+
+/* standstill.c: a sliding contact with near-zero velocity, which stops, starts or sticks */
+int solve_slow_contact(struct kernel *kernel, int slow, double *ratio);
+double compute_magnitude(const struct kernel *kernel, double *scratch);
+int differentiate_angle(struct kernel *kernel, int contact, double *forces, double *slope);
+
+/* redundant.c: forces of redundant contacts inside their cones */
+int share_forces(struct kernel *kernel, int needs_forces, double *ratio);
+void solve_least_norm(struct kernel *kernel, double *columns, int width);
 
 /* derivatives.c: the field's derivatives at a point, from those of the terms */
 struct point_derivatives {

@@ -13,13 +13,14 @@
 
 #include "contact_kernel.h"
 
-/* These three are those of modes/tolerances.py. */
+/* These three are those of modes/tolerances.py, the fourth is that of modes/slip_directions.py. */
 static const double STOPPED = 1e-8;        /* speed at which a contact stops in a surface, m/s */
 static const double STANDSTILL = 2e-8;     /* speed up to which a direction may be a guess, m/s */
 static const double JAMMED = 1e-6;         /* response ratio at which sliding contacts jam */
+static const double LEAST_SPEED_RATIO = 0.1; /* to the fastest contact of the same two bodies */
 
-/* Pivots of G, relative to the largest, at and below which the Python mode is asked, which estimates
- * the condition of G and shares forces of redundant contacts. Distinct contacts have been above. */
+/* Pivots of G, relative to the largest, at and below which contacts are redundant, or the Python mode
+ * is asked, which estimates the condition of G. Distinct contacts have been above. */
 static const double LEAST_PIVOT_RATIO = 1e-6;
 
 int has_finite(const double *values, int count) {
@@ -28,28 +29,40 @@ int has_finite(const double *values, int count) {
     return total == 0.0;
 }
 
-/* Compute sliding speeds and directions; ASK_PYTHON where a contact in a surface is too slow. */
-static int find_directions(struct kernel *p) {
+/* Compute sliding speeds and directions, as find_slip_directions of modes/slip_directions.py does.
+ *
+ * Returns the number of contacts in a surface whose direction is only a guess: slower than
+ * STANDSTILL, and not nearly as fast as a contact of the same two bodies. `slow` is the last one. */
+static int find_directions(struct kernel *p, int *slow) {
+    int count = 0;
     for (int j = 0; j < p->closed_count; j++) {
         const struct closed_contact *contact = p->closed + j;
-        double *unit = p->unit + 2 * j, *friction = p->direction + 2 * j;
-        unit[0] = unit[1] = friction[0] = friction[1] = 0.0;
+        double *unit = p->unit + 2 * j;
+        unit[0] = unit[1] = p->speed[j] = 0.0;
         if (!contact->slides) continue;
         if (contact->sign != 0.0) {
             unit[0] = contact->sign;
-        } else {
-            const double *slip = p->slip + contact->first;
-            p->speed[j] = sqrt(slip[0] * slip[0] + slip[1] * slip[1]);
-            /* A velocity below that has no direction: it may stop, start or stick (standstill.py).
-             * "not >" also finds a speed that is NaN. */
-            if (!(p->speed[j] > STANDSTILL)) return ASK_PYTHON;
-            unit[0] = slip[0] / p->speed[j];
-            unit[1] = slip[1] / p->speed[j];
+            continue;
         }
-        friction[0] = -contact->friction * unit[0];
-        friction[1] = -contact->friction * unit[1];
+        const double *slip = p->slip + contact->first;
+        const double speed = p->speed[j] = sqrt(slip[0] * slip[0] + slip[1] * slip[1]);
+        unit[0] = speed > 0.0 ? slip[0] / speed : 1.0;
+        unit[1] = speed > 0.0 ? slip[1] / speed : 0.0;
     }
-    return DONE;
+    for (int j = 0; j < p->closed_count; j++) {
+        const struct closed_contact *contact = p->closed + j;
+        p->direction[2 * j] = -contact->friction * p->unit[2 * j];
+        p->direction[2 * j + 1] = -contact->friction * p->unit[2 * j + 1];
+        /* "not >" also finds a speed that is NaN. */
+        if (!contact->slides || contact->sign != 0.0 || p->speed[j] > STANDSTILL) continue;
+        double fastest = 0.0;
+        for (int i = 0; i < p->closed_count; i++)
+            if (p->closed[i].pair == contact->pair) fastest = fmax(fastest, p->speed[i]);
+        if (fastest > STANDSTILL && p->speed[j] > LEAST_SPEED_RATIO * fastest) continue;
+        *slow = j;
+        count++;
+    }
+    return count;
 }
 
 /* Compute the responses J M^-1 J' and J M^-1 (S u - h) from Y and y, and the targets. */
@@ -81,14 +94,14 @@ static void compute_responses(struct kernel *p) {
  * jam, else 1. Returns ASK_PYTHON where G is nearly singular.
  */
 int solve_multipliers(struct kernel *p, double *columns, int width, double *ratio) {
-    const int r = p->row_count, k = p->closed_count, m = p->constrained_count;
+    const int r = p->row_count, k = p->closed_count, m = p->active_count;
     double determinant, even_determinant;
     for (int i = 0; i < m; i++) {
-        const double *row = p->delassus + p->constrained[i] * r;
-        for (int j = 0; j < m; j++) p->matrix[i * m + j] = row[p->constrained[j]];
+        const double *row = p->delassus + p->active[i] * r;
+        for (int j = 0; j < m; j++) p->matrix[i * m + j] = row[p->active[j]];
     }
     *ratio = 1.0;
-    if (!p->is_sliding) {
+    if (count_sliding(p) == 0) {
         if (!factorise_symmetric(p->matrix, m, LEAST_PIVOT_RATIO, &determinant)) return ASK_PYTHON;
         solve_symmetric(p->matrix, m, columns, width);
         return DONE;
@@ -96,9 +109,9 @@ int solve_multipliers(struct kernel *p, double *columns, int width, double *rati
     if (p->can_jam) memcpy(p->even, p->matrix, (size_t)m * m * sizeof(double));
     /* The first k multipliers are the normal forces, which bring friction along. */
     for (int i = 0; i < m; i++) {
-        const double *row = p->delassus + p->constrained[i] * r;
+        const double *row = p->delassus + p->active[i] * r;
         for (int j = 0; j < k; j++)
-            for (int t = p->closed[j].first; p->closed[j].slides && t < p->closed[j].last; t++)
+            for (int t = p->closed[j].first; slides_now(p, j) && t < p->closed[j].last; t++)
                 p->matrix[i * m + j] += row[t] * p->direction[2 * j + t - p->closed[j].first];
     }
     if (!factorise_and_solve(p->matrix, m, LEAST_PIVOT_RATIO, columns, width, &determinant))
@@ -111,17 +124,52 @@ int solve_multipliers(struct kernel *p, double *columns, int width, double *rati
     return DONE;
 }
 
-/* Solve G m = target - C M^-1 (S u - h), and write the forces f = E m. */
-static int solve_forces(struct kernel *p, double *ratio) {
-    for (int i = 0; i < p->constrained_count; i++)
-        p->solution[i] = p->target[p->constrained[i]] - p->free[p->constrained[i]];
-    if (solve_multipliers(p, p->solution, 1, ratio) != DONE) return ASK_PYTHON;
-    memset(p->forces, 0, (size_t)p->row_count * sizeof(double));
-    for (int i = 0; i < p->constrained_count; i++) p->forces[p->constrained[i]] = p->solution[i];
+/* Set the rows of the multipliers in order: those that the mode constrains, and those of `held`. */
+static void set_active_rows(struct kernel *p) {
+    const int first = p->held < 0 ? p->row_count : p->closed[p->held].first;
+    const int last = p->held < 0 ? p->row_count : p->closed[p->held].last;
+    int place = 0, next = 0;
+    for (; next < p->constrained_count && p->constrained[next] < first; next++)
+        p->active[place++] = p->constrained[next];
+    for (int t = first; t < last; t++) p->active[place++] = t;
+    for (; next < p->constrained_count; next++) p->active[place++] = p->constrained[next];
+    p->active_count = place;
+}
+
+/* Write E m (r,), forces along all rows, for multipliers m in `solution`. */
+void scatter_solution(const struct kernel *p, double *forces) {
+    memset(forces, 0, (size_t)p->row_count * sizeof(double));
+    for (int i = 0; i < p->active_count; i++) forces[p->active[i]] = p->solution[i];
     for (int j = 0; j < p->closed_count; j++)
-        for (int t = p->closed[j].first; p->closed[j].slides && t < p->closed[j].last; t++)
-            p->forces[t] = p->direction[2 * j + t - p->closed[j].first] * p->solution[j];
+        for (int t = p->closed[j].first; slides_now(p, j) && t < p->closed[j].last; t++)
+            forces[t] = p->direction[2 * j + t - p->closed[j].first] * p->solution[j];
+}
+
+/* Solve G m = target - C M^-1 (S u - h) for directions and `held` as they are; write f = E m. */
+int solve_forces(struct kernel *p, double *ratio) {
+    set_active_rows(p);
+    p->shared.rank = 0;
+    for (int i = 0; i < p->active_count; i++)
+        p->solution[i] = p->target[p->active[i]] - p->free[p->active[i]];
+    if (solve_multipliers(p, p->solution, 1, ratio) != DONE) return ASK_PYTHON;
+    scatter_solution(p, p->forces);
     return DONE;
+}
+
+/* The same also where contacts are redundant, see `share_forces`. */
+int solve_any_forces(struct kernel *p, int needs_forces, double *ratio) {
+    if (solve_forces(p, ratio) == DONE) return DONE;
+    return share_forces(p, needs_forces, ratio);
+}
+
+/* Write the acceleration J a - target (2,) of a contact along its two tangents. */
+void compute_slip_acceleration(const struct kernel *p, int contact, double *acceleration) {
+    const int r = p->row_count;
+    for (int t = 0; t < 2; t++) {
+        const int row = p->closed[contact].first + t;
+        acceleration[t] = p->free[row] - p->target[row];
+        for (int i = 0; i < r; i++) acceleration[t] += p->delassus[row * r + i] * p->forces[i];
+    }
 }
 
 /* Return the length of a closed contact's values along its tangents; 0 where it has none. */
@@ -150,13 +198,23 @@ static void compute_guards(const struct kernel *p, double ratio, double *guards)
                                             : -tangential_length(contact, p->forces);
             break;
         case STICKS:
-            guards[i] = guard->sign != 0.0 ? guard->sign * p->slip[contact->first]
+            /* One that is held at a standstill has stopped, whatever is left of its speed. */
+            guards[i] = guard->place == p->held ? -STANDSTILL
+                        : guard->sign != 0.0 ? guard->sign * p->slip[contact->first]
                                            : tangential_length(contact, p->slip) - STOPPED;
             break;
         default:
             guards[i] = ratio - JAMMED;
         }
     }
+    if (p->shared.rank == 0) return;
+    /* Shared forces inside their cones are at a border but for rounding, or not at all. */
+    double largest = 0.0;
+    for (int j = 0; j < p->closed_count; j++) largest = fmax(largest, fabs(p->forces[j]));
+    for (int i = 0; i < p->guard_count; i++)
+        if ((p->guards[i].kind == OPENS || p->guards[i].kind == SLIPS) &&
+            fabs(guards[i]) <= p->shared.near * largest)
+            guards[i] = 0.0;
 }
 
 /* Compute the times of contacts that slide in a surface, as compute_sliding_times does:
@@ -167,18 +225,14 @@ static void compute_times(const struct kernel *p, struct sliding_times *times) {
     times->stop = INFINITY;
     for (int j = 0; j < p->closed_count; j++) {
         const struct closed_contact *contact = p->closed + j;
-        if (!contact->slides || contact->sign != 0.0) continue;
+        if (!slides_now(p, j) || contact->sign != 0.0) continue;
         const double *s = p->unit + 2 * j, speed = p->speed[j];
         const double *first = p->delassus + contact->first * r, *second = first + r;
         double change[2];
-        for (int t = 0; t < 2; t++) {
-            int row = contact->first + t;
-            change[t] = p->free[row] - p->target[row];
-            for (int i = 0; i < r; i++) change[t] += p->delassus[row * r + i] * p->forces[i];
-        }
+        compute_slip_acceleration(p, j, change);
         double slowing = -(s[0] * change[0] + s[1] * change[1]);
         if (slowing > 0.0) times->stop = fmin(times->stop, fmax(speed, STOPPED) / slowing);
-        double turning = contact->friction * p->forces[j] / speed;
+        double turning = contact->friction * p->forces[j] / fmax(speed, STANDSTILL);
         for (int i = 0; i < r; i++) {
             /* I - s s' = s_p s_p' with s_p = (-s_2, s_1): its largest row is that of max |s_p| */
             double across = turning * (s[0] * second[i] - s[1] * first[i]);
@@ -191,7 +245,8 @@ static void compute_times(const struct kernel *p, struct sliding_times *times) {
 /* Evaluate the mode at coordinates x (nx,), of any norm, and input u (nu,).
  *
  * Writes the rate (nx,) of the coordinates, the guards (n,) and the sliding times, each unless it is
- * NULL. Returns DONE or ASK_PYTHON; then results are not complete.
+ * NULL. If the last two are, `forces` may be any that make the acceleration. Returns DONE or
+ * ASK_PYTHON; then results are not complete.
  */
 int evaluate_point(struct kernel *p, const double *x, const double *u, double *rate,
                    double *guards, struct sliding_times *times) {
@@ -209,9 +264,15 @@ int evaluate_point(struct kernel *p, const double *x, const double *u, double *r
     }
     solve_mass_root(terms->mass, n, p->moved, width);
     double ratio = 1.0;
+    p->held = p->starting = -1;
+    p->shared.rank = 0;
     if (p->closed_count) {
         compute_responses(p);
-        if (find_directions(p) != DONE || solve_forces(p, &ratio) != DONE) return ASK_PYTHON;
+        int slow = -1, count = find_directions(p, &slow);
+        if (count > 1) return ASK_PYTHON; /* together they are Coulomb's law (standstill.py) */
+        const int status = count ? solve_slow_contact(p, slow, &ratio)
+                                 : solve_any_forces(p, guards || times, &ratio);
+        if (status != DONE) return ASK_PYTHON;
     }
     if (rate) {
         double *acceleration = rate + p->nq;

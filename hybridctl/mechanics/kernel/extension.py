@@ -8,10 +8,13 @@ set, and so does `kernel="off"` for one system.
 from __future__ import annotations
 
 import os
+import warnings
 from functools import cache
 from importlib import import_module
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
+from hybridctl.base.errors import HybridctlWarning
 from hybridctl.symbolic.compiled_function import find_buffer_evaluator
 
 KernelChoice = Literal["auto", "off"]
@@ -19,11 +22,15 @@ KernelChoice = Literal["auto", "off"]
 
 _SWITCH = "HYBRIDCTL_KERNEL"
 """Name of the environment variable; "off" turns the kernel off."""
+_INTERFACE = 2
+"""Number of the calls of the extension, `KERNEL_INTERFACE` of its header."""
+_COPY_TIME = 5.0
+"""Time in s by which a source is newer than the extension where both were only copied."""
 
 
 def is_kernel_available() -> bool:
     """Return whether the extension is installed and not turned off."""
-    return not _is_turned_off() and _is_installed()
+    return not _is_turned_off() and _find_fault() is None
 
 
 def describe_kernel(compiler: str | None) -> str:
@@ -32,8 +39,9 @@ def describe_kernel(compiler: str | None) -> str:
     Args:
         compiler: Path of the C compiler, None if there is none.
     """
-    if not _is_installed():
-        return "contact kernel: none, this installation has no compiled extension"
+    fault = _find_fault()
+    if fault is not None:
+        return f"contact kernel: none, {fault}"
     if _is_turned_off():
         return f"contact kernel: off by {_SWITCH}"
     if find_buffer_evaluator() is None:  # as on Windows, see `find_kernel_obstacle`
@@ -47,9 +55,30 @@ def _is_turned_off() -> bool:
 
 
 @cache
-def _is_installed() -> bool:
+def _find_fault() -> str | None:
+    """Return why there is no extension to use, in words; None if there is one.
+
+    Warns of an extension that is older than its sources, as after an edit of an editable install.
+    """
     try:
-        import_module("hybridctl.mechanics.kernel._contact_kernel")
+        module = import_module("hybridctl.mechanics.kernel._contact_kernel")
     except ImportError:  # there is none, or it was built for another Python
-        return False
-    return True
+        return "this installation has no compiled extension"
+    if getattr(module, "INTERFACE", None) != _INTERFACE:
+        return "the compiled extension is of another version: install hybridctl anew"
+    if _is_outdated(module):
+        warnings.warn(
+            "the compiled contact kernel is older than its C sources: install hybridctl anew "
+            f"(pip install -e .), or set {_SWITCH}=off",
+            HybridctlWarning,
+            stacklevel=2,
+        )
+    return None
+
+
+def _is_outdated(module: Any) -> bool:
+    """Return whether a C source beside the extension is newer; wheels have no sources."""
+    built = Path(module.__file__)
+    sources = [path for kind in ("*.c", "*.h") for path in built.parent.glob(kind)]
+    newest = max((path.stat().st_mtime for path in sources), default=0.0)
+    return newest > built.stat().st_mtime + _COPY_TIME

@@ -79,7 +79,8 @@ static int *copy_indices(PyObject *object, int limit, const char *name, int *cou
 
 /* Reading what a mode means */
 
-/* Read closed contacts (contact, first, last, slides, sign, friction); 0, or -1 with an error. */
+/* Read closed contacts (contact, first, last, slides, sign, friction, static
+ * friction, pair); 0, or -1 with an error. */
 static int read_closed(struct kernel *p, PyObject *object) {
     PyObject *sequence = PySequence_Fast(object, "closed must be a sequence");
     if (!sequence) return -1;
@@ -89,14 +90,16 @@ static int read_closed(struct kernel *p, PyObject *object) {
     good = p->closed != NULL;
     for (int j = 0; good && j < count; j++) {
         struct closed_contact *c = p->closed + j;
-        good = PyArg_ParseTuple(PySequence_Fast_GET_ITEM(sequence, j), "iiiidd", &c->contact,
-                                &c->first, &c->last, &c->slides, &c->sign, &c->friction);
+        good = PyArg_ParseTuple(PySequence_Fast_GET_ITEM(sequence, j), "iiiidddi", &c->contact,
+                                &c->first, &c->last, &c->slides, &c->sign, &c->friction,
+                                &c->static_friction, &c->pair);
         int tangents = c->last - c->first;
         /* In a surface a contact slides along two tangents, with a sign along one. */
+        c->slides = c->slides != 0;
         good = good && 0 <= c->contact && c->contact < p->contacts && c->first >= count &&
                c->last <= p->row_count && 0 <= tangents && tangents <= 2 &&
                (!c->slides || tangents == (c->sign == 0.0 ? 2 : 1));
-        p->is_sliding |= c->slides;
+        p->sliding_count += c->slides;
     }
     Py_DECREF(sequence);
     if (good) return 0;
@@ -133,18 +136,23 @@ static int read_guards(struct kernel *p, PyObject *object) {
 /* Make the scratch memory, and what is kept of the last step; 0, or -1 with an error. */
 static int make_memory(KernelObject *self) {
     struct kernel *p = &self->kernel;
-    const size_t n = p->nv, r = p->row_count, k = p->closed_count, m = p->constrained_count;
+    const size_t n = p->nv, r = p->row_count, k = p->closed_count;
     double **places[] = {&p->moved,    &p->delassus,  &p->free,   &p->target,     &p->slip,
                          &p->forces,   &p->direction, &p->unit,   &p->speed,      &p->matrix,
-                         &p->even,     &p->solution,  &self->last_x, &self->last_u,
+                         &p->even,     &p->solution,  &p->change, &p->column,
+                         &p->shared.q, &p->shared.b,  &p->shared.z, &p->shared.weighted,
+                         &p->shared.s, &p->shared.root, &p->shared.half, &p->shared.right,
+                         &p->shared.y, &p->shared.copy, &self->last_x, &self->last_u,
                          &self->last_rate, &self->last_guards};
-    const size_t sizes[] = {n * (r + 1), r * r, r, r, r, r, 2 * k, 2 * k, k, m * m, m * m, m,
+    const size_t sizes[] = {n * (r + 1), r * r, r, r, r, r, 2 * k, 2 * k, k, r * r, r * r, r, r, n,
+                            r * r, r * r, r * r, r * r, r * r, r * r, r, r, r, r,
                             p->nx, p->nu, p->nx, p->guard_count};
     const int count = sizeof sizes / sizeof *sizes;
     size_t total = 0, used = 0;
     for (int i = 0; i < count; i++) total += sizes[i] + 1;
     self->memory = PyMem_Calloc(total, sizeof(double));
-    if (!self->memory) {
+    p->active = PyMem_Calloc(r + 1, sizeof(int));
+    if (!self->memory || !p->active) {
         PyErr_NoMemory();
         return -1;
     }
@@ -163,6 +171,7 @@ static void kernel_dealloc(KernelObject *self) {
     PyMem_Free(self->kernel.guards);
     PyMem_Free(self->kernel.rows);
     PyMem_Free(self->kernel.constrained);
+    PyMem_Free(self->kernel.active);
     Py_XDECREF(self->owner);
     Py_XDECREF(self->python_mode);
     Py_TYPE(self)->tp_free((PyObject *)self);
@@ -223,8 +232,14 @@ static int kernel_init(KernelObject *self, PyObject *args, PyObject *keywords) {
     /* Multipliers begin with the normal forces. */
     int good = p->constrained_count >= p->closed_count;
     for (int j = 0; good && j < p->closed_count; j++) good = p->constrained[j] == j;
+    /* Each is there once, and none is a tangent of a sliding contact: memory is of this size. */
+    for (int i = 1; good && i < p->constrained_count; i++)
+        good = p->constrained[i - 1] < p->constrained[i];
+    for (int j = 0; good && j < p->closed_count; j++)
+        for (int i = 0; good && p->closed[j].slides && i < p->constrained_count; i++)
+            good = p->constrained[i] < p->closed[j].first || p->constrained[i] >= p->closed[j].last;
     if (!good) {
-        PyErr_SetString(PyExc_ValueError, "constrained rows do not begin with the normals");
+        PyErr_SetString(PyExc_ValueError, "constrained rows are not the normals, then tangents");
         return -1;
     }
     const Py_ssize_t coefficients = sizeof(struct tableau) / sizeof(double);
@@ -494,7 +509,8 @@ static PyObject *kernel_find_forces(KernelObject *self, PyObject *const *args, P
                                          {args[3], p->all_rows, 1, "forces"}};
     Py_buffer b[4];
     if (take_arguments(arguments, 4, b)) return NULL;
-    int status = evaluate_point(p, b[0].buf, b[1].buf, b[2].buf, NULL, NULL);
+    struct sliding_times times; /* asked for so that forces are shared */
+    int status = evaluate_point(p, b[0].buf, b[1].buf, b[2].buf, NULL, &times);
     double *forces = b[3].buf;
     memset(forces, 0, (size_t)p->all_rows * sizeof(double));
     for (int a = 0; status == DONE && a < p->row_count; a++) forces[p->rows[a]] = p->forces[a];
@@ -567,7 +583,8 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC PyInit__contact_kernel(void) {
     if (PyType_Ready(&KernelType)) return NULL;
     PyObject *module = PyModule_Create(&definition);
-    if (module && PyModule_AddObjectRef(module, "Kernel", (PyObject *)&KernelType)) {
+    if (module && (PyModule_AddObjectRef(module, "Kernel", (PyObject *)&KernelType) ||
+                   PyModule_AddIntConstant(module, "INTERFACE", KERNEL_INTERFACE))) {
         Py_DECREF(module);
         return NULL;
     }

@@ -5,10 +5,12 @@ robot's terms, in a tenth of the time; results are equal to rounding. It does no
 evaluates instead:
 
 - modes that `find_kernel_obstacle` names, at all points;
-- points where a contact in a surface is slower than `STANDSTILL`: whether it stops, starts or
-  sticks is Coulomb's law for accelerations (`standstill`), solved by enumeration;
-- points where the equations of the contacts are nearly singular, so that contacts may share forces
-  or jam: the condition number decides (`linear_equations`);
+- points where several contacts in a surface are slower than `STANDSTILL`, or one is whose forces
+  are at a border of Coulomb's law: whether they stop, start or stick is decided by `standstill`;
+- points where the equations of the contacts are nearly singular, so that their rank is not certain
+  or they jam: the condition number decides (`linear_equations`);
+- points where forces of redundant contacts are outside their cones and several directions are free
+  (`redundancy`), and the derivatives where some of them slide;
 - points that are not finite, of which the errors are Python's;
 - input laws other than held inputs within whole steps: the generic step calls the law.
 """
@@ -17,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -48,6 +50,10 @@ if TYPE_CHECKING:
 
 _KINDS: tuple[Kind, ...] = ("closes", "opens", "slips", "sticks", "jams")
 """Kinds of guards in the order of `enum guard_kind` of the kernel."""
+
+
+_Closed: TypeAlias = tuple[int, int, int, bool, float, float, float, int]
+"""A closed contact, see `_describe_closed_contacts`."""
 
 
 class KernelValues(NamedTuple):
@@ -86,7 +92,8 @@ class KernelPoint(ContactPoint):
         """
         found, kernel = super().solution, self.mode.kernel
         solved = None if kernel is None else kernel.find_forces(self.x, self.u)
-        if solved is None:
+        # Redundant contacts have yet to share forces, from those of least norm on.
+        if solved is None or found.kkt.redundant:
             return found
         acceleration, forces = solved
         multipliers = forces[found.phase.constrained_rows]
@@ -190,8 +197,6 @@ def find_kernel_obstacle(dynamics: ContactDynamics, phase: ContactPhase) -> str 
         return "the extension is not installed, or turned off"
     if find_buffer_evaluator() is None:
         return "this CasADi does not let compiled code call its functions"
-    if phase.redundant:
-        return "contacts are redundant: how they share forces is solved in Python"
     if len(phase.pressed_places):
         return "a joint rubs: its compliance is computed in Python"
     if dynamics.contact_set.piecewise:
@@ -375,17 +380,20 @@ def _as_doubles(values: Array) -> Array:
     return np.ascontiguousarray(values, dtype=np.float64)
 
 
-def _describe_closed_contacts(
-    phase: ContactPhase,
-) -> list[tuple[int, int, int, bool, float, float]]:
-    """Return contact, first tangent, end of tangents, whether it slides, sign, and friction."""
+def _describe_closed_contacts(phase: ContactPhase) -> list[_Closed]:
+    """Return contact, first tangent, end of tangents, whether it slides, sign, and more.
+
+    These are kinetic friction of a contact that slides, static friction, and the number of its pair
+    of bodies.
+    """
     sliding = {slide.contact: slide for slide in phase.sliding}
-    found, end = [], len(phase.closed)
+    static, found, end = phase.friction.static.tolist(), [], len(phase.closed)
     for j, (contact, tangents) in enumerate(zip(phase.closed, phase.tangents, strict=True)):
         first, end = end, end + len(tangents)
         slide = sliding.get(j)
         sign, friction = (slide.sign, slide.friction) if slide else (0.0, 0.0)
-        found.append((contact, first, end, slide is not None, sign, friction))
+        pair = phase.pairs.index(phase.pairs[j])
+        found.append((contact, first, end, slide is not None, sign, friction, static[j], pair))
     return found
 
 

@@ -37,6 +37,9 @@ TermsChoice = Literal["auto", "generated", "native", "pinocchio"]
 MAX_EXPRESSED_VELOCITIES = 24
 """Velocities of a robot up to which expressions are made unasked: the time that this takes, at the
 first run of a structure, is the limit."""
+MAX_KERNEL_VELOCITIES = 40
+"""Velocities of a robot up to which terms of the compiled kernel are made unasked. For talos, which
+has 38, that takes 0.6 s, and 5 s of a C compiler where there is one, once for a structure."""
 MAX_COMPILED_VELOCITIES = 7
 """Velocities of a robot up to which whole modes and steps are compiled, and terms are expressions
 on flat ground too under "auto". The value is a choice."""
@@ -101,7 +104,7 @@ def make_kernel_terms(
         return None
     if isinstance(terms, ExpressionTerms):
         return terms
-    if robot.nv > MAX_EXPRESSED_VELOCITIES:
+    if robot.nv > MAX_KERNEL_VELOCITIES:
         return None
     try:
         return ExpressionTerms(robot, rows, native=None)
