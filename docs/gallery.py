@@ -33,6 +33,7 @@ FIGURES = {  # of each experiment, in the order of the page; "" for the one that
     "door-plants": "means",
     "biped-walk": "gait",
     "walker-plants": "plants",
+    "quadruped-trot": "trot",
     "zeno-ball": "ball",
     "double-pendulum-stop": "elastic",
     "relay": "relay",

@@ -57,14 +57,14 @@ class Kind(NamedTuple):
 
 # solo12's description allows 1000 N m; 2.7 N m is a choice near what its motors give.
 KINDS: dict[Quadruped, Kind] = {
-    "solo12": Kind(0.3, 0.04, 2.7, "base_link", 0.25),
-    "go2": Kind(0.4, 0.06, None, "base", 1.0),
+    "solo12": Kind(0.3, 0.04, 2.7, "base_link", 0.5),
+    "go2": Kind(0.4, 0.06, None, "base", 2.0),
 }
 _PERIOD = 2e-3  # s, of the controller
 _SHARE = 0.8  # of friction that forces may use
 _PUSH = 0.05  # s, duration of a push
-_BEFORE, _AFTER = 3, 8  # strides before a push and those to be trotted after it
-_MOST = 64  # steps of the grid of pushes at which a search ends
+_BEFORE, _AFTER = 2, 6  # strides before a push and those to be trotted after it
+_MOST = 16  # steps of the grid of pushes at which a search ends
 _LOW = 0.6  # height of the base relative to the trot's, below which a robot has fallen
 _UPRIGHT = 0.7  # cosine of the inclination of the base below which it has fallen
 

@@ -339,5 +339,3 @@ def _interpolate_swing(
     rate[2] += 32.0 * clearance * s * (1.0 - s) * (1.0 - 2.0 * s)
     change[2] += 32.0 * clearance * (1.0 - 6.0 * s + 6.0 * s**2)
     return place, rate / lasts, change / lasts**2
-
-

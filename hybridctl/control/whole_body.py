@@ -164,9 +164,11 @@ class WholeBodyQP:
                 f"robot must have a motor at each joint, got {robot.nu} for {robot.nv - _BASE}"
             )
         self.contacts = check_contacts(robot, contacts)
+        normals = []
         for contact in self.contacts:
             if contact.body != WORLD or not isinstance(contact.surface, Plane):
                 raise InputError(f"contact {contact.name!r} must be on a Plane of the world")
+            normals.append(contact.surface.unit_normal)
         self.weights = WholeBodyWeights() if weights is None else weights
         check_instance("weights", self.weights, WholeBodyWeights)
         self.limits = (
@@ -179,7 +181,7 @@ class WholeBodyQP:
             [f.position + f.rotation @ c.offset for f, c in zip(frames, self.contacts, strict=True)]
         )
         self._masks = np.array([robot.supporting(joint) for joint in self._joints])
-        self._normals = np.array([c.surface.unit_normal for c in self.contacts])
+        self._normals = np.array(normals)
         self._radii = np.array([c.radius for c in self.contacts])
         self._cones = np.array(
             [
@@ -343,7 +345,8 @@ def _to_base_frame(q: Array, v: Array, target: Array) -> Array:
     """
     turned = make_rotation(q[3:7]).T
     linear, angular = v[:3], v[3:6]
-    return np.concatenate([turned @ target[:3] - np.cross(angular, linear), turned @ target[3:]])
+    turning = _cross(angular[None], linear[None])[0]
+    return np.concatenate([turned @ target[:3] - turning, turned @ target[3:]])
 
 
 def make_rotation(quaternion: Array) -> Array:
