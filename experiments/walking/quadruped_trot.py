@@ -37,7 +37,7 @@ SUMMARY = "quadrupeds trot under a whole-body programme on two engines, and are 
 Quadruped = Literal["solo12", "go2"]
 
 
-class Kind(NamedTuple):
+class TrotKind(NamedTuple):
     """How a robot trots, and how it is pushed.
 
     Attributes:
@@ -56,9 +56,9 @@ class Kind(NamedTuple):
 
 
 # solo12's description allows 1000 N m; 2.7 N m is a choice near what its motors give.
-KINDS: dict[Quadruped, Kind] = {
-    "solo12": Kind(0.3, 0.04, 2.7, "base_link", 0.5),
-    "go2": Kind(0.4, 0.06, None, "base", 2.0),
+KINDS: dict[Quadruped, TrotKind] = {
+    "solo12": TrotKind(0.3, 0.04, 2.7, "base_link", 0.5),
+    "go2": TrotKind(0.4, 0.06, None, "base", 2.0),
 }
 _PERIOD = 2e-3  # s, of the controller
 _SHARE = 0.8  # of friction that forces may use
@@ -133,7 +133,7 @@ class TrotRun(NamedTuple):
     forces: Array
 
 
-class Push(NamedTuple):
+class BasePush(NamedTuple):
     """A push on the base.
 
     Attributes:
@@ -146,7 +146,7 @@ class Push(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Bench:
+class TrotBench:
     """Trots of all robots by all laws.
 
     Attributes:
@@ -156,7 +156,12 @@ class Bench:
     config: Config
 
     def trot(
-        self, name: Quadruped, trigger: Trigger, number: int, strides: int, push: Push | None = None
+        self,
+        name: Quadruped,
+        trigger: Trigger,
+        number: int,
+        strides: int,
+        push: BasePush | None = None,
     ) -> TrotRun:
         """Return the trot from a random start.
 
@@ -214,7 +219,7 @@ class Bench:
         survived, fell = 0, _MOST
         while fell - survived > 1:
             tried = (survived + fell) // 2
-            push = Push(tried * kind.impulse * direction, time)
+            push = BasePush(tried * kind.impulse * direction, time)
             if self.trot(name, trigger, number, _BEFORE + 1 + _AFTER, push).reason:
                 fell = tried
             else:
@@ -270,7 +275,7 @@ def describe_fall(trot: Trot, state: Array) -> str:
 @experiment
 def run(config: Config, console: Console) -> Findings:
     """Return the findings: trots of all robots by all laws, and the limits of pushes."""
-    bench = Bench(config)
+    bench = TrotBench(config)
     cases = [(name, trigger) for name in config.robots for trigger in config.triggers]
     limits: dict[tuple[Quadruped, Trigger], list[float]] = {case: [] for case in cases}
     with crew(config.workers, config.dask) as workers, progress(console, 0.0, 1.0) as begin:

@@ -32,9 +32,9 @@ def test_what_counts_as_a_fall():
 def test_a_quadruped_trots_on_and_after_a_push(engine, name):
     """Forces carry the weight on average; a push to the side moves the base that way."""
     pytest.importorskip(ENGINES[engine], reason=f"{engine} is not installed")
-    bench = quadruped_trot.Bench(replace(CONFIG, engine=engine))
+    bench = quadruped_trot.TrotBench(replace(CONFIG, engine=engine))
     kind = quadruped_trot.KINDS[name]
-    push = quadruped_trot.Push(np.array([0.0, kind.impulse]), kind.period)
+    push = quadruped_trot.BasePush(np.array([0.0, kind.impulse]), kind.period)
     trots = [bench.trot(name, "touch", 0, 5, each) for each in (None, push)]
     weight = quadruped_trot.make_trot(name, "touch")[0].programme.robot.weight
     for trot in trots:
@@ -49,7 +49,7 @@ def test_a_quadruped_trots_on_and_after_a_push(engine, name):
 @pytest.mark.parametrize("trigger", ["clock", "sure"])
 def test_other_laws_trot_too(trigger):
     pytest.importorskip("mujoco", reason="mujoco is not installed")
-    trot = quadruped_trot.Bench(CONFIG).trot("go2", trigger, 1, 5)
+    trot = quadruped_trot.TrotBench(CONFIG).trot("go2", trigger, 1, 5)
     assert (trot.strides, trot.reason) == (5, "")
 
 
