@@ -356,7 +356,7 @@ def _format_limit(row: dict[str, Any]) -> str:
 
 
 def draw_trot(path: Path, case: tuple[Quadruped, Trigger], trot: TrotRun) -> None:
-    """Draw the height of the base and the forces of the first diagonal pair over three strides.
+    """Draw the height of the base and the forces of one foot of each pair, three strides.
 
     Args:
         path: File of the figure.
