@@ -44,7 +44,7 @@ _BASE = 6
 """Velocities of a floating base: linear, then angular, in its own frame."""
 _ACCURACY = 1e-6
 """Absolute and relative tolerance of the solver's residuals, in N, N m and m/s^2. At 1e-8 one
-programme in fifty of a go2's trot does not converge; at 1e-6 all of 1,000 do."""
+programme in fifty of a go2's trot does not converge, at 1e-6 at most four of 4,000."""
 _GAP_ACCURACY = 1e-5
 """The same of the duality gap, in units of the cost. A choice."""
 _MAX_ITERATIONS = 60
