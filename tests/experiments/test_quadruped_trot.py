@@ -36,13 +36,18 @@ def test_a_quadruped_trots_on_and_after_a_push(engine, name):
     kind = quadruped_trot.KINDS[name]
     push = quadruped_trot.BasePush(np.array([0.0, kind.impulse]), kind.period)
     trots = [bench.trot(name, "touch", 0, 5, each) for each in (None, push)]
-    weight = quadruped_trot.make_trot(name, "touch")[0].programme.robot.weight
+    robot = quadruped_trot.make_trot(name, "touch")[0].programme.robot
     for trot in trots:
-        assert (trot.strides, trot.reason, trot.failures) == (5, "", 0)
+        assert (trot.strides, trot.reason) == (5, "")
+        assert trot.failures <= 0.01 * len(trot.times)  # the input before is kept there
         settled = trot.times > 2.0 * kind.period
         # A sample has the forces at one time, so that peaks of touchdowns are seen or missed.
-        assert trot.forces[settled].sum(axis=1).mean() == pytest.approx(weight, rel=0.1)
-    assert trots[1].bases[-1, 1] > trots[0].bases[-1, 1] + 0.01
+        assert trot.forces[settled].sum(axis=1).mean() == pytest.approx(robot.weight, rel=0.1)
+    # Free of its feet the base goes J T / 2 m in the duration T of a push; the law resists, and
+    # takes it back later.
+    ahead = (trots[1].bases - trots[0].bases)[:, 1]
+    assert ahead.max() > 0.25 * kind.impulse * 0.05 / (2.0 * robot.mass)
+    assert abs(ahead[-1]) < 0.5 * ahead.max()
 
 
 @pytest.mark.slow
