@@ -33,6 +33,7 @@ FIGURES = {  # of each experiment, in the order of the page; "" for the one that
     "door-plants": "means",
     "biped-walk": "gait",
     "walker-plants": "plants",
+    "quadruped-trot": "trot",
     "zeno-ball": "ball",
     "double-pendulum-stop": "elastic",
     "relay": "relay",
@@ -125,6 +126,10 @@ that last are a disturbance to it). With the saltation matrix all 32 walks take 
 With the reset's Jacobian in its place in the gains 10 of 16 do, and the others fall after 3 to 6
 steps; with it in the filter none of 16 does, and they fall after 1 to 5. The filter and its
 feedback take 0.26 of real time.""",
+    "quadruped-trot": """On MuJoCo solo12 and go2 trot 20 strides from 8 of 8 random starts, by the
+clock and by touch; on Drake from 2 of 2 by touch. Solo12 survives pushes of 3.45 ± 0.24 N s by the
+clock and of 3.50 ± 0.29 N s by touch (ten pushes, MuJoCo). See
+[your quadruped trots](start/trot.md).""",
 }
 
 

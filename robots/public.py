@@ -208,6 +208,14 @@ def robot(name: str) -> Robot:
     )
 
 
+def motored(name: str) -> Robot:
+    """A robot of `MODELS` that stands, with a motor at each joint, without springs and friction."""
+    text = urdf(name)
+    joints = Robot.from_urdf(text, root="floating").joints
+    none = {joint: 0.0 for joint, places in joints.items() if places is not None}
+    return Robot.from_urdf(text, root="floating", friction=none)
+
+
 def contacts(name: str) -> tuple[Contact, ...]:
     """The contacts with the floor z = 0 or the wall, named by frame and number of the corner."""
     model = MODELS[check_member("name", name, MODELS)]

@@ -19,6 +19,11 @@ from .interim import Interim as Interim
 from .lqr.periodic import periodic_lqr as periodic_lqr
 from .spreading import ClockTracking as ClockTracking
 from .tracking_error import tracking_error as tracking_error
+from .trot import Trot as Trot
+from .trot import TrotController as TrotController
 from .tuning.ensemble import Ensemble as Ensemble
 from .tuning.prediction import Prediction as Prediction
 from .tuning.structure import EntryGains as EntryGains
+from .whole_body import WholeBodyQP as WholeBodyQP
+from .whole_body import WholeBodySolution as WholeBodySolution
+from .whole_body import WholeBodyWeights as WholeBodyWeights
