@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings, experiment
-from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, canvas, save_figure
-from hybridctl.app.report import progress, record_table
+from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, save_figure
+from hybridctl.app.report import make_record_table, show_progress
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import SimulationError
 from hybridctl.base.journal import compute_trials
@@ -278,7 +278,7 @@ def run(config: Config, console: Console) -> Findings:
     bench = TrotBench(config)
     cases = [(name, trigger) for name in config.robots for trigger in config.triggers]
     limits: dict[tuple[Quadruped, Trigger], list[float]] = {case: [] for case in cases}
-    with crew(config.workers, config.dask) as workers, progress(console, 0.0, 1.0) as begin:
+    with crew(config.workers, config.dask) as workers, show_progress(console, 0.0, 1.0) as begin:
         starts, pushes = range(config.starts), range(config.pushes)
         trots = compute_trials(bench.run_trial, cases, starts, workers, begin("trotting"))
         if config.pushes:
@@ -346,7 +346,7 @@ def make_trot_table(records: list[dict[str, Any]]) -> Table:
         "m/s": "{speed}",
         "push survived, N s": "{push}",
     }
-    return record_table("Strides before a fall, and pushes", rows, columns)
+    return make_record_table("Strides before a fall, and pushes", rows, columns)
 
 
 def _format_limit(row: dict[str, Any]) -> str:
@@ -364,7 +364,7 @@ def draw_trot(path: Path, case: tuple[Quadruped, Trigger], trot: TrotRun) -> Non
         trot: The trot.
     """
     shown = trot.times > trot.times[-1] - 3.0 * KINDS[case[0]].period
-    figure = canvas(7.0, 4.0)
+    figure = make_figure(7.0, 4.0)
     height, force = figure.subplots(2, 1, sharex=True)
     height.plot(trot.times[shown], trot.bases[shown, 2], color=TRACKING)
     height.set_ylabel("height of base [m]")
