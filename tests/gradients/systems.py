@@ -69,12 +69,12 @@ def struck_door(rng=None, ahead=0.002, noise=0.003, **options):
     return flow, x0, 0.5 * rng.normal(size=(5, 3)), np.zeros(0)
 
 
-def swinging_chain(rng=None, **options):
+def swinging_chain(rng=None, system=None, **options):
     """A chain of three links that swings down and hits the floor with its tip."""
     rng = np.random.default_rng(4) if rng is None else rng
     floor = Plane(point=(0.0, 0.0, -0.75), normal=(0.0, 0.0, 1.0))
     tip = Contact("tip", "link3", floor, offset=(0.0, 0.0, -0.3), friction=0.4, restitution=0.5)
-    system = contact_system(Robot.from_urdf(_CHAIN), [tip])
+    system = system or contact_system(Robot.from_urdf(_CHAIN), [tip])
     names = ("restitution:tip", "friction:tip", "mass:link2", "center_z:link3")
     given = {"holds": 6, "parameters": names, "times": (0.2, 0.5), "events": 1}
     flow = hc.differentiable(system, ("open",), (0.0, 0.5), **(given | options))

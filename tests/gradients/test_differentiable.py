@@ -4,6 +4,7 @@ import math
 import pickle
 import re
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from scipy.optimize import brentq
 import hybridctl as hc
 from hybridctl.base.errors import HybridctlError, InputError, UnknownNameError
 from hybridctl.mechanics import Contact, Plane, Robot, Wrench, contact_system
+from hybridctl.mechanics.system import ContactSystem
 
 SLOW_BOUNCES = pytest.mark.filterwarnings("ignore::hybridctl.base.errors.NearGrazingWarning")
 """A corner that hits at 1 mm/s has a time that is known to a millionth of a second."""
@@ -216,6 +218,45 @@ def test_values_of_parameters_make_the_system_that_has_them():
     other = hc.differentiable(built, ("open",), (0.0, 1.2), times=flow.times, holds=12)
     np.testing.assert_allclose(flow.run(x0, u, p).states, other.run(x0, u).states, rtol=1e-12)
     np.testing.assert_array_equal(flow.nominal_parameters, [0.6, 0.2, 1.0])
+
+
+@pytest.mark.parametrize("kind", ["block", "chain"])
+def test_a_new_value_makes_no_new_function(kind, monkeypatch):
+    """Functions have the numbers as an argument: a run with others reads and builds nothing."""
+    flow, x0, u, p = KINDS[kind]()
+    flow.run(x0, u, p).vjp(np.ones((len(flow.times), len(x0))))
+    source = flow.parametric.source
+    built = KINDS[kind](system=contact_system(source.robot, source.contacts))[0]
+    wanted = built.run(x0, u, 1.001 * p).states
+
+    def refuse(key, build):
+        raise AssertionError("a function is asked for")
+
+    monkeypatch.setattr("hybridctl.mechanics.modes.mode_functions.load_or_build", refuse)
+    monkeypatch.setattr("hybridctl.mechanics.terms.expression_terms.load_or_build", refuse)
+    tape = flow.run(x0, u, 1.001 * p)
+    tape.vjp(np.ones(tape.states.shape))
+    np.testing.assert_array_equal(tape.states, wanted)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"friction": 0.0, "static_friction": 0.4}, {"friction": 0.0}, {"restitution": 0.0}],
+    ids=str,
+)
+def test_a_value_that_becomes_zero_has_functions_of_its_own(change):
+    """What is zero is no number of the functions: a shared one would take the next number."""
+    parameters = ball.BallParameters(friction=0.2, restitution=0.6)
+    old = contact_system(ball.robot(parameters), ball.contacts(parameters))
+    (contact,) = old.contacts
+    both = {"static_friction": change.get("friction", 0.2), **change}
+    changed = [replace(contact, **both)]
+    made = ContactSystem(old.dynamics.with_values(old.robot, changed))
+    start, span = [0.0, 0.5, 0.5, 0.0], (0.0, 1.2)
+    hc.simulate(old, ("open",), start, span)
+    wanted = hc.simulate(contact_system(old.robot, changed), ("open",), start, span)
+    found = hc.simulate(made, ("open",), start, span)
+    np.testing.assert_array_equal(found.final_state, wanted.final_state)
 
 
 @SLOW_BOUNCES
