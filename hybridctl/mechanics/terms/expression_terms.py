@@ -161,6 +161,11 @@ class ExpressionTerms(Terms):
                 _MODE_TERMS.popitem(last=False)
         return made
 
+    @cached_property
+    def numbers(self) -> Array:
+        """The numbers of `constants`, the last argument of all functions."""
+        return self._constants.numbers
+
     @property
     def constants(self) -> RobotConstants:
         """What the functions are made of."""
@@ -189,7 +194,7 @@ class ExpressionTerms(Terms):
         made = self._made.get(name)
         if made is None:
             made = self._made.setdefault(name, self.finish_function(c.load_function(name)))
-        return CompiledFunction(made, shapes, c.numbers)
+        return CompiledFunction(made, shapes, self.numbers)
 
 
 class TermExpressions(NamedTuple):
