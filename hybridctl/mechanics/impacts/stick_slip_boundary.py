@@ -234,12 +234,13 @@ def _derivative_if_all_land(
 ) -> Array | None:
     """Return the derivative of velocities if contacts that only just touch are pressed at once.
 
-    Such a contact has no impulse and no velocity. A perturbation may lift it from its surface with
-    a speed of first order, but it falls back within a time of first order, as the mode after the
-    impact presses it. Its impulses then are along the rows of the contacts that took part, as are
-    all forces that differ meanwhile, and in the end these contacts do not move again. So nothing is
-    left of the perturbation, as of a brief slip (see the top of this file), and the derivative is
-    that of the piece in which all stick.
+    Such a contact has neither an impulse nor a normal velocity, as feet have at the end of quick
+    bounces in turn. A perturbation may lift it from its surface with a speed of first order, but it
+    falls back within a time of first order. All impulses and forces that differ meanwhile, J^T E m,
+    are of contacts that are closed in the mode after the impact. In the end the constraints of that
+    mode hold again, C nu = C M^-1 J^T E m = 0, so that m and nu are zero: nothing is left of the
+    perturbation, as of a brief slip (see the top of this file). The derivative is that of the piece
+    with the states of that mode.
 
     Args:
         dynamics: Dynamics of the robot with its contacts.
@@ -251,11 +252,17 @@ def _derivative_if_all_land(
 
     Returns:
         The derivative (nv, 2 nv) of v+ by (q, v-). None if no contact only just touches, if a
-        contact of the boundary does not stick or stay closed after the impact, if another contact
-        of the impact parts, or if one that is lifted does not fall back.
+        contact of the boundary neither sticks nor clearly slides after the impact, if another
+        contact of the impact parts, or if one that is lifted does not fall back.
     """
     touching = [i for i in result.border if not has_impulse(result, i)]
-    kept = all(modes[i] in (STICK, CLOSED) for i in result.border)
+    tangents = dynamics.contact_set.tangents
+    rates = result.terms.jacobian @ result.velocity_after
+    kept = all(
+        modes[i] in (STICK, CLOSED)
+        or (modes[i] != OPEN and np.linalg.norm(rates[tangents[i]]) > STANDSTILL)
+        for i in result.border
+    )
     parted = any(s != OPEN and m == OPEN for s, m in zip(result.states, modes, strict=True))
     if not touching or not kept or parted:
         return None
