@@ -1,8 +1,7 @@
 """Gradients of many runs of one flow: each member with its own start, inputs and parameters.
 
 Members are run and differentiated one after the other, or in the processes of an executor. Threads
-do not help, as they share Python's lock: 40 tosses of a cube took 1.0 times as long by two threads
-as by one, and 0.55 times as long by two processes.
+do not help: most of the time is Python's own, whose lock they share.
 """
 
 from __future__ import annotations
