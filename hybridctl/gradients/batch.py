@@ -11,7 +11,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from itertools import pairwise
 from os import cpu_count
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,9 +19,6 @@ from numpy.typing import ArrayLike
 from hybridctl.base.checks import Array, check_array, check_instance
 from hybridctl.base.errors import HybridctlError, InputError, SimulationError
 from hybridctl.gradients.tape import Gradient, Tape
-
-if TYPE_CHECKING:
-    from hybridctl.gradients.differentiable import DifferentiableFlow
 
 _CHUNKS_PER_PROCESSOR = 2
 """Parts of a batch for each processor. Each part makes the modes anew that it enters, so that few
@@ -42,6 +39,8 @@ class RunLoss(NamedTuple):
     event_times: ArrayLike | None = None
 
 
+MakeTape = Callable[[Array, Array | None, Array | None], Tape]
+"""Returns the recorded run of an initial state, inputs and parameters."""
 Loss = Callable[[Tape], RunLoss]
 """Returns the loss of a run. For processes it has to pickle."""
 
@@ -89,7 +88,8 @@ class _Arguments(NamedTuple):
 
     def select(self, rows: slice) -> _Arguments:
         """Return those of some members."""
-        return _Arguments(*(None if a is None else a[rows] for a in self))
+        inputs, parameters = (None if a is None else a[rows] for a in self[1:])
+        return _Arguments(self.x0[rows], inputs, parameters)
 
 
 class _Member(NamedTuple):
@@ -101,7 +101,7 @@ class _Member(NamedTuple):
 
 
 def differentiate_members(
-    flow: DifferentiableFlow,
+    run: MakeTape,
     loss: Loss,
     x0: ArrayLike,
     inputs: ArrayLike | None,
@@ -111,7 +111,7 @@ def differentiate_members(
     """Return losses and gradients of many runs, see `DifferentiableFlow.differentiate_batch`.
 
     Args:
-        flow: The differentiable run.
+        run: Makes the recorded run of a member.
         loss: Returns the loss of each run.
         x0: Initial states (m, nx).
         inputs: Inputs (m, N, nu), or (N, nu) of all. None for zero.
@@ -129,12 +129,12 @@ def differentiate_members(
     values = None if parameters is None else _repeat("parameters", parameters, count, 2)
     arguments = _Arguments(starts, held, values)
     if executor is None:
-        return _gather(_differentiate_each(flow, loss, arguments), arguments)
+        return _gather(_differentiate_each(run, loss, arguments), arguments)
     check_instance("executor", executor, Executor)
     parts = min(count, _CHUNKS_PER_PROCESSOR * (cpu_count() or 1))
     borders = np.linspace(0, count, parts + 1).astype(int).tolist()
     calls = [
-        executor.submit(_differentiate_each, flow, loss, arguments.select(slice(a, b)))
+        executor.submit(_differentiate_each, run, loss, arguments.select(slice(a, b)))
         for a, b in pairwise(borders)
     ]
     return _gather([member for call in calls for member in call.result()], arguments)
@@ -155,16 +155,14 @@ def _repeat(name: str, given: ArrayLike, count: int, axes: int) -> Array:
     return check_array(name, array, (count, *[None] * (axes - 1)))
 
 
-def _differentiate_each(
-    flow: DifferentiableFlow, loss: Loss, arguments: _Arguments
-) -> list[_Member]:
+def _differentiate_each(run: MakeTape, loss: Loss, arguments: _Arguments) -> list[_Member]:
     """Return what is found of each member, one after the other."""
     found = []
     for k, start in enumerate(arguments.x0):
-        given = (None if a is None else a[k] for a in arguments[1:])
+        inputs, parameters = (None if a is None else a[k] for a in arguments[1:])
         value = np.nan
         try:
-            tape = flow.run(start, *given)
+            tape = run(start, inputs, parameters)
             wanted = loss(tape)
             value = float(wanted.value)
             gradient = tape.vjp(wanted.states, wanted.event_times)

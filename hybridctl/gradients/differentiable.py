@@ -260,7 +260,7 @@ class DifferentiableFlow:
         Raises:
             InputError: An argument has the wrong shape.
         """
-        return differentiate_members(self, loss, x0, inputs, parameters, executor)
+        return differentiate_members(self.run, loss, x0, inputs, parameters, executor)
 
     def recall(
         self,
