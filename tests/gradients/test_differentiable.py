@@ -147,10 +147,7 @@ def test_modes_without_compiled_functions_give_the_same(kind):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", QUADRUPEDS)
 def test_gradients_of_quadrupeds_are_those_of_the_flow_or_refused(kind):
-    """Most have none: feet bounce in turn until they rest, or leave an impact at a border.
-
-    Of 24 drops one differs by 1.8e-6 from differences that tell more.
-    """
+    """Most have none: feet bounce in turn until they rest, or leave an impact at a border."""
     found = [compare(kind, seed) for seed in range(100, 108)]
     told = [(error, left) for error, left in found if error is not None and left < 1e-5]
     assert all(error <= 5e-6 + left for error, left in told), told

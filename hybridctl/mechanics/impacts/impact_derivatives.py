@@ -266,7 +266,7 @@ def find_linear_pieces(
     return tuple(pieces)
 
 
-def has_impulse(result: ImpactResult, i: int) -> bool:
+def _has_impulse(result: ImpactResult, i: int) -> bool:
     """Return whether the normal impulse of contact i is more than rounding."""
     return bool(result.impulses[i] > SEPARATION_SPEED * max(1.0, float(result.impulses.max())))
 
@@ -289,7 +289,7 @@ def _neighbouring_states(dynamics: ContactDynamics, result: ImpactResult, i: int
     friction = result.friction_impulses[i, : len(tangents)]
     if np.linalg.norm(slip) > STANDSTILL:
         return (OPEN, select_slip_mode(len(slip), slip))
-    if has_impulse(result, i):
+    if _has_impulse(result, i):
         return (STICK, select_slip_mode(len(slip), -friction))
     if len(slip) == 1:
         return (OPEN, STICK, SLIP_PLUS, SLIP_MINUS)
@@ -326,12 +326,12 @@ def _piece_conditions(
     for i in result.border:
         state, mu = derivatives.states[i], dynamics.friction[i]
         tangents = dynamics.contact_set.tangents[i]
-        is_loaded = has_impulse(result, i)
+        has_impulse = _has_impulse(result, i)
         if state == OPEN:
             slack.append(rates_z[i])
-        elif not is_loaded:
+        elif not has_impulse:
             slack.append(normal_z[i])
-        if state == STICK and is_loaded:
+        if state == STICK and has_impulse:
             direction = result.friction_impulses[i] / np.linalg.norm(result.friction_impulses[i])
             slack.append(mu * normal_z[i] - direction @ friction_z[i])
         elif state == STICK:

@@ -18,7 +18,6 @@ given for contacts that slip together.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations
 
 import numpy as np
 
@@ -27,12 +26,7 @@ from hybridctl.base.errors import InputError
 from hybridctl.hybrid.mode import GuardJacobian, ResetBorder, ResetJacobian
 from hybridctl.mechanics.contact_law.law import CLOSED, OPEN, SLIP, STICK, Modes
 from hybridctl.mechanics.impacts.impact import ImpactResult
-from hybridctl.mechanics.impacts.impact_derivatives import (
-    ImpactPiece,
-    differentiate_impact,
-    find_linear_pieces,
-    has_impulse,
-)
+from hybridctl.mechanics.impacts.impact_derivatives import ImpactPiece, find_linear_pieces
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.modes.selection import is_consistent_at
 from hybridctl.mechanics.modes.tolerances import STANDSTILL
@@ -80,9 +74,6 @@ def find_stick_slip_boundary(
     """
     if not result.border:
         return None
-    landing = _derivative_if_all_land(dynamics, q, v, result, modes, u)
-    if landing is not None:
-        return _make_linear_border(dynamics, result, landing, u)
     every = find_linear_pieces(dynamics, q, v, result)
     # A piece whose conditions have no common interior holds for no perturbation but exceptional
     # ones. Such thin wedges arise where contacts are redundant and cannot slip apart.
@@ -97,8 +88,11 @@ def find_stick_slip_boundary(
     if sticking is not None and all(result.states[i] == STICK for i in result.border):
         return None
     if sticking is not None:
-        # The impact reports a sliding state, so that `calc_diff` would not be this derivative.
-        return _make_linear_border(dynamics, result, sticking, u)
+        # The impact reports a sliding state, so that `calc_diff` would not be this derivative. A
+        # boundary whose distance never changes has it on both sides.
+        nowhere = GuardJacobian(np.zeros(()), np.zeros(2 * len(v)), np.zeros(len(u)))
+        reset = _reset_jacobian(sticking, u)
+        return ResetBorder(f"{names} slips", nowhere, reset, reset)
     stick, slip = _select_stick_and_slip(groups, result, names)
     distance, held = slip.slack[0], _velocity_derivative(stick)
     change = _velocity_derivative(slip) - held
@@ -134,19 +128,6 @@ def find_stick_slip_boundary(
     return ResetBorder(
         f"{names} slips", slack, _reset_jacobian(slipped, u), _reset_jacobian(held, u)
     )
-
-
-def _make_linear_border(
-    dynamics: ContactDynamics, result: ImpactResult, velocity: Array, u: Array
-) -> ResetBorder:
-    """Return a boundary that has one derivative (nv, 2 nv) of v+ by (q, v-) on both sides.
-
-    Its distance never changes.
-    """
-    names = ", ".join(repr(dynamics.contacts[i].name) for i in result.border)
-    nowhere = GuardJacobian(np.zeros(()), np.zeros(velocity.shape[1]), np.zeros(len(u)))
-    reset = _reset_jacobian(velocity, u)
-    return ResetBorder(f"{names} slips", nowhere, reset, reset)
 
 
 def check_sticking(dynamics: ContactDynamics, q: Array, v: Array, u: Array, modes: Modes) -> None:
@@ -227,61 +208,6 @@ def _derivative_if_all_stick(
             names = ", ".join(repr(dynamics.contacts[i].name) for i in border)
             raise InputError(_inconsistent_message(names, brief))
     return _velocity_derivative(stick)
-
-
-def _derivative_if_all_land(
-    dynamics: ContactDynamics, q: Array, v: Array, result: ImpactResult, modes: Modes, u: Array
-) -> Array | None:
-    """Return the derivative of velocities if contacts that only just touch are pressed at once.
-
-    Such a contact has neither an impulse nor a normal velocity, as feet have at the end of quick
-    bounces in turn. A perturbation may lift it from its surface with a speed of first order, but it
-    falls back within a time of first order. All impulses and forces that differ meanwhile, J^T E m,
-    are of contacts that are closed in the mode after the impact. In the end the constraints of that
-    mode hold again, C nu = C M^-1 J^T E m = 0, so that m and nu are zero: nothing is left of the
-    perturbation, as of a brief slip (see the top of this file). The derivative is that of the piece
-    with the states of that mode.
-
-    Args:
-        dynamics: Dynamics of the robot with its contacts.
-        q: Configuration (nq,).
-        v: Velocity (nv,) before the impact.
-        result: The impact.
-        modes: Modes after it.
-        u: Input (nu,) after it.
-
-    Returns:
-        The derivative (nv, 2 nv) of v+ by (q, v-). None if no contact only just touches, if a
-        contact of the boundary neither sticks nor clearly slides after the impact, if another
-        contact of the impact parts, or if one that is lifted does not fall back.
-    """
-    touching = [i for i in result.border if not has_impulse(result, i)]
-    tangents = dynamics.contact_set.tangents
-    rates = result.terms.jacobian @ result.velocity_after
-    kept = all(
-        modes[i] in (STICK, CLOSED)
-        or (modes[i] != OPEN and np.linalg.norm(rates[tangents[i]]) > STANDSTILL)
-        for i in result.border
-    )
-    parted = any(s != OPEN and m == OPEN for s, m in zip(result.states, modes, strict=True))
-    if not touching or not kept or parted:
-        return None
-    phase = dynamics.phase(modes)
-    rows = dynamics.make_rows(phase, q, result.velocity_after, u)
-    for count in range(1, len(touching) + 1):
-        for lifted in combinations(touching, count):
-            brief = tuple(OPEN if i in lifted else mode for i, mode in enumerate(modes))
-            after = result.velocity_after
-            acceleration = dynamics.acceleration(q, after, u, brief).acceleration
-            normals = [phase.closed.index(i) for i in lifted]
-            rising = rows.jacobian[normals] @ acceleration - rows.target[normals]
-            size = np.abs(rows.jacobian[normals]) @ np.abs(acceleration)
-            if (rising > -_MIN_DECELERATION * (size + np.abs(rows.target[normals]))).any():
-                return None
-    states = tuple(
-        modes[i] if i in result.border else state for i, state in enumerate(result.states)
-    )
-    return differentiate_impact(dynamics, q, v, result, states).velocity_z
 
 
 def _group_by_velocity(pieces: Sequence[ImpactPiece]) -> list[list[ImpactPiece]]:
