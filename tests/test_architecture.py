@@ -69,7 +69,7 @@ HOME = {
         "mechanics/contacts/stairs.py",
         "mechanics/contacts/surfaces.py",
         "mechanics/terms/expression_terms.py",
-        "mechanics/modes/generated_mode.py",
+        "mechanics/modes/mode_functions.py",
         "mechanics/impacts/impact_expressions.py",
         "mechanics/modes/mode_expressions.py",
     },

@@ -22,6 +22,7 @@ from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, save_figure
+from hybridctl.app.plots.panels import make_figure
 from hybridctl.app.report import make_record_table, show_progress
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import SimulationError

@@ -2,6 +2,7 @@
 
 - `differentiable`: the function of initial state, sampled inputs and parameters that a run is.
 - `tape`: a recorded run with what its sweep needs, and the sweep itself.
+- `batch`: many runs, with a gradient of each.
 - `arc_adjoint`, `event_adjoint`: the adjoint along an arc, and across an event.
 - `parametric_system`: a system as a function of named parameters.
 - `torch`, `jax`: the same function for automatic differentiation by these libraries.

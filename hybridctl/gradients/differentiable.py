@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, get_args
@@ -34,6 +35,7 @@ from hybridctl.base.checks import (
     check_vector,
 )
 from hybridctl.base.errors import InputError
+from hybridctl.gradients.batch import BatchGradient, Loss, differentiate_members
 from hybridctl.gradients.event_adjoint import Kink
 from hybridctl.gradients.parametric_system import MakeSystem, ParametricSystem
 from hybridctl.gradients.tape import FeedbackSample, Tape, find_intervals
@@ -228,6 +230,37 @@ class DifferentiableFlow:
             raise InputError("a feedback needs holds, the times between which its inputs are held")
         policy = _SampledFeedback(self.hold_times, feedback)
         return self._record(x0, parameters, policy, None, policy)
+
+    def differentiate_batch(
+        self,
+        loss: Loss,
+        x0: ArrayLike,
+        inputs: ArrayLike | None = None,
+        parameters: ArrayLike | None = None,
+        *,
+        executor: Executor | None = None,
+    ) -> BatchGradient:
+        """Return the losses of many runs, with the gradient of each.
+
+        A member that has no run or no gradient does not keep the others from theirs: its error is
+        in `BatchGradient.errors`.
+
+        Args:
+            loss: Returns the `RunLoss` of a run.
+            x0: Initial states (m, nx).
+            inputs: Inputs (m, N, nu) of each member, or (N, nu) of all. None for zero.
+            parameters: Values (m, np) of each member, or (np,) of all. None for those of the
+                system.
+            executor: Runs parts of the batch, such as a `ProcessPoolExecutor`; system and loss have
+                to pickle then. None for this process. Threads do not help.
+
+        Returns:
+            The losses and gradients.
+
+        Raises:
+            InputError: An argument has the wrong shape.
+        """
+        return differentiate_members(self.run, loss, x0, inputs, parameters, executor)
 
     def recall(
         self,

@@ -98,7 +98,8 @@ POLE_STEP_LENGTH = 1e-11
 POLE_STEP_RATIO = 1e-2
 """Length to which steps shrink before a pole, relative to the longest step of the arc.
 
-On a short arc all steps are short."""
+On a short arc all steps are short: one without a step of `POLE_STEP_LENGTH` over this is none that
+leads to a pole (test_a_foot_that_stops_at_once_is_no_pole)."""
 MAX_STEP_VIOLATION = 1e-6
 """Depth below zero at which guards are outside at the end of a step, relative to their scales.
 

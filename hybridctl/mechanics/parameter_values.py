@@ -18,8 +18,6 @@ from numpy.typing import ArrayLike
 from hybridctl.base.checks import Array, check_instance, check_vector
 from hybridctl.base.errors import InputError, UnknownNameError
 from hybridctl.mechanics.contacts.contact import Contact
-from hybridctl.mechanics.contacts.joint_contacts import JointContact
-from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.multibody.passive import Passive
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.parameters import (
@@ -154,17 +152,7 @@ class NamedParameters:
         old = self.system.dynamics
         robot = _change_robot(old.robot, every)
         contacts = [_change_contact(c, every) for c in old.contacts if isinstance(c, Contact)]
-        joints = [c for c in old.contacts if isinstance(c, JointContact)]
-        dynamics = ContactDynamics(
-            robot,
-            contacts,
-            stabilization=old.stabilization,
-            terms=old.terms_choice,
-            on_several=old.on_several,
-            joints=joints,
-            kernel=old.kernel_choice,
-        )
-        return ContactSystem(dynamics)
+        return ContactSystem(old.with_values(robot, contacts))
 
 
 def _read_value(system: ContactSystem, name: str) -> float:

@@ -1,7 +1,9 @@
 """Systems for tests of gradients: each returns a flow, an initial state, inputs and parameters."""
 
+from itertools import product
+
 import numpy as np
-from hybridctl.robots import ball, block, cube, rrr_door
+from hybridctl.robots import ball, block, cube, public, rrr_door
 from scipy.optimize import fsolve
 from scipy.spatial.transform import Rotation
 
@@ -69,17 +71,72 @@ def struck_door(rng=None, ahead=0.002, noise=0.003, **options):
     return flow, x0, 0.5 * rng.normal(size=(5, 3)), np.zeros(0)
 
 
-def swinging_chain(rng=None, **options):
+def swinging_chain(rng=None, system=None, **options):
     """A chain of three links that swings down and hits the floor with its tip."""
     rng = np.random.default_rng(4) if rng is None else rng
     floor = Plane(point=(0.0, 0.0, -0.75), normal=(0.0, 0.0, 1.0))
     tip = Contact("tip", "link3", floor, offset=(0.0, 0.0, -0.3), friction=0.4, restitution=0.5)
-    system = contact_system(Robot.from_urdf(_CHAIN), [tip])
+    system = system or contact_system(Robot.from_urdf(_CHAIN), [tip])
     names = ("restitution:tip", "friction:tip", "mass:link2", "center_z:link3")
     given = {"holds": 6, "parameters": names, "times": (0.2, 0.5), "events": 1}
     flow = hc.differentiable(system, ("open",), (0.0, 0.5), **(given | options))
     x0 = np.r_[rng.uniform(0.6, 1.0), rng.uniform(0.2, 0.6, size=2), 0.3 * rng.normal(size=3)]
     return flow, x0, 0.2 * rng.normal(size=(6, 3)), flow.nominal_parameters
+
+
+def dropped_quadruped(rng=None, tilt=0.25, end=0.2, **options):
+    """A quadruped of 18 velocities that falls from 2 cm on its feet, turned by up to tilt (rad)."""
+    rng = np.random.default_rng(5) if rng is None else rng
+    given = {"parameters": ("friction",), "holds": 1}
+    system = public.system("solo12")
+    flow = hc.differentiable(system, ("open",) * 4, (0.0, end), **(given | options))
+    x0 = public.start("solo12", 0.02, *rng.uniform(-tilt, tilt, size=2))
+    x0[19:] += 0.1 * rng.normal(size=18)
+    return flow, x0, np.zeros((1, 0)), flow.nominal_parameters
+
+
+def level_quadruped(rng=None, **options):
+    """The same quadruped, which is turned by up to 1 mrad: its feet land within milliseconds."""
+    return dropped_quadruped(rng, tilt=1e-3, **options)
+
+
+def tumbling_cube(**options):
+    """The cube of a published toss at 2 m/s under a gravity of 2 m/s2, on an edge that is level.
+
+    It lands on two edges in turn, which bounce 30 times, and comes to rest on a face.
+    """
+    inertia = 0.1 * 0.1**2 / 6.0
+    moments = f'ixx="{inertia}" iyy="{inertia}" izz="{inertia}" ixy="0" ixz="0" iyz="0"'
+    body = f'<inertial><mass value="0.1"/><inertia {moments}/></inertial>'
+    robot = Robot.from_urdf(
+        f'<robot name="cube"><link name="cube">{body}</link></robot>',
+        root="floating",
+        gravity=(0.0, 0.0, -2.0),
+    )
+    table = Plane(point=(0.0, 0.0, 0.0), normal=(0.0, 0.0, 1.0))
+    corners = [
+        Contact(
+            f"corner{k}",
+            "cube",
+            table,
+            offset=tuple(0.05 * np.array(signs)),
+            friction=1.0,
+            restitution=0.135,
+            restitution_threshold=1e-3,
+        )
+        for k, signs in enumerate(product((1, -1), repeat=3))
+    ]
+    given = {"parameters": ("restitution",), "kink": "mean", "event_window": 1e-6}
+    flow = hc.differentiable(
+        contact_system(robot, corners),
+        ("open",) * 8,
+        (0.0, 1.0),
+        **(given | {"simultaneous": "at once"} | options),
+    )
+    turn = Rotation.from_euler("x", 60.0, degrees=True)
+    x0 = np.zeros(13)
+    x0[2], x0[3:7], x0[7:10] = 0.2, turn.as_quat(), turn.inv().apply([0.0, -0.1, -2.0])
+    return flow, x0
 
 
 def _link(k):
@@ -100,3 +157,4 @@ KINDS = {
     "door": struck_door,
     "chain": swinging_chain,
 }
+QUADRUPEDS = {"tilted": dropped_quadruped, "level": level_quadruped}

@@ -11,5 +11,6 @@ In the order of the pass (an arrow is an import):
 - `derivatives`: first order of all that by state and input.
 - `dynamics`: robot, contacts and source of terms; `contact_mode`: the mode of the event loop.
 - `selection`: the mode that a state flows on in.
-- `mode_expressions`, `generated_mode`: the same pass as expressions, compiled for small robots.
+- `mode_expressions`, `mode_functions`, `generated_mode`: the same pass as expressions, as functions
+  of them, and as modes of small robots that call these.
 """

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from functools import cached_property
 from typing import Literal, get_args
 
 import numpy as np
@@ -44,10 +45,12 @@ from hybridctl.mechanics.modes.constraint_equations import (
     make_contact_rows,
 )
 from hybridctl.mechanics.modes.derivatives import AccelerationDerivatives, SolutionDerivatives
+from hybridctl.mechanics.modes.mode_expressions import list_friction
+from hybridctl.mechanics.modes.mode_functions import ModeStructure
 from hybridctl.mechanics.modes.phase import ContactPhase
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.terms.contact_terms import TermValues
-from hybridctl.mechanics.terms.expression_terms import ExpressionTerms
+from hybridctl.mechanics.terms.expression_terms import ExpressionTerms, RobotConstants
 from hybridctl.mechanics.terms.sources import (
     MAX_COMPILED_VELOCITIES,
     MAX_EXPRESSED_VELOCITIES,
@@ -129,17 +132,24 @@ class ContactDynamics:
         self.stabilization = check_number("stabilization", stabilization, at_least=0.0)
         self.on_several = check_member("on_several", on_several, get_args(OnSeveral))
         self.expected_modes: frozenset[Modes] = frozenset()
-        self.restitution = np.array([contact.restitution for contact in self.contacts])
-        self.bounces = bool(self.restitution.any())
-        self.friction = np.array([contact.friction for contact in self.contacts])
-        self.static_friction = np.array(
-            [contact.static_friction for contact in self.contacts], dtype=np.float64
-        )
         self.contact_set: ContactSet = (
             JointContactSet(robot, in_space, joints) if joints else ContactSet(robot, in_space)
         )
         self.pressed_contacts: tuple[int, ...] = tuple(
             np.flatnonzero(self.contact_set.loads).tolist()
+        )
+        self._list_coefficients()
+        self.terms_choice: TermsChoice = check_member("terms", terms, get_args(TermsChoice))
+        self.kernel_choice: KernelChoice = check_member("kernel", kernel, get_args(KernelChoice))
+        self._make_terms()
+
+    def _list_coefficients(self) -> None:
+        """Set the coefficients of friction and restitution from `contacts`."""
+        self.restitution = np.array([contact.restitution for contact in self.contacts])
+        self.bounces = bool(self.restitution.any())
+        self.friction = np.array([contact.friction for contact in self.contacts])
+        self.static_friction = np.array(
+            [contact.static_friction for contact in self.contacts], dtype=np.float64
         )
         each = [self.contacts[i] for i in self.contact_set.owner]
         normal = np.arange(len(each)) < len(self.contacts)
@@ -148,15 +158,69 @@ class ContactDynamics:
             normal, [contact.restitution for contact in each], tangential
         )
         self._restitution_threshold = np.array([contact.restitution_threshold for contact in each])
-        choice = check_member("terms", terms, get_args(TermsChoice))
-        self.terms_choice: TermsChoice = choice
-        self.terms = make_terms(choice, robot, self.contact_set)
-        self.kernel_choice: KernelChoice = check_member("kernel", kernel, get_args(KernelChoice))
-        self.kernel_terms = make_kernel_terms(
-            choice, self.kernel_choice, robot, self.contact_set, self.terms
-        )
+
+    def _make_terms(self) -> None:
+        """Set terms and phases, from robot and coefficients."""
+        choice, robot, rows = self.terms_choice, self.robot, self.contact_set
+        self.terms = make_terms(choice, robot, rows)
+        self.kernel_terms = make_kernel_terms(choice, self.kernel_choice, robot, rows, self.terms)
         self._phases: dict[Modes, ContactPhase] = {}
         self._all_closed = self.phase((CLOSED,) * len(self.contacts))
+
+    @cached_property
+    def structure(self) -> ModeStructure:
+        """The functions of its modes, which dynamics that differ in numbers share."""
+        return ModeStructure(self.robot, self.contact_set, self.contacts, self.stabilization)
+
+    @cached_property
+    def mode_constants(self) -> RobotConstants:
+        """Robot and contacts, by whose numbers the functions of `structure` are called."""
+        return RobotConstants.of(self.robot, self.contact_set, list_friction(self.contacts))
+
+    @cached_property
+    def mode_numbers(self) -> Array:
+        """The numbers of `mode_constants`."""
+        return self.mode_constants.numbers
+
+    def with_values(self, robot: Robot, contacts: Sequence[Contact]) -> ContactDynamics:
+        """Return the dynamics with other numbers.
+
+        They have the same kinematics, and call the functions that these have made where numbers
+        that are zero stay zero, and others do not become so: for others the functions differ.
+
+        Args:
+            robot: The robot with other inertias, springs and dampers, see `Robot.replace`.
+            contacts: The contacts in space with other coefficients.
+        """
+        joints = [contact for contact in self.contacts if isinstance(contact, JointContact)]
+        every = (*contacts, *joints)
+        if any(one.rough != own.rough for one, own in zip(every, self.contacts, strict=True)):
+            return ContactDynamics(  # tangents appear or vanish
+                robot,
+                contacts,
+                stabilization=self.stabilization,
+                terms=self.terms_choice,
+                on_several=self.on_several,
+                joints=joints,
+                kernel=self.kernel_choice,
+            )
+        other = copy(self)
+        for name in ("structure", "mode_constants", "mode_numbers"):  # of the old numbers
+            other.__dict__.pop(name, None)
+        other.robot, other.contacts = robot, every
+        other._list_coefficients()
+        other._make_terms()
+        if self._has_functions and other.mode_constants.has_zeros_of(self.mode_constants):
+            for own, its in ((self.terms, other.terms), (self.kernel_terms, other.kernel_terms)):
+                if isinstance(own, ExpressionTerms) and isinstance(its, ExpressionTerms):
+                    its.share_functions(own)
+            other.structure = self.structure
+        return other
+
+    @property
+    def _has_functions(self) -> bool:
+        """Whether terms or modes are functions of expressions."""
+        return isinstance(self.kernel_terms or self.terms, ExpressionTerms)
 
     def expect_modes(self, modes: frozenset[Modes]) -> ContactDynamics:
         """Return the same dynamics, which prefer `modes` where the law has several solutions.

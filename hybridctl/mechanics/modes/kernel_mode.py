@@ -221,7 +221,7 @@ class ModeKernel:
         terms = dynamics.kernel_terms
         assert terms is not None
         robot, contact_set = dynamics.robot, dynamics.contact_set
-        function = CallableFunction(terms.mode_terms, terms.constants.numbers)
+        function = CallableFunction(terms.mode_terms, terms.numbers)
         count = len(dynamics.contacts)
         self._nx, self._guard_count = robot.nq + robot.nv, len(reference.guard_names)
         self._kernel: Kernel = Kernel(

@@ -35,7 +35,7 @@ from hybridctl.mechanics.modes.tolerances import JAMMED, LEAST_WEIGHT, STOPPED
 from hybridctl.mechanics.multibody.expressions import Expression
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.terms.contact_expressions import RowExpressions
-from hybridctl.mechanics.terms.expression_terms import RobotConstants, read_sources
+from hybridctl.mechanics.terms.expression_terms import RobotConstants, hash_sources
 from hybridctl.symbolic.compiled_step import find_least_soundness
 
 _SAMPLE_GAP = 1e-9
@@ -125,7 +125,7 @@ class ModeEquations(NamedTuple):
         Raises:
             InputError: If no expression is known for a surface.
         """
-        constants = RobotConstants.of(robot, members, _list_friction(contacts))
+        constants = RobotConstants.of(robot, members, list_friction(contacts))
         tangents = members.tangents
         rows = PhaseExpressions(tangents, constants.friction, modes, constants.loads)
         independent = _find_independent_rows(robot, members, rows)
@@ -144,7 +144,7 @@ class ModeEquations(NamedTuple):
 
         Numbers of robot and contacts are no part of it, but for which of them are zero.
         """
-        made_by = read_sources(tolerances.__file__, phase.__file__, __file__)
+        made_by = hash_sources(tolerances.__file__, phase.__file__, __file__)
         return self.constants.make_key(made_by, RANK, *self[1:], *parts)
 
 
@@ -228,7 +228,7 @@ def _make_target(rows: RowExpressions, count: int, s: float) -> Expression:
     return -rows.accelerations - 2.0 * s * rows.rates - s * s * gaps
 
 
-def _list_friction(contacts: Sequence[AnyContact]) -> Array:
+def list_friction(contacts: Sequence[AnyContact]) -> Array:
     """Return kinetic and static coefficients (c, 2)."""
     pairs = [(contact.friction, contact.static_friction) for contact in contacts]
     return np.array(pairs, dtype=np.float64).reshape(-1, 2)
@@ -286,7 +286,7 @@ class PhaseExpressions(ClosedRows):
             modes: Their modes.
         """
         none = [ca.SX(0.0)] * len(contacts)
-        return PhaseExpressions(members.tangents, _list_friction(contacts), modes, none)
+        return PhaseExpressions(members.tangents, list_friction(contacts), modes, none)
 
     def known_forces(self) -> Expression:
         """Return the forces (r, 1) on all rows that do not depend on multipliers.

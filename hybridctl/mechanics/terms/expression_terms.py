@@ -21,8 +21,10 @@ from typing import Any, NamedTuple
 
 import casadi as ca
 import numpy as np
+from numpy.typing import NDArray
 
 from hybridctl.base.checks import Array
+from hybridctl.base.digests import hash_bytes
 from hybridctl.base.function_cache import (
     compile_function,
     compile_if_possible,
@@ -58,7 +60,7 @@ _SOURCES = (
     stairs.__file__,
     __file__,
 )
-"""Files that functions are made by: their text is a part of the keys under which these are kept."""
+"""Files that functions are made by: their digest is a part of the keys of these functions."""
 
 _MAX_MODE_TERMS = 64
 """Most functions `mode_terms` that a process keeps for robots of their structures. A choice."""
@@ -89,6 +91,7 @@ class ExpressionTerms(Terms):
             require_compiler()
         self.native = native
         self._constants = RobotConstants.of(robot, contacts)
+        self._made: dict[str, Any] = {}
         for place in self._constants.places:
             contact_expressions.check_expressed(place.surface)
 
@@ -123,6 +126,14 @@ class ExpressionTerms(Terms):
         """
         return ImpulseDerivatives(*self._impulse_derivatives(q, z, forces))
 
+    def share_functions(self, other: ExpressionTerms) -> None:
+        """Call the functions of other terms from now on, with the numbers of these.
+
+        Args:
+            other: Terms of the same structure, as machine code where these are.
+        """
+        self._made = other._made
+
     def finish_function(self, made: Any) -> Any:
         """Return a generated function as it is called: as machine code, if that is asked for."""
         if self.native is None:
@@ -150,6 +161,11 @@ class ExpressionTerms(Terms):
                 _MODE_TERMS.popitem(last=False)
         return made
 
+    @cached_property
+    def numbers(self) -> Array:
+        """The numbers of `constants`, the last argument of all functions."""
+        return self._constants.numbers
+
     @property
     def constants(self) -> RobotConstants:
         """Robot and contacts, of which the functions are made."""
@@ -175,7 +191,10 @@ class ExpressionTerms(Terms):
     def _build_function(self, name: str, shapes: list[tuple[int, ...]]) -> CompiledFunction:
         """Return the function of this name, whose results have these shapes."""
         c = self._constants
-        return CompiledFunction(self.finish_function(c.load_function(name)), shapes, c.numbers)
+        made = self._made.get(name)
+        if made is None:
+            made = self._made.setdefault(name, self.finish_function(c.load_function(name)))
+        return CompiledFunction(made, shapes, self.numbers)
 
 
 class TermExpressions(NamedTuple):
@@ -289,6 +308,25 @@ class RobotConstants(NamedTuple):
         self._replace_numbers(collect)
         return np.concatenate(found)
 
+    def has_zeros_of(self, other: RobotConstants) -> bool:
+        """Return whether the same numbers are zero as in constants of the same kinematics.
+
+        Args:
+            other: The other constants, which differ in numbers alone.
+        """
+        return all(map(np.array_equal, self._list_zeros(), other._list_zeros()))
+
+    def _list_zeros(self) -> list[NDArray[np.bool_]]:
+        """Return which numbers are zero, in arrays of the same order for each robot."""
+        found: list[NDArray[np.bool_]] = []
+
+        def collect(numbers: Array) -> Array:
+            found.append(numbers == 0.0)
+            return numbers
+
+        self._replace_numbers(collect)
+        return found
+
     def make_symbolic(self) -> tuple[RobotConstants, Expression]:
         """Return the constants with symbols for the `numbers`, and these symbols (np, 1)."""
         symbols = ca.SX.sym("numbers", len(self.numbers))
@@ -313,7 +351,7 @@ class RobotConstants(NamedTuple):
         kinds = [contact_expressions.serialize_surface(place.surface) for place in self.places]
         places = tuple(p._replace(surface=None) for p in zeros.places)  # type: ignore[arg-type]
         structure = zeros._replace(places=places)
-        return make_key(read_sources(*_SOURCES), structure, kinds, *parts)
+        return make_key(hash_sources(*_SOURCES), structure, kinds, *parts)
 
     def _replace_numbers(self, change: Callable[[Array], Any]) -> RobotConstants:
         """Return the constants with other values of all that robots of one structure differ in.
@@ -388,9 +426,9 @@ def _move_to_plane(place: ContactPlace) -> ContactPlace:
 
 
 @cache
-def read_sources(*files: str) -> str:
-    """Return the text of the files that functions are made by, as part of their keys."""
-    return "".join(Path(file).read_text(encoding="utf-8") for file in files)
+def hash_sources(*files: str) -> str:
+    """Return a digest of the files that functions are made by, as part of their keys."""
+    return hash_bytes(b"".join(Path(file).read_bytes() for file in files))
 
 
 _Expressed = tuple[list[Expression], list[Expression]]

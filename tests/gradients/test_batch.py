@@ -1,0 +1,93 @@
+"""Gradients of many runs: each is that of its member, in this process and in others."""
+
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import numpy as np
+import pytest
+from gradients.systems import falling_ball
+
+from hybridctl.base.errors import InputError, SimulationError
+from hybridctl.gradients import RunLoss
+
+
+def loss(tape):
+    """The sum of squares of states, and of the times of events."""
+    return RunLoss(
+        (tape.states**2).sum() + (tape.event_times**2).sum(),
+        2.0 * tape.states,
+        2.0 * tape.event_times,
+    )
+
+
+def members(count):
+    flow, x0, u, p = falling_ball()
+    steps = np.arange(count)
+    starts = x0 + 0.01 * steps[:, None]
+    inputs = u + 0.1 * np.cos(steps)[:, None, None]
+    return flow, starts, inputs, p * (1.0 + 0.01 * steps)[:, None]
+
+
+def assert_each_is_its_own(found, flow, starts, inputs, values):
+    for k in range(len(starts)):
+        tape = flow.run(starts[k], inputs[k], values[k])
+        value, *cotangents = loss(tape)
+        wanted = tape.vjp(*cotangents)
+        assert found.values[k] == value
+        np.testing.assert_array_equal(found.states[k], wanted.state)
+        np.testing.assert_array_equal(found.coordinates[k], wanted.coordinates)
+        np.testing.assert_array_equal(found.inputs[k], wanted.inputs)
+        np.testing.assert_array_equal(found.parameters[k], wanted.parameters)
+
+
+def test_each_member_has_its_own_gradient():
+    flow, *arguments = members(3)
+    found = flow.differentiate_batch(loss, *arguments)
+    found.check()
+    assert_each_is_its_own(found, flow, *arguments)
+
+
+def test_processes_give_the_same():
+    flow, *arguments = members(5)
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        found = flow.differentiate_batch(loss, *arguments, executor=pool)
+    assert_each_is_its_own(found, flow, *arguments)
+
+
+def test_inputs_and_parameters_of_all_members_are_given_once():
+    flow, starts, inputs, values = members(2)
+    one = flow.differentiate_batch(loss, starts, inputs[0], values[0])
+    both = [inputs[0]] * 2, [values[0]] * 2
+    other = flow.differentiate_batch(loss, starts, *both)
+    np.testing.assert_array_equal(one.inputs, other.inputs)
+    np.testing.assert_array_equal(one.parameters, other.parameters)
+    nominal = flow.differentiate_batch(loss, starts)
+    assert nominal.inputs is None
+    assert nominal.parameters.shape == (2, 3)
+
+
+def test_a_member_that_fails_leaves_the_others():
+    """The second start is below the slope: it has no run."""
+    flow, starts, inputs, values = members(3)
+    starts[1, 1] = -1.0
+    found = flow.differentiate_batch(loss, starts, inputs, values)
+    assert list(found.errors) == [1]
+    assert np.isnan(found.values).tolist() == [False, True, False]
+    assert np.isnan(found.states).all(axis=1).tolist() == [False, True, False]
+    assert np.isfinite(found.inputs[[0, 2]]).all()
+    with pytest.raises(SimulationError, match="1 of 3 members have no gradient; member 1: "):
+        found.check()
+    starts[:] = starts[1]
+    none = flow.differentiate_batch(loss, starts, inputs, values)
+    assert len(none.errors) == 3
+    assert np.isnan(none.parameters).all()
+
+
+def test_shapes_are_checked():
+    flow, starts, inputs, values = members(2)
+    with pytest.raises(InputError, match="x0"):
+        flow.differentiate_batch(loss, starts[0], inputs, values)
+    with pytest.raises(InputError, match="inputs"):
+        flow.differentiate_batch(loss, starts, inputs[:1], values)
+    with pytest.raises(InputError, match="one member"):
+        flow.differentiate_batch(loss, starts[:0], None, None)
