@@ -8,6 +8,7 @@ from scipy.optimize import fsolve
 from scipy.spatial.transform import Rotation
 
 import hybridctl as hc
+from hybridctl.gradients import RunLoss
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system
 
 
@@ -158,3 +159,12 @@ KINDS = {
     "chain": swinging_chain,
 }
 QUADRUPEDS = {"tilted": dropped_quadruped, "level": level_quadruped}
+
+
+def loss(tape):
+    """The squares of states and of times of events; in this file, which processes can import."""
+    return RunLoss(
+        (tape.states**2).sum() + (tape.event_times**2).sum(),
+        2.0 * tape.states,
+        2.0 * tape.event_times,
+    )

@@ -5,19 +5,9 @@ from multiprocessing import get_context
 
 import numpy as np
 import pytest
-from gradients.systems import falling_ball
+from gradients.systems import falling_ball, loss
 
 from hybridctl.base.errors import InputError, SimulationError
-from hybridctl.gradients import RunLoss
-
-
-def loss(tape):
-    """The sum of squares of states, and of the times of events."""
-    return RunLoss(
-        (tape.states**2).sum() + (tape.event_times**2).sum(),
-        2.0 * tape.states,
-        2.0 * tape.event_times,
-    )
 
 
 def members(count):

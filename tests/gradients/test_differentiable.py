@@ -147,10 +147,13 @@ def test_modes_without_compiled_functions_give_the_same(kind):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", QUADRUPEDS)
 def test_gradients_of_quadrupeds_are_those_of_the_flow_or_refused(kind):
-    """Most have none: feet bounce in turn until they rest, or leave an impact at a border."""
+    """Feet bounce in turn until they rest, or leave an impact at a border: all 16 are refused now.
+
+    A change that gives some of them a gradient has to show that it is that of the flow.
+    """
     found = [compare(kind, seed) for seed in range(100, 108)]
     told = [(error, left) for error, left in found if error is not None and left < 1e-5]
-    assert all(error <= 5e-6 + left for error, left in told), told
+    assert all(error <= 1e-6 + left for error, left in told), told
     refused = [why for error, why in found if error is None]
     assert all(re.match(r"event \d+ at t = ", why) for why in refused), refused
 
