@@ -32,7 +32,6 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg.blas import dger
 
 from hybridctl.base.checks import Array
 from hybridctl.estimation.estimate import Estimate
@@ -44,6 +43,7 @@ RISE_WALK = 1e-4
 _LAST_RISE = 3.0
 """Time after a touch from which on a foot does not rise any more, relative to `foot_rise_time`: by
 then it has risen by 95 %, and each sample costs less."""
+_BASE_PARTS = [0.0] * BASE_TANGENT  # of the rise: it moves neither base nor biases
 
 
 class GroundRise(NamedTuple):
@@ -81,11 +81,14 @@ class GroundRise(NamedTuple):
         )
 
     def change(self, transition: Array) -> GroundRise:
-        """Return what is known after an event of derivative (ndx+, ndx) in which no foot touches.
+        """Return what is known after a change of derivative (ndx+, ndx) in which no foot touches.
 
+        That is a lift-off, or a move of the tangent space to the estimate after a correction.
         Lifted feet keep their times, which their next touch replaces.
         """
-        return self._replace(covariance=transition.dot(self.covariance))
+        c = transition.dot(self.covariance)
+        # `_replace` takes longer, which each sample would pay.
+        return GroundRise(self.mean, self.variance, c, self.touched, self.until)
 
     def predict(
         self, e: Estimate, transition: Array, begin: float, numbers: list[int], noise: BaseNoise
@@ -102,18 +105,20 @@ class GroundRise(NamedTuple):
         c, m = transition.dot(self.covariance), self.variance
         parts = self._find_parts(numbers, begin, e.time, noise)
         if parts:
-            x, by_rise = e.mean.copy(), np.zeros(len(c))
-            qx, qy, qz, qw = x[:4].tolist()
+            # Lists, because single entries of arrays cost more than the sums of the matrices.
+            x = e.mean.tolist()
+            qx, qy, qz, qw = x[:4]
             # The vertical of the world in axes of the inertial frame: the last row of `matrix`.
             up = 2.0 * (qx * qz - qy * qw), 2.0 * (qy * qz + qx * qw), 1.0 - 2.0 * (qx**2 + qy**2)
-            x[BASE + 2 :: 3] += [self.mean * part for part in parts]
-            by_rise[BASE_TANGENT:] = [part * along for part in parts for along in up]
+            for k, part in enumerate(parts):
+                x[BASE + 2 + 3 * k] += self.mean * part
+            by_rise = np.array(_BASE_PARTS + [part * along for part in parts for along in up])
             # Half of m b b^T in each of both products.
-            half = c + 0.5 * m * by_rise
-            # The transpose of a symmetric matrix in C order is one in Fortran's, as BLAS wants it.
-            p = dger(1.0, half, by_rise, a=e.covariance.T)
-            p = dger(1.0, by_rise, half, a=p, overwrite_a=1).T
-            e, c = Estimate(e.mode, e.time, x, p, e.since), c + m * by_rise
+            gained = m * by_rise
+            product = (c + 0.5 * gained)[:, None] * by_rise
+            p = e.covariance + product
+            p += product.T
+            e, c = Estimate(e.mode, e.time, np.array(x), p, e.since), c + gained
         m += RISE_WALK**2 * (e.time - begin)
         return e, GroundRise(self.mean, m, c, self.touched, self.until)
 

@@ -256,7 +256,7 @@ class PointFeetFilter:
         if dpotrf(p)[1]:
             p = nearest_semidefinite(p)
         if rise is not None:
-            rise = rise._replace(covariance=jacobian.dot(rise.covariance))
+            rise = rise.change(jacobian)
         return Estimate(e.mode, e.time, x.copy(), p, e.since), innovation, rise
 
     def change_contact(self, e: Estimate, guard: str, u: Array) -> ChangedContact | None:
