@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings, experiment
-from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, save_figure
+from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, make_figure, save_figure
 from hybridctl.app.report import make_record_table, show_progress
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import SimulationError
