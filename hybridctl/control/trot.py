@@ -32,6 +32,7 @@ from numpy.typing import ArrayLike, NDArray
 from hybridctl.base.checks import Array, check_member, check_number, check_vector
 from hybridctl.base.errors import InputError
 from hybridctl.control.whole_body import FeetMotion, WholeBodyQP, WholeBodySolution, make_rotation
+from hybridctl.mechanics.contacts.surfaces import Plane
 
 Trigger = Literal["clock", "touch", "sure"]
 
@@ -81,6 +82,11 @@ class Trot:
         if not 0.5 < self.stance < 1.0:
             raise InputError(f"stance must be between 0.5 and 1, got {self.stance}")
         check_vector("velocity", self.velocity, 3)
+        check_number("support_damping", self.support_damping, at_least=0.0)
+        for name in ("base_gain", "turn_gain", "swing_gain"):
+            gain = check_vector(name, getattr(self, name), 2)
+            if gain.min() < 0.0:
+                raise InputError(f"{name} must not be negative, got {getattr(self, name)}")
         feet = sorted(foot for pair in self.pairs for foot in pair)
         if len(self.pairs) != 2 or feet != list(range(len(feet))):
             raise InputError(f"pairs must be two groups that share all feet, got {self.pairs}")
@@ -101,7 +107,7 @@ class Trot:
 
 
 class TrotController:
-    """The torques of a trot, sample by sample.
+    """The torques of a trot on level ground at height zero, sample by sample.
 
     Life cycle: `reset`, then `step` at each sample. A first step without `reset` does the same. In
     between it keeps where swinging feet let go, which feet have landed early, and the reference of
@@ -114,7 +120,8 @@ class TrotController:
         trigger: What decides which feet support the robot; see this module.
 
     Raises:
-        InputError: The number of feet does not fit, or an argument does not.
+        InputError: The number of feet does not fit, the ground is not level and at height zero, or
+            an argument does not fit.
 
     Attributes:
         programme: The whole-body programme.
@@ -147,6 +154,16 @@ class TrotController:
         if sum(map(len, trot.pairs)) != feet:
             raise InputError(f"pairs of the trot must share {feet} feet, got {trot.pairs}")
         self.programme, self.trot = programme, trot
+        for contact in programme.contacts:
+            ground = contact.surface
+            # Footholds and the clock are planned for this ground alone.
+            if not isinstance(ground, Plane) or not (
+                np.allclose(ground.unit_normal, (0.0, 0.0, 1.0)) and abs(ground.point[2]) < 1e-9
+            ):
+                raise InputError(
+                    f"contact {contact.name!r} must be on a Plane that is level and at height 0, "
+                    f"got {ground!r}"
+                )
         self.trigger = check_member("trigger", trigger, ("clock", "touch", "sure"))
         q = check_vector("posture", posture, programme.robot.nq)
         place = programme.find_feet(q, np.zeros(programme.robot.nv)).positions
@@ -157,7 +174,7 @@ class TrotController:
 
     def reset(self) -> None:
         """Begin anew with the next sample, at which the first pair lets go."""
-        self._start, self.solution, self.failures = math.nan, None, 0
+        self._start, self._last, self.solution, self.failures = math.nan, -math.inf, None, 0
         self.support = np.ones(len(self._hips), dtype=bool)
         self._u = np.zeros(self.programme.robot.nu)
 
@@ -170,14 +187,25 @@ class TrotController:
             time: Time, s.
             state: State (nq + nv,).
             sensed: Values of sensors. All triggers but "clock" need "contact", flags (c,).
+
+        Raises:
+            InputError: The time is before that of the last step, values are not finite, or flags
+                of contact are missing. Nothing is changed then.
         """
         robot = self.programme.robot
+        time = check_number("time", time)
+        if time < self._last:
+            raise InputError(
+                f"time must not go back, got {time} after {self._last}; `reset` begins anew"
+            )
+        state = check_vector("state", state, robot.nq + robot.nv)
+        touching = self._find_touching(sensed)
         q, v = state[: robot.nq], state[robot.nq :]
         motion = self.programme.find_feet(q, v)
         turned = make_rotation(q[3:7])
         if math.isnan(self._start):
             self._begin(time, q, turned, motion)
-        swing = self._update_support(time, motion, sensed)
+        swing = self._update_support(time, motion, touching)
         speed, yaw_rate = self._update_reference(time, q, turned)
         base = self._find_base_target(q, v, turned, speed, yaw_rate)
         feet = self._find_feet_targets(swing, q, turned @ v[:3], speed, motion)
@@ -187,6 +215,24 @@ class TrotController:
         else:
             self.failures += 1
         return self._u
+
+    def _find_touching(self, sensed: Mapping[str, Any] | None) -> NDArray[np.bool_]:
+        """Return the flags (c,) of contact, of which the clock needs none.
+
+        Raises:
+            InputError: Flags are missing, or not one for each foot.
+        """
+        count = len(self._hips)
+        if self.trigger == "clock":
+            return np.zeros(count, dtype=bool)
+        flags = (sensed or {}).get("contact")
+        touching: NDArray[np.bool_] = np.asarray(flags, dtype=bool)
+        if flags is None or touching.shape != (count,):
+            raise InputError(
+                f"sensed must have 'contact', a flag for each of {count} feet, for the trigger "
+                f"{self.trigger!r}; got {flags!r}"
+            )
+        return touching
 
     def _begin(self, time: float, q: Array, turned: Array, motion: FeetMotion) -> None:
         """Put the reference where the robot is, and the clock to zero."""
@@ -198,14 +244,14 @@ class TrotController:
         self._swinging = self._landed.copy()
 
     def _update_support(
-        self, time: float, motion: FeetMotion, sensed: Mapping[str, Any] | None
+        self, time: float, motion: FeetMotion, touching: NDArray[np.bool_]
     ) -> Array:
         """Update the feet that support the robot, and where swinging feet let go.
 
         Args:
             time: Time, s.
             motion: Motion of the feet.
-            sensed: Values of sensors.
+            touching: Flags (c,) of contact; none is set by the clock.
 
         Returns:
             Parts (c,) of swings; NaN for feet that the clock has on the ground.
@@ -218,7 +264,6 @@ class TrotController:
         self._swinging = swinging
         self.support = ~swinging
         if self.trigger != "clock":
-            touching = np.asarray((sensed or {})["contact"], dtype=bool)
             early = np.nan_to_num(swing) > _EARLY
             self._landed |= early & touching
             self._touched |= touching & (early | ~swinging)

@@ -30,6 +30,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from hybridctl.base.checks import (
     Array,
+    check_array,
     check_instance,
     check_number,
     check_vector,
@@ -138,7 +139,7 @@ class WholeBodyQP:
 
     Raises:
         InputError: The robot has no floating base, a joint has no motor, a contact is not on a
-            plane of the world, or another argument does not fit.
+            plane of the world, a limit is negative, or another argument does not fit.
 
     Attributes:
         robot: The robot.
@@ -174,6 +175,8 @@ class WholeBodyQP:
         self.limits = (
             np.array(robot.effort) if limits is None else check_vector("limits", limits, robot.nu)
         )
+        if self.limits.min(initial=0.0) < 0.0:
+            raise InputError(f"limits must not be negative, got {self.limits}")
         share = check_number("share", share, above=0.0, at_most=1.0)
         frames = [robot.frame(contact.frame) for contact in self.contacts]
         self._joints = [frame.joint for frame in frames]
@@ -237,22 +240,29 @@ class WholeBodyQP:
 
         Returns:
             The solution. None of its values is NaN.
+
+        Raises:
+            InputError: An argument has another size, or values that are not finite.
         """
-        robot, w = self.robot, self.weights
-        found = self.find_feet(q, v) if motion is None else motion
+        robot, w, count = self.robot, self.weights, len(self.contacts)
+        q, v = check_vector("q", q, robot.nq), check_vector("v", v, robot.nv)
+        base, feet = check_vector("base", base, _BASE), check_array("feet", feet, (count, 3))
         standing: NDArray[np.bool_] = np.asarray(support, dtype=bool)
+        if standing.shape != (count,):
+            raise InputError(f"support must have a flag for each of {count} feet, got {support!r}")
+        found = self.find_feet(q, v) if motion is None else motion
         nv, force_count = robot.nv, 3 * int(standing.sum())
         mass, bias = robot.mass_matrix(q), robot.bias(q, v)
         pull = found.force_jacobians[standing].reshape(-1, nv)
         size = nv + force_count
         rows = found.jacobians.reshape(-1, nv)
         scale = np.where(standing, w.support, w.swing).repeat(3)
-        wanted = scale * (np.asarray(feet, dtype=float) - found.drifts).ravel()
+        wanted = scale * (feet - found.drifts).ravel()
         hessian, gradient = np.zeros((size, size)), np.zeros(size)
         hessian[:nv, :nv] = rows.T @ (scale[:, None] * rows)
         gradient[:nv] = -rows.T @ wanted
         own = np.array([w.base] * 3 + [w.turn] * 3)
-        gradient[:_BASE] -= own * _to_base_frame(q, v, np.asarray(base, dtype=float))
+        gradient[:_BASE] -= own * _to_base_frame(q, v, base)
         diagonal = hessian.reshape(-1)[:: size + 1]
         diagonal[:_BASE] += own
         diagonal[:nv] += w.acceleration

@@ -1,5 +1,7 @@
 """The whole-body programme: its forces, its dynamics, what it refuses; the trot's clock."""
 
+import math
+
 import numpy as np
 import pytest
 from hybridctl.robots import public
@@ -7,7 +9,7 @@ from hybridctl.robots import public
 from hybridctl.base.errors import InputError
 from hybridctl.control.trot import Trot, TrotController
 from hybridctl.control.whole_body import WholeBodyQP, WholeBodyWeights, make_rotation
-from hybridctl.mechanics import Contact, Robot, Sphere
+from hybridctl.mechanics import Contact, Plane, Robot, Sphere
 
 SHARE = 0.8
 STANDING = np.ones(4, dtype=bool)
@@ -201,3 +203,54 @@ def test_touches_add_feet_early_and_hold_them_back_late(programme, trigger, earl
     law.step(1.05 * lasts, state, sensed)
     assert law.support.tolist() == [True, True, True, bool(late)]
     assert law.failures == 0
+
+
+def test_bad_samples_of_a_trot_are_refused_and_leave_no_trace(programme):
+    q = stand(programme)
+    law = TrotController(programme, Trot(0.4, 0.3), q, "touch")
+    state = np.concatenate([q, np.zeros(18)])
+    sensed = {"contact": STANDING}
+    torques = law.step(0.1, state, sensed)
+    other = TrotController(programme, Trot(0.4, 0.3), q, "touch")
+    np.testing.assert_array_equal(other.step(0.1, state, sensed), torques)
+    for arguments, named in (
+        ((0.05, state, sensed), "time must not go back"),
+        ((math.nan, state, sensed), "time"),
+        ((0.2, np.full_like(state, np.nan), sensed), "state"),
+        ((0.2, state[:-1], sensed), "state"),
+        ((0.2, state, None), "sensed must have 'contact'"),
+        ((0.2, state, {"contact": True}), "a flag for each of 4 feet"),
+    ):
+        with pytest.raises(InputError, match=named):
+            law.step(*arguments)
+    np.testing.assert_array_equal(law.step(0.12, state, sensed), other.step(0.12, state, sensed))
+    law.reset()
+    law.step(0.0, state, sensed)
+
+
+def test_a_trot_needs_level_ground(programme):
+    raised = [
+        Contact(c.name, c.frame, Plane((0, 0, 0.1), (0, 0, 1)), friction=c.friction)
+        for c in programme.contacts
+    ]
+    law = WholeBodyQP(programme.robot, raised)
+    with pytest.raises(InputError, match="level and at height 0"):
+        TrotController(law, Trot(0.4, 0.3), stand(programme))
+
+
+def test_targets_of_another_size_are_refused(programme):
+    q, v = stand(programme), np.zeros(18)
+    good = {"base": np.zeros(6), "feet": np.zeros((4, 3)), "support": STANDING}
+    for name, wrong in (
+        ("base", np.zeros(3)),
+        ("feet", np.zeros(3)),
+        ("support", STANDING[:3]),
+        ("base", np.full(6, np.nan)),
+    ):
+        with pytest.raises(InputError, match=name):
+            programme.solve(q, v, **{**good, name: wrong})
+    with pytest.raises(InputError, match="limits must not be negative"):
+        WholeBodyQP(programme.robot, programme.contacts, limits=np.full(12, -1.0))
+    for wrong in ({"base_gain": (-1.0, 1.0)}, {"support_damping": -1.0}, {"swing_gain": (1.0,)}):
+        with pytest.raises(InputError, match=next(iter(wrong))):
+            Trot(0.4, 0.3, **wrong)
