@@ -317,6 +317,10 @@ def test_a_text_of_one_dash_is_no_zero():
     assert list(column.cells) == ["-", "-0.001"]
     (column,) = make_record_table("Values", [{"of": -0.001}], {"": "{of:.1f}"}).columns
     assert list(column.cells) == ["0.0"]
+    values = [{"of": -0.0}, {"of": -1e-9}, {"of": -1.5}]
+    table = make_record_table("Values", values, {"e": "{of:.1e}", "%": "{of:.1%}"})
+    cells = [list(column.cells) for column in table.columns]
+    assert cells == [["0.0e+00", "-1.0e-09", "-1.5e+00"], ["0.0%", "0.0%", "-150.0%"]]
 
 
 def test_progress_of_a_work_without_length_is_at_its_end(capsys):

@@ -125,7 +125,8 @@ class _Cells(Formatter):
             value = self._factor * value
         text = format(value, spec)
         # A number that rounds to zero, such as -0.00, loses its sign.
-        is_zero = isinstance(value, int | float | np.number) and not text.strip("-0.")
+        mantissa = text.lower().partition("e")[0]
+        is_zero = isinstance(value, int | float | np.number) and not mantissa.strip("-0.%")
         return text.lstrip("-") if is_zero else text
 
 
@@ -157,7 +158,7 @@ def show_progress(console: Console, start: float, end: float) -> Iterator[Callab
 
     Args:
         console: Where to show it. The lines are on standard error: one for each tenth, and one at
-            least every `HEARTBEAT`.
+            least every `HEARTBEAT` (4 s).
         start: Value at which each of the works begins, such as a time in s.
         end: Value at which each ends. Works without length are at their end at once.
 
@@ -210,7 +211,7 @@ def _draw_bars(console: Console) -> Iterator[BeginWork]:
 
 @contextmanager
 def _print_progress(console: Console) -> Iterator[BeginWork]:
-    """Show works as lines, one at least every `HEARTBEAT`.
+    """Show works as lines, one at least every `HEARTBEAT` (4 s).
 
     Yields:
         A function that begins a work and returns its tick.

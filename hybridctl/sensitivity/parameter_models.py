@@ -87,7 +87,8 @@ class ParameterModel(ABC):
     Attributes:
         point: The class of its points.
         names: Names of the parameters.
-        moves_borders: Whether resets at a border are refused.
+        moves_borders: Whether parameters may change the border of a reset, or what the reset does
+            there. Resets at a border are then refused.
 
     Args:
         names: Names of the parameters.

@@ -79,8 +79,9 @@ class ParameterSensitivity:
 
         Args:
             dp: Changes (np,) of the parameters in the order of `names`, m of them in rows, or
-                changes by name.
-            dx0: Perturbation (ndx,) of the initial state, or m of them in rows. None for none.
+                changes by name, 0 for those left out.
+            dx0: Perturbation (ndx,) of the initial state, or m of them in rows. None for none. One
+                row of either goes with all rows of the other.
             input_change: Change du(t) (nu,) of the input. None for no change.
 
         Returns:

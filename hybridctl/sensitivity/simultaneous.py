@@ -107,17 +107,17 @@ def jump_derivative(
             taken as with "in turn".
 
     Returns:
-        A linear jump for at most one guard, and for several that fire "at once" if only one of them
-        can be the first. Else a piecewise linear one. That is also the jump of one guard whose
-        reset is at a border between two cases of different derivative; its guards are this guard
-        and the border, see `linearize_at_border`.
+        A linear jump for no guard, for one whose reset is not at a border between two cases of
+        different derivative, and for several that fire "at once" if only one of them can be the
+        first. Else a piecewise linear one. For one guard at a border its guards are this guard and
+        the border, see `linearize_at_border`.
 
     Raises:
         GrazingError: A guard rate is not negative or not significant, in a phantom mode too. With
             "at once" only the guards that may be the first must fall, and at least one.
         AmbiguousEventError: Two orders of the guards lead to different states or modes ([RS]
-            Assumption 6), a guard fires before one that it waited for ([RS] (7)), or there are more
-            than twelve guards.
+            Assumption 6), a guard fires before one that it waited for, or there are more than
+            twelve guards.
         InputError: Events accumulate at the event or the run passed a jam there. Or the reset of
             one of several guards, or their joint reset, is at a border. Or an option is unknown.
         SystemDefinitionError: A guard or a reset has no Jacobian.
@@ -478,7 +478,7 @@ def _linearize_first_falling(
 
 
 def _check_times_ascend(piecewise: PiecewiseLinearJump, event: Event) -> None:
-    """Check for random perturbations that no guard fires before one that it waited for, [RS] (7).
+    """Check for random perturbations that no guard fires before one that it waited for.
 
     Times of firing are compared with the latest one before. A step back counts as rounding up to
     `_BACKWARD_TIME` of the largest time, and up to `_BACKWARD_TIME_FLOOR`.

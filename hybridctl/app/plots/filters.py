@@ -81,7 +81,7 @@ def errors(
 
     Means and deviations are those of all hypotheses together (`FilterResult.mixtures`). There is a
     panel for each coordinate (ndx,) of the tangent space, broken at events. Where filter and truth
-    are in modes of different spaces there is no error.
+    are in modes of other dimensions there are deviations but no error.
 
     Args:
         result: Result of the filter.
@@ -100,7 +100,8 @@ def errors(
     if not (len(times) and truth.start <= times[0] and times[-1] <= truth.end):
         raise InputError(f"truth must cover the samples, but ends are {truth.start}, {truth.end}")
     estimates = result.mixtures
-    # Modes may have tangent spaces of different sizes: coordinates that one lacks are gaps.
+    # Modes may have tangent spaces of different sizes: coordinates that a mode of the filter lacks
+    # are gaps, and errors are gaps where the truth is in a mode of another size.
     size = max(len(e.covariance) for e in estimates)
     deviations, found = np.full((2, len(estimates), size), np.nan)
     for k, estimate in enumerate(estimates):

@@ -190,6 +190,7 @@ class GeneratedContactMode(ContactMode, CompiledMode):
         """
         if name == "motion":
             return fix_last_argument(self._functions.motion, self.parameter_values)
+        # A mode that holds constraints has noise of inputs only where these give way.
         return self._finish(self._functions.load_step(name, self.held is not None))
 
     def _finish(self, made: Function) -> Function:

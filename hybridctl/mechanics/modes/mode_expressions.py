@@ -72,7 +72,7 @@ class ModeField(NamedTuple):
         guards: Guards (n, 1), in the order of `guards`.
         margin: Least pivot of the equations relative to the largest; negative, by what rows taken
             to be redundant miss, where they are not; 0 where contacts share friction but carry no
-            load.
+            load, and where redundant rows meet a pressed contact and one that rubs freely.
         sound: Positive where all this is what `ContactDynamics` computes. It is not where the
             margin is small, where what slides in a surface has near-zero velocity, and where
             forces of redundant contacts leave their cones, because other forces are taken then.
@@ -538,12 +538,12 @@ def cholesky(matrix: Expression) -> tuple[Solve, Expression]:
 def _make_response_ratio(response: Expression, even: Expression, rows: Sequence[int]) -> Expression:
     """Return the ratio p of `jamming`.
 
-    Of redundant contacts it is the root of det(R R') / det(G G') with the independent rows of both
-    (Cauchy and Binet), otherwise det R / det G.
+    Of redundant contacts it is the root of det(G G') / det(S S') with the independent rows of both
+    (Cauchy and Binet), otherwise det G / det S.
 
     Args:
-        response: R (m, m), with sliding friction.
-        even: G (m, m), without.
+        response: G (m, m), with sliding friction; R in `jamming`.
+        even: S (m, m), without.
         rows: The independent rows.
     """
     if len(rows) == response.shape[0]:

@@ -172,6 +172,7 @@ class _PointExpressions:
         distance, self.normal, self._curvature = _express_surface(check_expressed(place.surface), r)
         self.distance = self.piece_distance = distance - place.radius
         self.margin: Expression | None = None
+        # Contacts with a radius are refused on such surfaces, see `Contact`.
         if isinstance(place.surface, PiecewiseSurface) and place.surface.has_borders:
             self.piece_distance, self.margin = place.surface.piece_expressions(r)
         self.tangents = _make_tangents(self.normal, place.directions, place.axis)

@@ -400,7 +400,10 @@ class RobotConstants(NamedTuple):
         return TermExpressions(bodies, drive, points.jacobian(), points.rows(motion, v, still))
 
     def resistance(self, q: Expression, v: Expression) -> Expression:
-        """Return the torques k (q - q_rest) + d v (nv, 1) of springs and dampers; see `Passive`."""
+        """Return the torques k (q - q_rest) + d v (nv, 1) of springs and dampers; see `Passive`.
+
+        On circles q - q_rest is the shortest signed angle.
+        """
         coordinate, circles, stiffness, rest, damping = self.springs
         angle = ca.SX(rest)
         stretch = q[coordinate.tolist()] - angle
