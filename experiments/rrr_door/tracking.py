@@ -369,7 +369,7 @@ def measure_contacts(plant: HybridSystem, run: HybridTrajectory) -> dict[str, fl
     """
     least, ratio, gap = np.inf, 0.0, 0.0
     # Arcs without closed contacts are left out before their outputs are computed.
-    pressing = [arc for arc in run.arcs if closed_contacts(arc.mode)]
+    pressing = tuple(arc for arc in run.arcs if closed_contacts(arc.mode))
     for arc, _, outputs in replace(run, arcs=pressing, system=plant).sampled_outputs(1e-3):
         closed = list(closed_contacts(arc.mode))
         normal = outputs["normal_force"][:, closed]
