@@ -403,6 +403,10 @@ class RobotConstants(NamedTuple):
         """Return the torques k (q - q_rest) + d v (nv, 1) of springs and dampers; see `Passive`.
 
         On circles q - q_rest is the shortest signed angle.
+
+        Args:
+            q: Configuration (nq, 1).
+            v: Velocity (nv, 1).
         """
         coordinate, circles, stiffness, rest, damping = self.springs
         angle = ca.SX(rest)
