@@ -369,11 +369,13 @@ def draw_trot(path: Path, case: tuple[Quadruped, Trigger], trot: TrotRun) -> Non
     height, force = figure.subplots(2, 1, sharex=True)
     height.plot(trot.times[shown], trot.bases[shown, 2], color=TRACKING)
     height.set_ylabel("height of base [m]")
+    names = [contact.name for contact in public.contacts(case[0])]
     for foot, color in ((0, TRACKING), (1, REFERENCE)):
-        force.plot(trot.times[shown], trot.forces[shown, foot], color=color, label=f"foot {foot}")
+        force.plot(trot.times[shown], trot.forces[shown, foot], color=color, label=names[foot])
     force.axhline(0.0, color=BASELINE, linewidth=0.6)
     force.set_ylabel("normal force [N]")
     force.set_xlabel("time [s]")
-    force.legend()
+    force.set_ylim(top=1.3 * float(trot.forces[shown, :2].max()))  # room for the names
+    force.legend(loc="upper left", ncols=2)
     height.set_title(f"{case[0]} by {case[1]}: its last three strides")
     save_figure(figure, path)
