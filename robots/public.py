@@ -208,8 +208,12 @@ def robot(name: str) -> Robot:
     )
 
 
-def motored(name: str) -> Robot:
-    """A robot of `MODELS` that stands, with a motor at each joint, without springs and friction."""
+def robot_with_motors(name: str) -> Robot:
+    """Return a robot on a floating base with a motor at each joint, without joint friction.
+
+    Args:
+        name: A name of `MODELS` of a robot that stands.
+    """
     text = urdf(name)
     joints = Robot.from_urdf(text, root="floating").joints
     none = {joint: 0.0 for joint, places in joints.items() if places is not None}

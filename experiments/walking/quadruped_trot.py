@@ -238,7 +238,7 @@ def make_trot(
         trigger: What decides which feet support it.
         speed: Speed forwards, m/s.
     """
-    robot, kind = public.motored(name), KINDS[name]
+    robot, kind = public.robot_with_motors(name), KINDS[name]
     limits = None if kind.torque is None else np.full(robot.nu, kind.torque)
     programme = WholeBodyQP(robot, public.contacts(name), limits=limits, share=_SHARE)
     stance = robot.posture(public.MODELS[name].posture)
@@ -267,7 +267,12 @@ def draw_start(
 
 
 def describe_fall(trot: Trot, state: Array) -> str:
-    """Return the reason for which a trot has ended, empty while it has not."""
+    """Return the reason for which a trot has ended, empty while it has not.
+
+    Args:
+        trot: The trot.
+        state: State (nq + nv,) of the robot.
+    """
     if state[2] < _LOW * trot.height:
         return "falls"
     return "tips over" if make_rotation(state[3:7])[2, 2] < _UPRIGHT else ""

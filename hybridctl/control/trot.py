@@ -6,8 +6,10 @@ height, level. A swinging foot goes from where it let go to
 
 .. math:: p = p_{hip} + \tfrac12 d T v + \sqrt{h / g} \, (v - v_{ref}),
 
-the place under its hip where it stands in the middle of the stance, and the capture point's share
-of the error of velocity. So a push is answered by where feet land, and forces need not undo it.
+with :math:`p_{hip}` the place of the foot in the nominal posture, carried on with the base to the
+landing, v the velocity of the base and h the height of its origin, taken for that of the center of
+mass. The last term is the capture point's share of the error of velocity: after a push feet land
+farther out. Turning of the base until the landing is not regarded.
 
 The law asks the whole-body programme for accelerations of the base and of the feet, of
 proportional and derivative feedback on this reference. Which feet support the robot is found by
@@ -15,7 +17,8 @@ the clock, or by touch as well:
 
 - "clock": the feet that the clock has on the ground.
 - "touch": in addition, a foot that touches in the second half of its swing supports the robot from
-  then on. A foot that is late is pressed down, and supports the robot although it does not touch.
+  then on, until its next lift-off. A foot that is late is pressed down, and supports the robot
+  although it does not touch.
 - "sure": as "touch", but a late foot supports the robot only once it touches.
 """
 
@@ -52,13 +55,14 @@ class Trot:
         stance: Share d of the stride for which each foot stands.
         height: Height of the origin of the base, m.
         velocity: Velocity of the base forwards and to the left, m/s, and about the vertical, rad/s.
-        clearance: Height of a swinging foot in the middle of its swing, m.
-        pairs: Indices of the feet that swing together; the first pair swings first.
+        clearance: Height in the middle of its swing of a swinging foot over the mean of its places
+            of lift-off and landing, m.
+        pairs: Indices of the feet that swing together; the first group swings first.
         base_gain: Stiffness, 1/s^2, and damping, 1/s, of the position of the base.
         turn_gain: The same of its orientation.
         swing_gain: The same of swinging feet.
         support_damping: Damping of supporting feet, 1/s.
-        press: Speed at which a late foot is pressed down, m/s.
+        press: Speed at which a late foot is pressed down, m/s, with the damping of swinging feet.
 
     Raises:
         InputError: A value is out of range, or the pairs do not share the feet.
@@ -114,9 +118,10 @@ class TrotController:
     the base.
 
     Args:
-        programme: The whole-body programme of the robot, with four feet.
+        programme: The whole-body programme of the robot and its feet.
         trot: The trot.
-        posture: Configuration (nq,) in which the robot stands; feet land below where they are then.
+        posture: Configuration (nq,) in which the robot stands level; in the middle of a stance feet
+            are where they are then beside the base.
         trigger: What decides which feet support the robot; see this module.
 
     Raises:
@@ -129,10 +134,11 @@ class TrotController:
         trigger: What decides which feet support the robot.
         solution: What the programme found last; None before the first step.
         support: Flags (c,) of the feet that supported the robot in the last step.
-        failures: Number of steps since `reset` in which the programme did not converge, whose
-            input is the one before.
+        failures: Number of steps since `reset` in which the programme did not converge. Their input
+            is the one before, zero at first.
     """
 
+    _hips: Array  # places of the feet in the nominal posture (c, 3) from the base, in its axes, m
     # State between two steps, besides the attributes above:
     _start: float  # time of the first sample, s
     _last: float  # time of the last sample, s
@@ -140,8 +146,11 @@ class TrotController:
     _yaw: float  # reference of the heading, rad
     _lifted: Array  # where each foot let go (c, 3), m
     _landed: NDArray[np.bool_]  # feet that landed before the end of their swing
-    _touched: NDArray[np.bool_]  # feet that have touched since their swing ended
+    _touched: NDArray[np.bool_]  # feet that have touched since the middle of their last swing
     _swinging: NDArray[np.bool_]  # feet that the clock had in the air
+    _u: Array  # input (nu,) of the last step that converged, N m
+
+    solution: WholeBodySolution | None
 
     def __init__(
         self,
@@ -178,14 +187,13 @@ class TrotController:
         self.support = np.ones(len(self._hips), dtype=bool)
         self._u = np.zeros(self.programme.robot.nu)
 
-    solution: WholeBodySolution | None
-
     def step(self, time: float, state: Array, sensed: Mapping[str, Any] | None = None) -> Array:
         """Return the torques (nu,) until the next sample.
 
         Args:
             time: Time, s.
-            state: State (nq + nv,).
+            state: State (nq + nv,), of the base: position, quaternion (x, y, z, w), and velocity
+                in axes of the base.
             sensed: Values of sensors. All triggers but "clock" need "contact", flags (c,).
 
         Raises:
@@ -206,7 +214,7 @@ class TrotController:
         if math.isnan(self._start):
             self._begin(time, q, turned, motion)
         swing = self._update_support(time, motion, touching)
-        speed, yaw_rate = self._update_reference(time, q, turned)
+        speed, yaw_rate = self._update_reference(time, q)
         base = self._find_base_target(q, v, turned, speed, yaw_rate)
         feet = self._find_feet_targets(swing, q, turned @ v[:3], speed, motion)
         self.solution = self.programme.solve(q, v, base, feet, self.support, motion)
@@ -214,7 +222,7 @@ class TrotController:
             self._u = self.solution.u
         else:
             self.failures += 1
-        return self._u
+        return self._u.copy()
 
     def _find_touching(self, sensed: Mapping[str, Any] | None) -> NDArray[np.bool_]:
         """Return the flags (c,) of contact, of which the clock needs none.
@@ -272,13 +280,14 @@ class TrotController:
                 self.support &= self._touched
         return swing
 
-    def _update_reference(self, time: float, q: Array, turned: Array) -> tuple[Array, float]:
-        """Move the reference of the base on, at most the leash ahead of it.
+    def _update_reference(self, time: float, q: Array) -> tuple[Array, float]:
+        """Move the reference of the base on, no farther than the leash from it in any direction.
+
+        The heading has no leash.
 
         Args:
             time: Time, s.
             q: Configuration (nq,).
-            turned: Rotation (3, 3) of the base.
 
         Returns:
             Velocity (3,) of the reference in world axes, m/s, and its turn, rad/s.
@@ -298,7 +307,10 @@ class TrotController:
     def _find_base_target(
         self, q: Array, v: Array, turned: Array, speed: Array, yaw_rate: float
     ) -> Array:
-        """Return the acceleration (6,) of the base that is asked for, in world axes.
+        """Return the acceleration (6,) of the base that is asked for, in m/s^2 and rad/s^2.
+
+        As the target of `WholeBodyQP.solve` it is linear, of the origin of the base, then angular,
+        in world axes.
 
         Args:
             q: Configuration (nq,).
@@ -313,7 +325,8 @@ class TrotController:
         linear = stiffness * (place - q[:3]) + damping * (speed - turned @ v[:3])
         c, s = math.cos(self._yaw), math.sin(self._yaw)
         error = np.array([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]]) @ turned.T
-        # Half the axial part: the rotation vector of small errors, and finite for all.
+        # Half the axial part: the axis times the sine of the angle, which needs no case of its own
+        # at half a turn. It is the rotation vector of small errors.
         axis = 0.5 * np.array(
             [error[2, 1] - error[1, 2], error[0, 2] - error[2, 0], error[1, 0] - error[0, 1]]
         )
@@ -324,7 +337,7 @@ class TrotController:
     def _find_feet_targets(
         self, swing: Array, q: Array, moving: Array, speed: Array, motion: FeetMotion
     ) -> Array:
-        """Return the accelerations (c, 3) of the feet that are asked for.
+        """Return the accelerations (c, 3) of the feet that are asked for, m/s^2, in world axes.
 
         Args:
             swing: Parts (c,) of swings, NaN while feet stand.
@@ -341,9 +354,10 @@ class TrotController:
         heading = np.array([[c, -s], [s, c]])
         capture = math.sqrt(trot.height / self._gravity)
         for i, part in enumerate(swing):
+            # By the clock no touch is known: a foot that shall stand is taken to stand.
             if self.support[i] and (self._touched[i] or self.trigger == "clock"):
                 continue
-            if math.isnan(part) or self._landed[i]:  # late: pressed down
+            if math.isnan(part):  # late: pressed down
                 down = np.array([0.0, 0.0, -trot.press])
                 targets[i] = damping * (down - motion.velocities[i])
                 continue
@@ -351,7 +365,7 @@ class TrotController:
             land = q[:2] + left * moving[:2] + heading @ self._hips[i, :2]
             land = land + 0.5 * trot.stance * trot.period * moving[:2]
             land = land + capture * (moving[:2] - speed[:2])
-            place, rate, change = _interpolate_swing(
+            place, rate, change = interpolate_swing(
                 part, lasts, self._lifted[i], np.append(land, self._radii[i]), trot.clearance
             )
             targets[i] = (
@@ -362,7 +376,7 @@ class TrotController:
         return targets
 
 
-def _interpolate_swing(
+def interpolate_swing(
     part: float, lasts: float, start: Array, end: Array, clearance: float
 ) -> tuple[Array, Array, Array]:
     """Return position, velocity and acceleration (3,) of a swinging foot.
@@ -375,7 +389,10 @@ def _interpolate_swing(
         lasts: Duration of the swing, s.
         start: Where it begins (3,), m.
         end: Where it ends (3,), m.
-        clearance: Height in the middle, m.
+        clearance: Height in the middle over the mean of both ends, m.
+
+    Returns:
+        Position, m, velocity, m/s, and acceleration, m/s^2.
     """
     s, way = part, end - start
     place = start + (3.0 * s**2 - 2.0 * s**3) * way

@@ -149,14 +149,18 @@ def _repeat(name: str, given: ArrayLike, count: int, axes: int) -> Array:
         count: Number of members.
         axes: Number of axes with that for members.
     """
-    array = np.asarray(given, dtype=np.float64)
+    array = check_array(name, given)
     if array.ndim == axes - 1:
         array = np.broadcast_to(array, (count, *array.shape))
     return check_array(name, array, (count, *[None] * (axes - 1)))
 
 
 def _differentiate_each(run: MakeTape, loss: Loss, arguments: _Arguments) -> list[_Member]:
-    """Return what is found of each member, one after the other."""
+    """Return what is found of each member, one after the other.
+
+    Raises:
+        InputError: The derivatives that the loss returns have another shape than what they are by.
+    """
     found = []
     for k, start in enumerate(arguments.x0):
         inputs, parameters = (None if a is None else a[k] for a in arguments[1:])
@@ -165,6 +169,17 @@ def _differentiate_each(run: MakeTape, loss: Loss, arguments: _Arguments) -> lis
             tape = run(start, inputs, parameters)
             wanted = loss(tape)
             value = float(wanted.value)
+        except HybridctlError as error:
+            found.append(_Member(value, None, error))
+            continue
+        # Faults of the loss are the caller's, and not those of one member.
+        for name, given, by in (
+            ("states", wanted.states, tape.states),
+            ("event_times", wanted.event_times, tape.event_times),
+        ):
+            if given is not None:
+                check_array(f"{name} of the loss", given, by.shape)
+        try:
             gradient = tape.vjp(wanted.states, wanted.event_times)
             found.append(_Member(value, gradient, None))
         except HybridctlError as error:

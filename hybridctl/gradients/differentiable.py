@@ -260,6 +260,20 @@ class DifferentiableFlow:
         Raises:
             InputError: An argument has the wrong shape.
         """
+        # Shapes are those of all members: a wrong one is not an error of one of them.
+        if inputs is not None:
+            if self.hold_times is None:
+                raise InputError("inputs need holds, the times between which they are held")
+            count = len(self.hold_times) - 1
+            if np.shape(inputs)[-2:-1] != (count,):
+                raise InputError(
+                    f"inputs must be ({count}, nu) or (m, {count}, nu), got {np.shape(inputs)}"
+                )
+        if parameters is not None and np.shape(parameters)[-1:] != (len(self.parameter_names),):
+            raise InputError(
+                f"parameters must be ({len(self.parameter_names)},) or (m, "
+                f"{len(self.parameter_names)}), got {np.shape(parameters)}"
+            )
         return differentiate_members(self.run, loss, x0, inputs, parameters, executor)
 
     def recall(

@@ -3,14 +3,15 @@ r"""How far feet rise after they have touched, on ground that gives way.
 A foot that comes down on soft ground is pressed in at once and comes up again while it stands. All
 feet do so alike, in each step and in one direction: as fixed feet they take the base down by the
 same length in each step, which no distance between feet shows. The accelerometer does: it does not
-confirm that the base rises from each touchdown on. So the length D is one more state. A foot that
+confirm that the base sinks from each touchdown on. So the length D is one more state. A foot that
 has touched at :math:`t_0` moves along the vertical by
 
 .. math:: \dot z = \frac{D}{\tau}\, e^{-(t - t_0) / \tau}, \quad D \ge 0 .
 
-The filter of base and feet stays as it is, with covariance P; beside it stand the mean and variance
-of D, and its covariance c with the deviation of the estimate. A prediction by :math:`\Phi` in which
-a foot rises by the part b of D, :math:`\Delta x = b D`, gives
+The filter of base and feet keeps its states, with covariance P; beside it stand the mean and
+variance of D, and its covariance c with the deviation of the estimate. A prediction by
+:math:`\Phi` in which feet rise by parts of D, :math:`\Delta x = b D` with b zero but for the feet,
+gives
 
 .. math:: c^+ = \Phi c + m b, \quad
           P^+ = \Phi P \Phi^T + Q + \Phi c\, b^T + b\, (\Phi c)^T + m b b^T
@@ -22,7 +23,7 @@ with m the variance of D, and a correction with innovation r, its covariance S a
 
 Ground does not pull feet down, so a mean below zero is moved to zero, and the estimate to its mean
 under that condition: by :math:`-c D / m` (projection: Simon, *Optimal State Estimation*, 2006,
-7.5). Covariances stay, so that they claim too much rather than too little.
+7.5). Covariances stay, so that they are too large rather than too small.
 """
 
 from __future__ import annotations
@@ -54,9 +55,10 @@ class GroundRise(NamedTuple):
         variance: Its variance, m^2.
         covariance: Its covariance (ndx,) with the deviation of the estimate, in m times the unit
             of each entry.
-        touched: Times in s at which the feet in contact have touched, by the numbers of the feet;
-            feet that have stood from the start are left out.
-        until: Time in s from which on no foot rises any more.
+        touched: Time in s of the last touch of each foot, by its number; feet that have not touched
+            since the start are left out.
+        until: Time in s from which on no foot rises any more: some time after the last touch of
+            any. Until then feet that touched before it go on rising, too, by what is left of 5 %.
     """
 
     mean: float
@@ -99,7 +101,8 @@ class GroundRise(NamedTuple):
             e: Estimate at the end of the prediction of a base on k point feet, without rise.
             transition: Derivative (ndx, ndx) of the prediction.
             begin: Time at which the prediction began, s.
-            numbers: Numbers (k,) of the feet in contact among all feet.
+            numbers: Numbers (k,) of the feet in contact among all feet, in the order in which the
+                estimate has them.
             noise: Its `foot_rise_time` says how fast feet rise.
         """
         c, m = transition.dot(self.covariance), self.variance
@@ -108,7 +111,8 @@ class GroundRise(NamedTuple):
             # Lists, because single entries of arrays cost more than the sums of the matrices.
             x = e.mean.tolist()
             qx, qy, qz, qw = x[:4]
-            # The vertical of the world in axes of the inertial frame: the last row of `matrix`.
+            # The vertical of the world in axes of the inertial sensor, in which deviations of feet
+            # are: the last row of the rotation from these axes to the world.
             up = 2.0 * (qx * qz - qy * qw), 2.0 * (qy * qz + qx * qw), 1.0 - 2.0 * (qx**2 + qy**2)
             for k, part in enumerate(parts):
                 x[BASE + 2 + 3 * k] += self.mean * part
@@ -127,7 +131,7 @@ class GroundRise(NamedTuple):
     ) -> list[float]:
         """Return the parts (k,) of the rise by which feet come up; see `predict`.
 
-        None are returned where no foot rises any more.
+        The list is empty where no foot rises any more.
         """
         if begin >= self.until:
             return []
@@ -146,8 +150,9 @@ class GroundRise(NamedTuple):
             score: Whitened innovation (k,), :math:`L^{-1} r`.
 
         Returns:
-            The rise, with its covariance with the deviation from the estimate before, and the
-            deviation (ndx,) by which that moves besides; None where the mean is not cut off.
+            The rise, with its covariance with the deviation from the estimate before; and what is
+            to be added to the correction (ndx,) of that estimate, None where the mean is not cut
+            off. The caller moves the rise to the tangent space of the new estimate by `change`.
         """
         mean = self.mean + float(by_rise.dot(score))
         variance = self.variance - float(by_rise.dot(by_rise))
@@ -160,7 +165,8 @@ class GroundRise(NamedTuple):
         """Return what is known after any other correction of the estimate.
 
         With :math:`a = P^{-1} c` of the estimate before, :math:`c^+ = P^+ a`, as of every
-        correction by Bayes' rule. After one that has changed the mode nothing is known of c.
+        correction by Bayes' rule. After one that has changed the mode c is taken
+        to be zero: how it went is not known.
 
         Args:
             space: States of the mode.
@@ -184,11 +190,12 @@ def begin_rise(noise: BaseNoise, ndx: int) -> GroundRise | None:
     """Return what is known of the rise before a robot has walked.
 
     Args:
-        noise: Its `foot_rise` is the deviation.
+        noise: Its `foot_rise` is the standard deviation.
         ndx: Size of the deviation of the first estimate.
 
     Returns:
-        The rise; None where feet do not rise, or where their noise is given.
+        The rise; None where feet do not rise, or where their noise is given, which then stands for
+        all that feet do.
     """
     if not noise.foot_rise or noise.foot is not None:
         return None

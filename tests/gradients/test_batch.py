@@ -8,6 +8,7 @@ import pytest
 from gradients.systems import falling_ball, loss
 
 from hybridctl.base.errors import InputError, SimulationError
+from hybridctl.gradients import RunLoss
 
 
 def members(count):
@@ -81,3 +82,20 @@ def test_shapes_are_checked():
         flow.differentiate_batch(loss, starts, inputs[:1], values)
     with pytest.raises(InputError, match="one member"):
         flow.differentiate_batch(loss, starts[:0], None, None)
+
+
+def test_faults_of_the_caller_are_no_errors_of_members():
+    flow, starts, inputs, values = members(2)
+    for name, wrong in (
+        ("inputs", (starts, inputs[:, :-1], values)),
+        ("parameters", (starts, inputs, values[:, :-1])),
+        ("parameters", (starts, inputs, values + 1j)),
+    ):
+        with pytest.raises(InputError, match=name):
+            flow.differentiate_batch(loss, *wrong)
+
+    def fail(tape):
+        return RunLoss(0.0, np.zeros(3))
+
+    with pytest.raises(InputError, match="states of the loss"):
+        flow.differentiate_batch(fail, starts, inputs, values)

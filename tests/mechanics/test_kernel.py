@@ -7,6 +7,7 @@ import sys
 import types
 from collections import Counter, OrderedDict
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -197,6 +198,50 @@ def test_redundant_contacts_share_forces_as_in_python(friction):
         found["at a border"] += solution.cone_forces is not None
         compare_values(mode, point, values, AGREE)
     assert min(found["slides"], found["sticks"], found["at a border"]) >= 1, found
+
+
+def test_a_held_corner_with_two_coefficients_of_friction_is_as_in_python():
+    """Kinetic friction decides whether it is held, static friction bounds its shared forces.
+
+    Forces inside one cone and outside the other were moved to the border of the narrow one: guards
+    were off by up to 0.9 N of 14 N.
+    """
+    narrow, rng, held = make_sole(0.08), np.random.default_rng(1), 0
+    contacts = [replace(c, friction=0.08, static_friction=1.5) for c in narrow.contacts]
+    dynamics, robot = ContactDynamics(narrow.robot, contacts), narrow.robot
+    stuck = make_mode(dynamics, ("stick", "open", "open", "stick", "open"))
+    mode = make_mode(dynamics, ("stick", "open", "open", "slip", "open"))
+    for _ in range(100):
+        q = robot.integrate(robot.neutral(), 0.3 * rng.normal(size=robot.nv))
+        x = stuck.project(np.concatenate((q, 0.7 * rng.normal(size=robot.nv))))
+        u = rng.normal(size=robot.nu)
+        values, point = ModeKernel(mode).evaluate(x, u), mode.calc(0.0, x, u)
+        if values is None or not point.solution.kkt.redundant:
+            continue
+        held += 1
+        scale = max(1.0, float(np.abs(point.guards).max()))
+        np.testing.assert_allclose(values.guards, point.guards, rtol=0, atol=AGREE * scale)
+    assert held >= 10
+
+
+@pytest.mark.parametrize(
+    ("place", "changed"),
+    [(1, lambda first: first + 1), (2, lambda end: end - 1), (7, lambda pair: 99)],
+    ids=["a gap between tangents", "a tangent too few", "an unknown pair"],
+)
+def test_closed_contacts_that_do_not_fit_are_refused(monkeypatch, place, changed):
+    """The sizes of its memory are those of contacts whose tangents follow on each other."""
+    mode = make_mode(make_sole(0.5), ("stick", "stick", "open", "open", "open"))
+    describe = kernel_mode._describe_closed_contacts
+
+    def misdescribe(phase):
+        *others, last = describe(phase)
+        return [*others, (*last[:place], changed(last[place]), *last[place + 1 :])]
+
+    ModeKernel(mode)
+    monkeypatch.setattr(kernel_mode, "_describe_closed_contacts", misdescribe)
+    with pytest.raises(ValueError, match=r"do not fit|are not the normals"):
+        ModeKernel(mode)
 
 
 # Contacts with near-zero velocity

@@ -195,7 +195,12 @@ def make_power_line(sizes: Array, values: Array, order: float) -> Line:
 
 
 def arrange_panels(panels: Sequence[Panel], columns: int = 2) -> list[Sequence[Panel]]:
-    """Return panels in rows of `columns`, for `draw_series`; the last row may be shorter."""
+    """Return panels in rows, for `draw_series`; the last row may be shorter.
+
+    Args:
+        panels: The panels, at least one.
+        columns: Number of panels in a row, at most.
+    """
     columns = min(columns, len(panels))
     return [panels[k : k + columns] for k in range(0, len(panels), columns)]
 

@@ -92,14 +92,7 @@ def states(
     wanted = labels if names is None else [check_member("names", name, labels) for name in names]
     parts = [(arc, times, arc(times)) for arc, times in run.sampled(_choose_period(run))]
     panels = _make_panels(wanted, {name: k for k, name in enumerate(labels)}, parts)
-    spans = [(times[0], times[-1], arc.mode) for arc, times, _ in parts]
-    return draw_series(
-        path,
-        arrange_panels(panels),
-        title=title,
-        bands=make_mode_bands(spans),
-        span=(run.start, run.end),
-    )
+    return _draw_in_bands(path, panels, parts, title)
 
 
 def inputs(run: HybridTrajectory, path: Path = None, *, title: str = "Inputs") -> Figure:
@@ -125,13 +118,30 @@ def inputs(run: HybridTrajectory, path: Path = None, *, title: str = "Inputs") -
     labels = [f"u{k}" for k in range(*sizes)] if system is None else system.input_labels(mode)
     parts = [(arc, times, arc.input(times)) for arc, times in run.sampled(_choose_period(run))]
     panels = _make_panels(labels, {name: k for k, name in enumerate(labels)}, parts)
+    return _draw_in_bands(path, panels, parts, title)
+
+
+def _draw_in_bands(
+    path: Path, panels: Sequence[Panel], parts: Sequence[Part], title: str
+) -> Figure:
+    """Draw panels of a whole run, in bands of its modes.
+
+    Args:
+        path: File to save the figure in; None to save none.
+        panels: The panels.
+        parts: All arcs of the run, with times and values.
+        title: Title of the figure.
+
+    Returns:
+        The figure.
+    """
     spans = [(times[0], times[-1], arc.mode) for arc, times, _ in parts]
     return draw_series(
         path,
         arrange_panels(panels),
         title=title,
         bands=make_mode_bands(spans),
-        span=(run.start, run.end),
+        span=(spans[0][0], spans[-1][1]),
     )
 
 

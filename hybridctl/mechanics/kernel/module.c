@@ -97,7 +97,8 @@ static int read_closed(struct kernel *p, PyObject *object) {
         /* In a surface a contact slides along two tangents, with a sign along one. */
         c->slides = c->slides != 0;
         good = good && 0 <= c->contact && c->contact < p->contacts && c->first >= count &&
-               c->last <= p->row_count && 0 <= tangents && tangents <= 2 &&
+               c->last <= p->row_count && 0 <= tangents && tangents <= 2 && 0 <= c->pair &&
+               c->pair < count && c->first == (j ? p->closed[j - 1].last : count) &&
                (!c->slides || tangents == (c->sign == 0.0 ? 2 : 1));
         p->sliding_count += c->slides;
     }
@@ -235,9 +236,15 @@ static int kernel_init(KernelObject *self, PyObject *args, PyObject *keywords) {
     /* Each is there once, and none is a tangent of a sliding contact: memory is of this size. */
     for (int i = 1; good && i < p->constrained_count; i++)
         good = p->constrained[i - 1] < p->constrained[i];
-    for (int j = 0; good && j < p->closed_count; j++)
+    int fixed = p->closed_count;
+    for (int j = 0; good && j < p->closed_count; j++) {
+        if (!p->closed[j].slides) fixed += p->closed[j].last - p->closed[j].first;
         for (int i = 0; good && p->closed[j].slides && i < p->constrained_count; i++)
             good = p->constrained[i] < p->closed[j].first || p->constrained[i] >= p->closed[j].last;
+    }
+    /* All tangents of contacts that stick are there: sharing of forces counts on it. */
+    good = good && p->constrained_count == fixed &&
+           (!p->closed_count || p->closed[p->closed_count - 1].last == p->row_count);
     if (!good) {
         PyErr_SetString(PyExc_ValueError, "constrained rows are not the normals, then tangents");
         return -1;

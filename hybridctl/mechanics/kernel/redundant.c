@@ -368,9 +368,15 @@ int share_forces(struct kernel *p, int needs_forces, double *ratio) {
             find_least(shared->weighted, shared->root, shared->half, m, rank, shared->copy,
                        p->solution);
         }
-        if (!is_inside_cones(p) && (!(shared->contradiction <= MAX_CONTRADICTION) ||
-                                    move_inside_cones(p, shared->right) != DONE))
-            return ASK_PYTHON;
+        if (!is_inside_cones(p)) {
+            /* Kinetic friction decides whether one that slides is held, static friction bounds the
+             * forces of one that is: where these differ, there are two solutions. */
+            const struct closed_contact *held = p->held < 0 ? NULL : p->closed + p->held;
+            if (held && held->static_friction > held->friction) return ASK_PYTHON;
+            if (!(shared->contradiction <= MAX_CONTRADICTION) ||
+                move_inside_cones(p, shared->right) != DONE)
+                return ASK_PYTHON;
+        }
     }
     scatter_solution(p, p->forces);
     return DONE;

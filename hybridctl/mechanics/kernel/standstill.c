@@ -97,7 +97,8 @@ static int judge_law(const struct kernel *p, int starting) {
             const int two = contact->last - contact->first == 2;
             const double friction = hypot(p->forces[contact->first],
                                           two ? p->forces[contact->first + 1] : 0.0);
-            slack = fmin(slack, contact->static_friction * slack - friction);
+            const double margin = contact->static_friction * slack - friction;
+            if (!(margin >= slack)) slack = margin; /* also where it is no number */
         }
         if (slack < -CLEAR_VIOLATION * largest) return -1;
         if (!(slack > 0.0)) found = 0;

@@ -195,7 +195,7 @@ class ContactDynamics:
         joints = [contact for contact in self.contacts if isinstance(contact, JointContact)]
         every = (*contacts, *joints)
         if any(one.rough != own.rough for one, own in zip(every, self.contacts, strict=True)):
-            return ContactDynamics(  # tangents appear or vanish
+            made = ContactDynamics(  # tangents appear or vanish
                 robot,
                 contacts,
                 stabilization=self.stabilization,
@@ -204,6 +204,8 @@ class ContactDynamics:
                 joints=joints,
                 kernel=self.kernel_choice,
             )
+            made.expected_modes = self.expected_modes
+            return made
         other = copy(self)
         for name in ("structure", "mode_constants", "mode_numbers"):  # of the old numbers
             other.__dict__.pop(name, None)
