@@ -222,7 +222,8 @@ class TrotController:
             self._u = self.solution.u
         else:
             self.failures += 1
-        return self._u.copy()
+        given: Array = self._u.copy()
+        return given
 
     def _find_touching(self, sensed: Mapping[str, Any] | None) -> NDArray[np.bool_]:
         """Return the flags (c,) of contact, of which the clock needs none.
