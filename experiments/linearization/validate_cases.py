@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from hybridctl.experiments.optimal.lqr import with_jumps
+from hybridctl.experiments.optimal.lqr import replace_jumps
 from hybridctl.experiments.rrr_door import tracking as rrr_door
 from hybridctl.experiments.rrr_door.laws import run_beside
 from hybridctl.robots import biped
@@ -44,7 +44,7 @@ class ValidationCase:
 
     def reset_only(self) -> Linearization:
         """Return the map with D_x R in place of the saltation matrices: the control."""
-        return with_jumps(self.map, "reset")
+        return replace_jumps(self.map, "reset")
 
 
 Cases = dict[str, Callable[[], ValidationCase]]

@@ -22,7 +22,7 @@ from typing import Annotated, Any
 import casadi as ca
 import numpy as np
 from hybridctl.experiments.figures import over_time
-from hybridctl.experiments.optimal.lqr import with_jumps
+from hybridctl.experiments.optimal.lqr import replace_jumps
 from hybridctl.experiments.rrr_door.reference import OPEN, Design, build
 from hybridctl.experiments.runners import tabulate
 from hybridctl.robots import block, rrr_door
@@ -204,7 +204,7 @@ def reset_only(system: HybridSystem, motion: HybridTrajectory) -> Linearization:
         system: System of the motion.
         motion: Motion to linearize.
     """
-    return with_jumps(linearize(system, motion), "reset")
+    return replace_jumps(linearize(system, motion), "reset")
 
 
 def _optimise_block(config: Config, iterations: int) -> OptimalMotion:

@@ -174,7 +174,7 @@ def study(config: Config, case: LqrCase, tick: Callable[[float], None]) -> Desig
         tick: Function that is called with the share that is done.
     """
     weights = case.state_weights, case.input_weights, case.final_weight
-    designs = {d: hybrid_lqr(with_jumps(case.map, d), *weights) for d in DESIGNS}
+    designs = {d: hybrid_lqr(replace_jumps(case.map, d), *weights) for d in DESIGNS}
     random = np.random.default_rng(config.seed)
     drawn = random.normal(size=(config.samples, len(case.deviation)))
     deviations = config.size * case.deviation * drawn
@@ -194,7 +194,7 @@ def study(config: Config, case: LqrCase, tick: Callable[[float], None]) -> Desig
     )
 
 
-def with_jumps(lin: Linearization, design: str) -> Linearization:
+def replace_jumps(lin: Linearization, design: str) -> Linearization:
     """Return a linearization with the jumps of a design in place of the right ones.
 
     Args:

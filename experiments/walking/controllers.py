@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from hybridctl.experiments.optimal.lqr import with_jumps
+from hybridctl.experiments.optimal.lqr import replace_jumps
 from hybridctl.experiments.walking.cone_filter import ConeFilter
 from hybridctl.experiments.walking.gait import Gait, make_task
 from hybridctl.experiments.walking.phase_laws import LeastValueTracking, PhaseReset, ValueFunction
@@ -133,7 +133,7 @@ def design(gait: Gait, weights: Weights, jumps: str = "saltation") -> PeriodicLq
         weights: Weights of the cost.
         jumps: Derivative of a touchdown in the design: "saltation" or "reset".
     """
-    assumed = with_jumps(gait.map, jumps)
+    assumed = replace_jumps(gait.map, jumps)
     return periodic_lqr(assumed, weights.state, weights.input, symmetry=gait.symmetry)
 
 

@@ -67,9 +67,9 @@ class ShiftedLaw(LinearFeedback):
         u = offset - gain @ x
         return clip_input(u if self.added is None else u + self.added, self.limits)
 
-    def along(self, times: Array) -> tuple[Array, Array]:
+    def find_offsets_and_gains(self, times: Array) -> tuple[Array, Array]:
         """Return the terms b (k, nu) and K (k, nu, nx) of u = b - K x at times (k,), in s."""
-        offsets, gains = self.law.along(times - self.delay)
+        offsets, gains = self.law.find_offsets_and_gains(times - self.delay)
         return (offsets if self.added is None else offsets + self.added), gains
 
 

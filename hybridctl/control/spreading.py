@@ -425,12 +425,12 @@ class _LawSequence(LinearFeedback):
     def __call__(self, t: float, x: Array) -> Array:
         return self._select(t)(t, x)
 
-    def along(self, times: Array) -> tuple[Array, Array]:
+    def find_offsets_and_gains(self, times: Array) -> tuple[Array, Array]:
         """Return the offsets b (k, nu) and gains K (k, nu, nx) at times (k,), s."""
         first = self._select(float(times.min()))
         if first is self._select(float(times.max())):
-            return first.along(times)
-        terms = (self._select(t).along(np.array([t])) for t in times)
+            return first.find_offsets_and_gains(times)
+        terms = (self._select(t).find_offsets_and_gains(np.array([t])) for t in times)
         offsets, gains = zip(*terms, strict=True)
         return np.concatenate(offsets), np.concatenate(gains)
 

@@ -178,7 +178,7 @@ class TrackingLaw(LinearFeedback):
         alpha, mu = self.arc.state_and_input(t)
         return mu + self.gain(t) @ self.arc.space.difference(x, alpha)
 
-    def along(self, times: Array) -> tuple[Array, Array]:
+    def find_offsets_and_gains(self, times: Array) -> tuple[Array, Array]:
         """Return the terms b (k, nu) and K (k, nu, nx) of u = b - K x at times (k,), in s.
 
         Only laws on a vector space have them.

@@ -78,8 +78,11 @@ class ContactSignal:
             law: Input law.
 
         Returns:
-            The estimate with the event, if there is one, and notes. `transition` is the map of the
-            event; None without an event, and where the guard was measured.
+            The estimate with the event, if there is one, and notes. `transition` is the first-order
+            map of the event at its fixed time. It is None without an event, where nothing has to
+            be mapped; and where the guard was measured before the event, because the measurement
+            changes the estimate, so that no linear map alone leads from the one before to the one
+            after. A smoother does not pass back through such a sample.
 
         Raises:
             InputError: The value has another size.

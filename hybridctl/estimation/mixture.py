@@ -46,10 +46,10 @@ def mix_hypotheses(system: HybridSystem, hypotheses: Sequence[Hypothesis]) -> Mi
         Mean, covariance and probabilities of the modes, see `combine_estimates`.
     """
     parts = [truncate_hypothesis(system, h) for h in hypotheses]
-    return combine_estimates(system, parts, normalize_weights(hypotheses))
+    return combine_estimates(system, parts, compute_weights(hypotheses))
 
 
-def normalize_weights(hypotheses: Sequence[Hypothesis]) -> Array:
+def compute_weights(hypotheses: Sequence[Hypothesis]) -> Array:
     """Return the weights (n,) of hypotheses, which sum to one.
 
     Args:

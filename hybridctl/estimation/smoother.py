@@ -48,7 +48,7 @@ from hybridctl.estimation.guard_probabilities import MIN_NOTED_PROBABILITY
 from hybridctl.estimation.mixture import (
     combine_estimates,
     compute_moments,
-    normalize_weights,
+    compute_weights,
     truncate_at_sides,
 )
 from hybridctl.estimation.result import FilterResult
@@ -172,7 +172,7 @@ def _smooth_all(
     left = result.steps[-1].hypotheses
     nodes = {
         k: _truncate_node(system, h, _Node(w, h.estimate))
-        for k, (h, w) in enumerate(zip(left, normalize_weights(left).tolist(), strict=True))
+        for k, (h, w) in enumerate(zip(left, compute_weights(left).tolist(), strict=True))
     }
     mixtures, notes, likeliest = [result.mixtures[-1]], Notes(), 0
     probabilities = [nodes[0].weight]

@@ -281,7 +281,7 @@ def _differentiate_rest(
     """
     at = before.jump_point(event.report)
     try:
-        border = reset.border_at(at, after.mode.key, after.input)
+        border = reset.find_border(at, after.mode.key, after.input)
     except InputError as error:
         return reset.calc_diff(at), str(error)
     if border is None:

@@ -319,6 +319,6 @@ class ClockFeedback(LinearFeedback):
         """Return the input (nu,)."""
         return self.law(t + self._origin, x)
 
-    def along(self, times: Array) -> tuple[Array, Array]:
+    def find_offsets_and_gains(self, times: Array) -> tuple[Array, Array]:
         """Return the offsets (k, nu) and gains (k, nu, nx) at times (k,) on the clock."""
-        return self.law.along(times + self._origin)
+        return self.law.find_offsets_and_gains(times + self._origin)

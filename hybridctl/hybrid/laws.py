@@ -137,9 +137,9 @@ class LinearFeedback(LimitedLaw):
 
     def demand(self, t: float, x: Array) -> Array:
         """Return the input (nu,) before it is cut."""
-        (offset,), (gain,) = self.along(np.array([t]))
+        (offset,), (gain,) = self.find_offsets_and_gains(np.array([t]))
         return np.asarray(offset - gain @ x)
 
     @abstractmethod
-    def along(self, times: Array) -> tuple[Array, Array]:
+    def find_offsets_and_gains(self, times: Array) -> tuple[Array, Array]:
         """Return the offsets b (k, nu) and gains K (k, nu, nx) at times (k,), s."""

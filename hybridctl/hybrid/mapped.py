@@ -338,7 +338,7 @@ class MappedReset(ResetModel):
         inner = self.inner.calc_diff(self.change.to_inner_jump(at))
         return self.change.map_reset_jacobian(inner, at)
 
-    def border_at(self, at: JumpPoint, key: ModeKey, u_after: Array) -> ResetBorder | None:
+    def find_border(self, at: JumpPoint, key: ModeKey, u_after: Array) -> ResetBorder | None:
         """Return both derivatives where the inner reset is at a border, None where it is not.
 
         Args:
@@ -348,7 +348,7 @@ class MappedReset(ResetModel):
         """
         change = self.change
         inner_input = change.to_inner(at.t, at.x, u_after)[2]
-        border = self.inner.border_at(change.to_inner_jump(at), key, inner_input)
+        border = self.inner.find_border(change.to_inner_jump(at), key, inner_input)
         return None if border is None else change.map_border(border, at)
 
 

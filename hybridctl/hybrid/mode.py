@@ -212,8 +212,8 @@ class Reset(ResetModel):
         map: Returns the state (nx+,) after the event, or a whole `Jump`.
         jacobian: Returns the derivatives of that state. None for none.
         border: Returns both derivatives where the map has two one-sided ones, else None, as
-            `ResetModel.border_at` does. It takes (t, x-, u-), the key of the mode after the event,
-            and the input after it. None for a map without borders.
+            `ResetModel.find_border` does. It takes (t, x-, u-), the key of the mode after the
+            event, and the input after it. None for a map without borders.
 
     Raises:
         SystemDefinitionError: An argument is no function.
@@ -262,7 +262,7 @@ class Reset(ResetModel):
             return super().calc_diff(at)
         return self._jacobian(at.t, at.x, at.u)
 
-    def border_at(self, at: JumpPoint, key: ModeKey, u_after: Array) -> ResetBorder | None:
+    def find_border(self, at: JumpPoint, key: ModeKey, u_after: Array) -> ResetBorder | None:
         """Return both derivatives at a border, None where the reset is at none.
 
         Args:

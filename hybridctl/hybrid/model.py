@@ -804,7 +804,7 @@ class ResetModel(ABC):
         """
         raise SystemDefinitionError("the reset has no Jacobian")
 
-    def border_at(self, at: JumpPoint, key: ModeKey, u_after: Array) -> ResetBorder | None:
+    def find_border(self, at: JumpPoint, key: ModeKey, u_after: Array) -> ResetBorder | None:
         """Return both derivatives where the reset is at a border, None where it is not.
 
         Implementations raise `InputError` where there are more than two derivatives.

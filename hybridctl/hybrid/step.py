@@ -354,7 +354,7 @@ class DrivenMode:
         times = Step(start, end, states, states).times
         feedback = self._simple_law
         if isinstance(feedback, LinearFeedback):
-            offsets, gains = feedback.along(times)
+            offsets, gains = feedback.find_offsets_and_gains(times)
             inputs, limits = offsets - (gains @ states[:, :, None])[:, :, 0], feedback.limits
             return inputs if limits is None else inputs.clip(*limits)
         each = zip(times.tolist(), states, strict=True)

@@ -365,9 +365,9 @@ class _PlannedInput(LinearFeedback):
     limits: Array
 
     def __call__(self, t: float, x: Array) -> Array:
-        return np.asarray(self.along(np.array([t]))[0][0])
+        return np.asarray(self.find_offsets_and_gains(np.array([t]))[0][0])
 
-    def along(self, times: Array) -> tuple[Array, Array]:
+    def find_offsets_and_gains(self, times: Array) -> tuple[Array, Array]:
         """Return inputs (m, nu) at times (m,) in s, and zero gains (m, nu, nx)."""
         start, model = self.start, self.motion.models[0]
         place = self.plan.find_place(start.time, start.events, start.last_event)

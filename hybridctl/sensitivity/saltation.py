@@ -452,7 +452,7 @@ def find_reset_border(
     edge = system.outgoing(before.mode.key).edge((guard,))
     if edge is None:
         return None
-    return edge.reset.border_at(before.jump_point(report), after.mode.key, after.input)
+    return edge.reset.find_border(before.jump_point(report), after.mode.key, after.input)
 
 
 def find_guard_index(mode: ModeModel, guard: str) -> int:

@@ -291,7 +291,7 @@ def _linearize_at_once(system: HybridSystem, event: Event) -> JumpGains | Piecew
     edge = system.outgoing(event.mode_before).edge(event.guards)
     assert edge is not None
     at = before.jump_point(event.report)
-    border = edge.reset.border_at(at, after.mode.key, after.input)
+    border = edge.reset.find_border(at, after.mode.key, after.input)
     if border is not None and not border.is_linear:
         raise InputError(
             f"guards {event.guards} fire at once at t = {event.time:.9g} s and lead to the border "

@@ -238,7 +238,7 @@ class CompiledMode(ModeModel, CompiledSteps):
         elif isinstance(law, LinearFeedback):
             # numpy's rows are CasADi's columns: the offsets (k, nu) are read as (nu, k), and the
             # gains (k, nu, nx) as (nx, nu k), the k transposed gains side by side.
-            offsets, gains = law.along(t + ahead.h * _LAW_FRACTIONS)
+            offsets, gains = law.find_offsets_and_gains(t + ahead.h * _LAW_FRACTIONS)
             limits = _NO_LIMITS if law.limits is None else law.limits
             columns = (
                 offsets.ravel(),

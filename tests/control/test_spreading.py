@@ -304,7 +304,7 @@ def test_a_law_on_the_clock_knows_all_arcs_to_come():
         assert change == (arc.end if k < 3 else np.inf)
     times = np.linspace(0.01, 0.89, 45)  # also across bounces, where a step would not ask
     for some in (times, times[::-1], times[:3]):
-        offsets, slopes = law.function.along(some)
+        offsets, slopes = law.function.find_offsets_and_gains(some)
         along = [b - k @ off for b, k in zip(offsets, slopes, strict=True)]
         np.testing.assert_allclose(along, [law(t, off) for t in some], rtol=0, atol=1e-13)
 

@@ -46,7 +46,9 @@ def test_a_table_has_the_terms_of_the_law(arc, name):
         TrackingLaw(arc, curves()[name], None, is_tabulated=is_tabulated)
         for is_tabulated in (False, True)
     )
-    for found, expected in zip(table.along(TIMES), law.along(TIMES), strict=True):
+    for found, expected in zip(
+        table.find_offsets_and_gains(TIMES), law.find_offsets_and_gains(TIMES), strict=True
+    ):
         np.testing.assert_allclose(found, expected, atol=ROUNDING)
     rng = np.random.default_rng(5)
     for t in TIMES[::7].tolist():
@@ -63,7 +65,9 @@ def test_a_knot_within_rounding_of_a_jump_of_the_input_does_not_blur_it(arc):
         TrackingLaw(arc, gain, None, is_tabulated=is_tabulated) for is_tabulated in (False, True)
     )
     times = np.array([np.nextafter(before, 0.0), before, 0.6])
-    for found, expected in zip(table.along(times), law.along(times), strict=True):
+    for found, expected in zip(
+        table.find_offsets_and_gains(times), law.find_offsets_and_gains(times), strict=True
+    ):
         np.testing.assert_allclose(found, expected, atol=ROUNDING)
 
 
@@ -71,7 +75,7 @@ def test_a_knot_within_rounding_of_a_jump_of_the_input_does_not_blur_it(arc):
 def test_a_projected_gain_has_no_table_and_is_followed_as_it_is(arc, is_tabulated):
     removed, curve = np.diag([1.0, 0.0, 0.0]), curves()["cubics"]
     gain = ProjectedGain(curve, removed, 0.4, 0.7, 0.1)
-    offsets, gains = TrackingLaw(arc, gain, None, is_tabulated).along(TIMES)
+    offsets, gains = TrackingLaw(arc, gain, None, is_tabulated).find_offsets_and_gains(TIMES)
     alpha, mu = arc.states_and_inputs(TIMES)
     inside = np.maximum(np.minimum(TIMES - 0.4, 0.7 - TIMES), 0.0)
     weight = (1.0 - np.exp(-inside / 0.1))[:, None, None]
@@ -89,8 +93,10 @@ def test_a_law_is_followed_later_with_an_input_added_and_cut_to_the_limits(arc):
         x = rng.normal(size=NX)
         expected = np.clip(free(t - 0.25, x) + added, *limits)
         np.testing.assert_allclose(later(t, x), expected, atol=10.0 * ROUNDING)
-    offsets, gains = later.along(TIMES)
-    before, same = free.along(TIMES - 0.25)
+    offsets, gains = later.find_offsets_and_gains(TIMES)
+    before, same = free.find_offsets_and_gains(TIMES - 0.25)
     np.testing.assert_allclose(offsets, before + added, atol=ROUNDING)
     np.testing.assert_array_equal(gains, same)
-    np.testing.assert_array_equal(ShiftedLaw(free, None, 0.25).along(TIMES)[0], before)
+    np.testing.assert_array_equal(
+        ShiftedLaw(free, None, 0.25).find_offsets_and_gains(TIMES)[0], before
+    )

@@ -13,6 +13,7 @@ from hybridctl.control.whole_body import WholeBodyQP, make_rotation
 
 HEIGHT, PERIOD, STANCE = 0.25, 0.4, 0.55
 SWING = (1.0 - STANCE) * PERIOD
+REST = np.zeros(6)
 HAS_TOUCHED = {"contact": np.ones(4, dtype=bool)}
 
 
@@ -44,7 +45,7 @@ def make_law(programme, trigger="clock", **settings):
     return TrotController(asked, trot, q, trigger), asked, q
 
 
-def make_state(q, velocity=np.zeros(6), place=np.zeros(2), turn=(0.0, 0.0, 0.0, 1.0)):
+def make_state(q, velocity=REST, place=(0.0, 0.0), turn=(0.0, 0.0, 0.0, 1.0)):
     """A state with the base at a place, turned, with a velocity in world axes."""
     rotation = make_rotation(np.array(turn))
     moving = np.concatenate([rotation.T @ velocity[:3], rotation.T @ velocity[3:]])
@@ -122,7 +123,7 @@ def test_a_trot_in_another_heading_is_the_same_trot(programme):
             np.testing.assert_allclose(theirs, ours @ rotation.T, atol=1e-9)
 
 
-def find_landing(law, q, velocity, excess=np.zeros(2)):
+def find_landing(law, q, velocity, excess):
     """Where foot 0 lands, relative to the base at its lift-off: the formula of the module."""
     hip = law.programme.find_feet(q, np.zeros(18)).positions[0, :2] - q[:2]
     capture = math.sqrt(HEIGHT / 9.81)
@@ -157,7 +158,7 @@ def test_a_foot_on_its_swing_is_asked_for_the_acceleration_of_it(programme, exce
 
 
 def test_standing_feet_are_braked_and_late_feet_pressed_down(programme):
-    """The clock has all feet down just after a swing; foot 0 of those in the air has not touched."""
+    """All feet stand by the clock just after a swing, but foot 0 has not touched."""
     law, asked, q = make_law(programme, "touch", press=0.4, support_damping=30.0)
     lift = programme.find_feet(q, np.zeros(18))
     slipping = np.arange(12.0).reshape(4, 3)

@@ -87,7 +87,7 @@ class Feedback(LinearFeedback):
     def __call__(self, t, x):
         return np.array([np.sin(5.0 * (t - self.start)) - 0.1 * x[1]])
 
-    def along(self, times):
+    def find_offsets_and_gains(self, times):
         gains = np.tile([[0.0, 0.1]], (len(times), 1, 1))
         return np.sin(5.0 * (times - self.start))[:, None], gains
 

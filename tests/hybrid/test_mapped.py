@@ -48,7 +48,7 @@ class Feedback(LinearFeedback):
     def __call__(self, t, x):
         return np.clip(self.offset - self.gain @ x, *self.limits)
 
-    def along(self, times):
+    def find_offsets_and_gains(self, times):
         return np.tile(self.offset, (len(times), 1)), np.tile(self.gain, (len(times), 1, 1))
 
 
@@ -282,9 +282,10 @@ RESET: dict[str, tuple[Callable, Callable]] = {
     "keeps_field": (lambda s: s.reset.keeps_field, plain),
     "calc": (jump, Wrapped.of_jump),
     "calc_diff": (lambda s: s.reset.calc_diff(jump_point(s)), Wrapped.of_reset),
-    "border_at": (
+    "find_border": (
         lambda s: (
-            s.after and s.reset.border_at(jump_point(s), s.after, np.where(s.sees, 0.9, 1.0) * s.u)
+            s.after
+            and s.reset.find_border(jump_point(s), s.after, np.where(s.sees, 0.9, 1.0) * s.u)
         ),
         Wrapped.of_border,
     ),
@@ -377,7 +378,7 @@ def check_edge(w, inner, outer, expected, found, what):
     for name, (ask, seen) in RESET.items():
         if expected.reset.differentiable or name != "calc_diff":
             told = ask(inner)
-            if name == "border_at" and inner.after is not None:
+            if name == "find_border" and inner.after is not None:
                 assert told is not None, "the kind says that there is a border"
                 if not w.borders:
                     with pytest.raises(InputError, match="no derivatives by parameters"):

@@ -200,7 +200,7 @@ class Sampled(LinearFeedback):
     def __call__(self, t, x):
         return np.array([self.offset]) - GAIN @ x
 
-    def along(self, times):
+    def find_offsets_and_gains(self, times):
         return np.full((len(times), 1), self.offset), np.tile(GAIN, (len(times), 1, 1))
 
 

@@ -59,10 +59,10 @@ class Feedback(LinearFeedback):
     limits = np.array([[-1.0], [0.8]])
 
     def __call__(self, t, x):
-        offsets, gains = self.along(np.array([t]))
+        offsets, gains = self.find_offsets_and_gains(np.array([t]))
         return np.clip(offsets[0] - gains[0] @ x, *self.limits)
 
-    def along(self, times):
+    def find_offsets_and_gains(self, times):
         gains = np.stack([2.0 + times, np.full_like(times, 0.5)], axis=1)
         return np.sin(3.0 * times)[:, None], gains[:, None]
 

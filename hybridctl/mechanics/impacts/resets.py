@@ -256,7 +256,7 @@ class _ImpactReset(ResetModel):
         )
         return ResetJacobian(np.zeros(2 * nv), state, np.zeros((2 * nv, len(at.u))))
 
-    def border_at(self, at: JumpPoint, key: ModeKey, u_after: Array) -> ResetBorder | None:
+    def find_border(self, at: JumpPoint, key: ModeKey, u_after: Array) -> ResetBorder | None:
         """Return the derivatives on both sides of the stick-slip boundary, None off it.
 
         Args:

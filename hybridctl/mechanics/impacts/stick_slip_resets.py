@@ -80,7 +80,7 @@ class SlidingStop(ResetModel):
         )
         return modes, [i for i, m in enumerate(modes) if m == STICK and slow[i]]
 
-    def border_at(self, at: JumpPoint, key: ModeKey, u_after: Array) -> None:
+    def find_border(self, at: JumpPoint, key: ModeKey, u_after: Array) -> None:
         """Check that no contact only just sticks after the stop; there is one derivative then.
 
         Args:
