@@ -11,7 +11,7 @@ from hybridctl.base.checks import Array
 from hybridctl.hybrid.trajectory import HybridTrajectory
 
 
-def over_time(
+def make_time_line(
     run: HybridTrajectory,
     quantity: Callable[[Array], Array],
     label: str | None = None,

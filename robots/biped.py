@@ -103,7 +103,7 @@ def touchdown(parameters: BipedParameters | None = None) -> tuple[float, Array]:
     return time, np.array([0.0, p.landing_height, 0.0, 0.0, -p.gravity * time, 0.0])
 
 
-def uncoupled(parameters: BipedParameters | None = None) -> BipedParameters:
+def decouple_feet(parameters: BipedParameters | None = None) -> BipedParameters:
     r"""The biped with the inertia for which no foot feels the other one's push as it lands level.
 
     :math:`Da_{left} M^{-1} Da_{right}^T = 0`, but for 1e-5 to the side where impacts commute.
@@ -157,7 +157,7 @@ def soft(
     made = _BipedExpressions.of(p)
     modes, transitions = [], []
     for key in MODES:
-        closed = _closed(key)
+        closed = _find_closed_feet(key)
         beta = p.damping * {"none": 0.0, "linear": 1.0, "by_feet": len(closed) / 2}[damping]
         pushes = -p.stiffness * made.gap - beta * made.rate
         forces = ca.vertcat(*(pushes[j] if j in closed else 0.0 for j in range(len(FEET))))
@@ -165,7 +165,9 @@ def soft(
         modes.append(made.mode(key, forces, stored))
         for j, foot in enumerate(FEET):
             event, guard = ("opens", -made.gap[j]) if j in closed else ("closes", made.gap[j])
-            transitions.append(SymbolicTransition(key, f"{foot} {event}", guard, _flipped(key, j)))
+            transitions.append(
+                SymbolicTransition(key, f"{foot} {event}", guard, _flip_foot(key, j))
+            )
     if throw is not None:
         caught = check_vector("caught", throw.caught, 6)
         off = ca.DM(check_array("gain", throw.gain, (6, 6))) @ (made.state - ca.DM(caught))
@@ -253,10 +255,10 @@ def _gaps(q: Any, p: BipedParameters) -> Any:
     return ca.vertcat(*rows)
 
 
-def _closed(key: Modes) -> tuple[int, ...]:
+def _find_closed_feet(key: Modes) -> tuple[int, ...]:
     return tuple(j for j, mode in enumerate(key) if mode == "closed")
 
 
-def _flipped(key: Modes, foot: int) -> Modes:
+def _flip_foot(key: Modes, foot: int) -> Modes:
     other = "open" if key[foot] == "closed" else "closed"
     return (*key[:foot], other, *key[foot + 1 :])

@@ -82,35 +82,36 @@ def system(parameters: CompassParameters | None = None) -> HybridSystem:
 
 def exchange() -> Symmetry:
     """The symmetry that exchanges the legs."""
-    return Symmetry(np.kron(np.eye(2), np.eye(2)[::-1]), mode=_other_leg)
+    return Symmetry(np.kron(np.eye(2), np.eye(2)[::-1]), mode=_find_other_leg)
 
 
-def _other_leg(key: ModeKey) -> ModeKey:
+def _find_other_leg(key: ModeKey) -> ModeKey:
     assert isinstance(key, tuple)
     return (LEGS[1 - LEGS.index(key[0])], key[1])
 
 
-def _along(angle: Any) -> Any:
+def _find_leg_direction(angle: Any) -> Any:
     """The direction (2, 1) from a foot to the hip."""
     return ca.vertcat(-ca.sin(angle), ca.cos(angle))
 
 
 def _places(p: CompassParameters, angles: Any, stance: int) -> tuple[Any, Any, Any]:
     """Hip, mass of the standing and mass of the other leg, from the standing foot, (2, 1) each."""
-    hip = p.length * _along(angles[stance])
-    return hip, p.lower * _along(angles[stance]), hip - p.upper * _along(angles[1 - stance])
+    standing, swinging = (_find_leg_direction(angles[leg]) for leg in (stance, 1 - stance))
+    hip = p.length * standing
+    return hip, p.lower * standing, hip - p.upper * swinging
 
 
 def _accelerations(p: CompassParameters, angles: Any, rates: Any, stance: int) -> Any:
     """The accelerations of the angles (2, 1), from Lagrange's equations."""
     masses, places = (p.hip, p.leg, p.leg), _places(p, angles, stance)
     energies = [_energy(p, place, angles, rates) for place in places]
-    whole, swinging = _weighted(masses, energies), energies[2]
+    whole, swinging = _sum_weighted(masses, energies), energies[2]
     rows = [
         _lagrange(whole, angles, rates)[stance],
         _lagrange(swinging, angles, rates)[1 - stance],
     ]
-    return _solved(ca.vertcat(*rows), _ACCELERATION)
+    return _solve_linear_rows(ca.vertcat(*rows), _ACCELERATION)
 
 
 def _energy(p: CompassParameters, place: Any, angles: Any, rates: Any) -> Any:
@@ -138,12 +139,12 @@ def _rates_after(p: CompassParameters, angles: Any, rates: Any, swing: int) -> A
     then = [ca.jacobian(place, angles) @ after for place in landing]
     gained = [v - w for v, w in zip(then, now, strict=True)]
     moments = [_cross(r, v) for r, v in zip(landing, gained, strict=True)]
-    whole = _weighted(masses, moments)
+    whole = _sum_weighted(masses, moments)
     leaving = _cross(landing[2] - landing[0], gained[2])
-    return _solved(ca.vertcat(whole, leaving), after)
+    return _solve_linear_rows(ca.vertcat(whole, leaving), after)
 
 
-def _weighted(masses: tuple[float, ...], terms: list[Any]) -> Any:
+def _sum_weighted(masses: tuple[float, ...], terms: list[Any]) -> Any:
     return sum(mass * term for mass, term in zip(masses, terms, strict=True))
 
 
@@ -151,7 +152,7 @@ def _cross(a: Any, b: Any) -> Any:
     return a[0] * b[1] - a[1] * b[0]
 
 
-def _solved(rows: Any, unknown: Any) -> Any:
+def _solve_linear_rows(rows: Any, unknown: Any) -> Any:
     """The zero of rows that are linear in the unknown."""
     free = ca.substitute(rows, unknown, ca.SX.zeros(2))
     return -ca.inv(ca.jacobian(rows, unknown)) @ free

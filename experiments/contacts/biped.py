@@ -19,7 +19,7 @@ moment after the landing depends on the initial pitch, near level, is up to the 
 
 Soft ground that is made stiffer tends to the rigid one: in the state at any damping, and in the
 derivative as far as a touch gets shorter than what a perturbation puts between touches. That is so
-where no foot feels the other one's push (:math:`Da_{left} M^{-1} Da_{right}^T = 0`, `uncoupled`),
+where no foot feels the other one's push (:math:`Da_{left} M^{-1} Da_{right}^T = 0`, `decouple_feet`),
 or with dampers in proportion to the stiffness (`overdamped`), not for `coupled` feet at a constant
 damping ratio.
 """
@@ -260,17 +260,17 @@ def _compare_stiff_ground(config: Config) -> dict[str, dict[str, list[float]]]:
         found = linearize(system, run, rtol=tol, atol=tol)
         return run.final_state, found.derivative(np.vstack([np.eye(6), -np.eye(6)]))
 
-    def by_ratio(stiffness: float) -> float:
+    def damp_by_ratio(stiffness: float) -> float:
         return 2.0 * config.damping_ratio * float(np.sqrt(stiffness * config.robot.mass))
 
-    def by_time(stiffness: float) -> float:
+    def damp_by_time(stiffness: float) -> float:
         return config.damping_time * stiffness
 
     limits = {}
     for name, robot, damping in (
-        ("coupled", config.long(), by_ratio),
-        ("uncoupled", biped.uncoupled(config.robot), by_ratio),
-        ("overdamped", config.long(), by_time),
+        ("coupled", config.long(), damp_by_ratio),
+        ("uncoupled", biped.decouple_feet(config.robot), damp_by_ratio),
+        ("overdamped", config.long(), damp_by_time),
     ):
         wanted = simulate_end(robot, biped.rigid(robot))
         limits[name] = {"states": list[float](), "derivatives": list[float]()}

@@ -16,7 +16,7 @@ from typing import Annotated
 
 import numpy as np
 from hybridctl.experiments.contacts.closed_form import Comparison, KnownMotion, KnownMotions, Runs
-from hybridctl.experiments.figures import over_time
+from hybridctl.experiments.figures import make_time_line
 from hybridctl.robots import ball
 from rich.console import Console
 
@@ -141,12 +141,12 @@ def predict(config: Config, case: BallCase) -> ClosedForm:
     mu, e = case.friction, case.restitution
     impact_time = float(np.sqrt(2.0 * config.height / into))
     normal = into * impact_time
-    speed = first = _after_impact(config.speed + along * impact_time, normal, case)
+    speed = first = _find_speed_after_impact(config.speed + along * impact_time, normal, case)
     rest_time = impact_time + 2.0 * e * normal / (into * (1.0 - e))
     bounce = normal
     for _ in range(BOUNCES if e > 0.0 else 0):
         bounce *= e
-        speed = _after_impact(speed + along * 2.0 * bounce / into, bounce, case)
+        speed = _find_speed_after_impact(speed + along * 2.0 * bounce / into, bounce, case)
     acceleration = along - mu * into
     stop_time = rest_time - speed / acceleration if acceleration < 0.0 else None
     return ClosedForm(
@@ -160,7 +160,7 @@ def predict(config: Config, case: BallCase) -> ClosedForm:
     )
 
 
-def _after_impact(tangential: float, normal: float, case: BallCase) -> float:
+def _find_speed_after_impact(tangential: float, normal: float, case: BallCase) -> float:
     """Return the speed down the slope after an impact at a normal speed, m/s."""
     return max(tangential - case.friction * (1.0 + case.restitution) * normal, 0.0)
 
@@ -241,7 +241,7 @@ def _draw_motion(config: Config, runs: Runs, folder: RunFolder) -> None:
 
     def lines(part: slice, axis: Array, *, named: bool = False) -> list[Line]:
         return [
-            over_time(run, lambda x: x[:, part] @ axis, name if named else None, *style)
+            make_time_line(run, lambda x: x[:, part] @ axis, name if named else None, *style)
             for (name, run), style in zip(runs.items(), STYLES, strict=True)
         ]
 

@@ -127,7 +127,7 @@ def run(config: Config, console: Console) -> Findings:
         found, failures = find_references(config, known)
     references = {"published": (plant, known)}
     if found and found[0].variant == "plain":
-        references["optimal"] = found[0].plant, found[0].extended(config.extension)
+        references["optimal"] = found[0].plant, found[0].extend_reference(config.extension)
     summary: dict[str, Any] = {
         "references": {each.variant: each.record() for each in found},
         "not_found": failures,

@@ -104,7 +104,7 @@ class VariantOptimum:
             "events": [encode_event(event) for event in self.optimum.run.events],
         }
 
-    def extended(self, extension: float) -> Reference:
+    def extend_reference(self, extension: float) -> Reference:
         """Return the reference, extended by `extension` s before and after its events."""
         curves = self.optimum.feedforward
         return extend(

@@ -258,7 +258,7 @@ def _ball_lines(found: BallImage) -> list[Line]:
     instance, b = found.instance, found.instance.derivative()
     start, end = instance.nominal(0.0), instance.nominal(DURATION)
     nominal = np.array([instance.nominal(t) for t in np.linspace(0.0, 1.0, 61)])
-    lines = [Line.through(nominal, "nominal", "black", "-", 1.0)]
+    lines = [Line.from_points(nominal, "nominal", "black", "-", 1.0)]
     orders = b.follow(instance.turn(found.rim)).orders[:, 0]
     for first, color in enumerate((TRACKING, REFERENCE)):
         mine = orders == first
@@ -267,5 +267,5 @@ def _ball_lines(found: BallImage) -> list[Line]:
             (found.predicted, end, f"B-derivative, x{first + 1} = 0 first"),
         ):
             shown = np.where((mine | np.roll(mine, 1))[:, None], centre + points, np.nan)
-            lines.append(Line.through(np.vstack([shown, shown[:1]]), label, color, "-", 2.0))
-    return [*lines, Line.through((end + found.image)[::SHOWN], "simulated", "black", ".")]
+            lines.append(Line.from_points(np.vstack([shown, shown[:1]]), label, color, "-", 2.0))
+    return [*lines, Line.from_points((end + found.image)[::SHOWN], "simulated", "black", ".")]

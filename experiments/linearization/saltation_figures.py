@@ -93,7 +93,7 @@ def _draw_drop(path: Path, results: Mapping[str, ExampleResult]) -> None:
     for name, result in results.items():
         paths = [_path(run, None, SAMPLED, 0.5) for run in result.paths]
         nominal = _path(result.run, "nominal")
-        ends = Line.through(result.ensembles[0].ends[:, :2], "simulated", "black", ".")
+        ends = Line.from_points(result.ensembles[0].ends[:, :2], "simulated", "black", ".")
         about = Panel(f"a ball that {name}", [*paths, nominal, *_ellipses(result, start=True)])
         above.append(about)
         below.append(Panel(f"{name}: positions at the end", [*_ellipses(result), ends]))
@@ -111,8 +111,8 @@ def _draw_flow(path: Path, result: ExampleResult) -> None:
         arrows.append(_path(path_run, None if k else "simulated", SAMPLED, 1.0))
         for name, (color, label) in MAPS.items():
             tip = np.array([end, end + result.maps[name] @ offset])
-            arrows.append(Line.through(tip[:, :2], None if k else label, color, ".-"))
-    clouds = [Line.through(cloud[:, :2], None, SAMPLED, ".") for cloud in (e.starts, e.ends)]
+            arrows.append(Line.from_points(tip[:, :2], None if k else label, color, ".-"))
+    clouds = [Line.from_points(cloud[:, :2], None, SAMPLED, ".") for cloud in (e.starts, e.ends)]
     ellipses = _ellipses(result, start=True)
     caption = f"covariance, ellipses of {SIGMAS:g} standard deviations"
     row = [Panel("deviations", [*arrows, nominal]), Panel(caption, [*clouds, *ellipses, nominal])]
@@ -132,7 +132,7 @@ def _draw_pairs(path: Path, results: Mapping[str, ExampleResult]) -> None:
             runs = (result.run, *pair.runs)
             for run, (label, color) in zip(runs, names, strict=True):
                 end = run.final_state[None, :2]
-                lines += [_path(run, label, color), Line.through(end, None, color, "o")]
+                lines += [_path(run, label, color), Line.from_points(end, None, color, "o")]
             row.append(Panel(f"{name}, apart {caption}\n{_gaps(pair)}", lines))
         rows.append(row)
     title = "Which differences of position an impact takes out"
@@ -155,7 +155,7 @@ def _path(
 ) -> Line:
     """Return the curve of positions over a whole run."""
     points = np.concatenate([arc(times)[:, :2] for arc, times in run.sampled(PERIOD)])
-    return Line.through(points, label, color, "-", width)
+    return Line.from_points(points, label, color, "-", width)
 
 
 def _surface(results: Mapping[str, ExampleResult]) -> list[Array]:
@@ -173,7 +173,7 @@ def _ellipses(result: ExampleResult, *, start: bool = False) -> list[Line]:
         (run.final_state, e.ended["saltation"], *MAPS["saltation"], 2.4),
     ]
     return [
-        Line.through(centre[:2] + _ellipse(p[:2, :2]), label, color, "-", width)
+        Line.from_points(centre[:2] + _ellipse(p[:2, :2]), label, color, "-", width)
         for centre, p, color, label, width in drawn[0 if start else 1 :]
     ]
 

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 
 import casadi as ca
 import numpy as np
-from hybridctl.experiments.figures import over_time
+from hybridctl.experiments.figures import make_time_line
 from hybridctl.experiments.optimal.lqr import replace_jumps
 from hybridctl.experiments.rrr_door.reference import OPEN, Design, build
 from hybridctl.experiments.runners import tabulate
@@ -346,7 +346,7 @@ def _draw_states(
 
 def _state_line(motion: OptimalMotion, i: int, name: str, color: str) -> Line:
     """Return an entry of the state over time."""
-    return over_time(motion.trajectory, lambda x: x[:, i], name, color)
+    return make_time_line(motion.trajectory, lambda x: x[:, i], name, color)
 
 
 def _gradient_line(name: str, motion: OptimalMotion) -> Line:

@@ -204,10 +204,12 @@ def replace_jumps(lin: Linearization, design: str) -> Linearization:
 
     def change(jump: JumpGains | PiecewiseLinearJump) -> JumpGains | PiecewiseLinearJump:
         if isinstance(jump, PiecewiseLinearJump):
-            return PiecewiseLinearJump(jump.guards, lambda fired, j: believed(jump.jump(fired, j)))
-        return believed(jump)
+            return PiecewiseLinearJump(
+                jump.guards, lambda fired, j: replace_jump(jump.jump(fired, j))
+            )
+        return replace_jump(jump)
 
-    def believed(jump: JumpGains) -> JumpGains:
+    def replace_jump(jump: JumpGains) -> JumpGains:
         still = replace(jump, field_change=np.zeros_like(jump.field_change))
         if design == "reset":
             return still
@@ -335,7 +337,7 @@ def _draw_costs(path: Path, results: Mapping[str, DesignCosts]) -> None:
     save_figure(figure, path)
 
 
-def on_the_paddle(tolerance: float) -> LqrCase:
+def make_paddle_case(tolerance: float) -> LqrCase:
     """Return a ball on a driven paddle, from apex to apex, where it would not stay by itself.
 
     Args:
@@ -355,7 +357,7 @@ def on_the_paddle(tolerance: float) -> LqrCase:
     )
 
 
-def of_the_block(tolerance: float) -> LqrCase:
+def make_block_case(tolerance: float) -> LqrCase:
     """Return a block that lands corner by corner and slides, pushed and turned at its centre.
 
     Args:
@@ -376,7 +378,7 @@ def of_the_block(tolerance: float) -> LqrCase:
     )
 
 
-def at_the_door(tolerance: float) -> LqrCase:
+def make_door_case(tolerance: float) -> LqrCase:
     """Return the reference of the thesis, which hits the door with both corners at once.
 
     Args:
@@ -397,7 +399,7 @@ def at_the_door(tolerance: float) -> LqrCase:
 
 
 CASES: Mapping[str, Callable[[float], LqrCase]] = {
-    "paddle": on_the_paddle,
-    "block": of_the_block,
-    "door": at_the_door,
+    "paddle": make_paddle_case,
+    "block": make_block_case,
+    "door": make_door_case,
 }

@@ -188,7 +188,7 @@ def pendulum(c: float) -> hc.HybridSystem:
     return hc.HybridSystem(made.mode, outgoing, made.guard_names)
 
 
-def at_rest(angles: tuple[float, float]) -> Array:
+def make_rest_state(angles: tuple[float, float]) -> Array:
     """Return the state (4,) at rest at two angles in degrees.
 
     Args:
@@ -200,7 +200,7 @@ def at_rest(angles: tuple[float, float]) -> Array:
 
 def _lie_on_stop(c: float, config: Config) -> Stop:
     """Return runs on the stop by events and relaxed, and when each is locked."""
-    system, x0, span = pendulum(c), at_rest(config.start), (0.0, config.duration)
+    system, x0, span = pendulum(c), make_rest_state(config.start), (0.0, config.duration)
     exact = hc.simulate(system, "free", x0, span, on_zeno="rest")
     locks = [
         (arc.start, arc.end)
@@ -250,7 +250,7 @@ def _simulate_printed(epsilon: float, config: Config) -> tuple[Array, Array]:
     relaxed = hc.relax(pendulum(0.0), epsilon)
     strip = relaxed.get_strip("free", "stop")
     span = (0.0, min(config.duration, PRINTED_END))
-    run = hc.simulate(_PrintedRelaxation(relaxed), "free", at_rest(config.start), span)
+    run = hc.simulate(_PrintedRelaxation(relaxed), "free", make_rest_state(config.start), span)
     times = np.linspace(run.start, run.end, 1801)
     angles = []
     for t in times.tolist():
@@ -295,7 +295,8 @@ def _vary_through_strip(config: Config) -> Convergence:
     """
     relaxed = hc.relax(pendulum(0.0), config.variation_epsilon)
     span = (0.0, config.variation_duration)
-    x0, direction = at_rest(config.variation_start), np.array([0.0, 0.0, np.radians(1.0), 0.0])
+    x0 = make_rest_state(config.variation_start)
+    direction = np.array([0.0, 0.0, np.radians(1.0), 0.0])
     nominal = hc.simulate(relaxed, "free", x0, span, rtol=RTOL, atol=ATOL)
     linear = hc.linearize(relaxed, nominal, rtol=RTOL, atol=ATOL)
     strip = relaxed.get_strip("free", "stop")

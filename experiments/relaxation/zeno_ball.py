@@ -87,18 +87,18 @@ def run(config: Config, console: Console) -> Findings:
     """Return the findings past infinitely many bounces, by events, a scheme, and exact flows."""
     c = config.restitution
     with report_alive(console, "times of the last bounce"):
-        times = [(r, _predict_stop(r), _last_bounce(r)) for r in config.restitutions]
+        times = [(r, _predict_stop(r), _compute_last_bounce(r)) for r in config.restitutions]
     steps = np.geomspace(1e-1, config.shortest, config.steps)
     with report_alive(console, "discrete schemes"):
         errors = _scheme_errors(c, euler, steps, config.ratio)
-        others = _other_errors(config)
+        others = _compute_other_errors(config)
     with report_alive(console, "relaxed flows"):
         widths = np.array(config.widths)
         flows = Convergence(widths, np.array([_flow_error(c, width) for width in widths]))
         lifts = {str(r): _lift_off_delay(config, r) for r in (0.0, c)}
     summary = {
         "stop_time": _predict_stop(c),
-        "stop_time_exact": _last_bounce(c),
+        "stop_time_exact": _compute_last_bounce(c),
         "stop_times": times,
         "error_slope": errors.order,
         "steps": steps,
@@ -114,9 +114,9 @@ def run(config: Config, console: Console) -> Findings:
     def draw(folder: RunFolder) -> None:
         _draw_errors(folder, schemes, flows)
         relaxed = hc.relax(_ball(c), SHOWN_WIDTH)
-        shown = _simulate_relaxed(relaxed, _last_bounce(c) + 1.0)
+        shown = _simulate_relaxed(relaxed, _compute_last_bounce(c) + 1.0)
         samples = sample_relaxed_run(relaxed, shown, lambda a, b: np.linspace(a, b, 60), 0.0)
-        _draw_ball(folder, *samples[:2], _last_bounce(c))
+        _draw_ball(folder, *samples[:2], _compute_last_bounce(c))
 
     bounce = {
         "restitution": "{name}",
@@ -170,14 +170,14 @@ def _ball(c: float) -> hc.HybridSystem:
     return hc.HybridSystem([air, floor], [hc.Transition("air", height, bounce, "air", rest=stay)])
 
 
-def _last_bounce(c: float) -> float:
+def _compute_last_bounce(c: float) -> float:
     """Return the time when a ball that is dropped has bounced for the last time, s."""
     return float((1.0 + c) / (1.0 - c) * np.sqrt(2.0 * HEIGHT / GRAVITY))
 
 
 def _predict_stop(c: float) -> float:
     """Return the time of rest as an event-driven run predicts it, s."""
-    span = 0.0, _last_bounce(c) + 0.1
+    span = 0.0, _compute_last_bounce(c) + 0.1
     run = hc.simulate(_ball(c), "air", START, span, on_zeno=hc.ZenoPolicy(horizon=1e-7))
     (rest,) = [event for event in run.events if event.accumulation is not None]
     return float(rest.accumulation or 0.0)
@@ -191,7 +191,7 @@ def _step_symplectic_euler(f: Rate, t: float, y: Array, h: float) -> Array:
 
 def _scheme_errors(c: float, method: OneStep, steps: Array, ratio: float) -> Convergence:
     """Return the largest coordinate after the last bounce, by the discrete scheme, by step."""
-    system, start, errors = _ball(c), _last_bounce(c), []
+    system, start, errors = _ball(c), _compute_last_bounce(c), []
     for h in steps:
         end = np.ceil((start + AFTER) / h) * h
         run = discretize_relaxed(hc.relax(system, ratio * h), "air", START, (0.0, end), h, method)
@@ -200,7 +200,7 @@ def _scheme_errors(c: float, method: OneStep, steps: Array, ratio: float) -> Con
     return Convergence(steps, np.array(errors))
 
 
-def _other_errors(config: Config) -> dict[str, Convergence]:
+def _compute_other_errors(config: Config) -> dict[str, Convergence]:
     """Return the errors of other restitutions and integrators, by name."""
     cases = {f"Euler, c = {c:g}": (c, euler) for c in config.others}
     others = {"Runge-Kutta 4": runge_kutta, "symplectic Euler": _step_symplectic_euler}
@@ -214,7 +214,7 @@ def _other_errors(config: Config) -> dict[str, Convergence]:
 
 def _flow_error(c: float, width: float) -> float:
     """Return the largest coordinate after the last bounce, of the relaxed flow."""
-    start, relaxed = _last_bounce(c), hc.relax(_ball(c), width)
+    start, relaxed = _compute_last_bounce(c), hc.relax(_ball(c), width)
     run = _simulate_relaxed(relaxed, start + AFTER)
     states = sample_relaxed_run(relaxed, run, lambda a, b: np.linspace(a, b, 9), start)[1]
     return float(np.abs(states).max())
@@ -232,7 +232,7 @@ def _simulate_relaxed(
 
 def _lift_off_delay(config: Config, c: float) -> float:
     """Return how long after the pull the ball leaves the floor, s; inf if it does not."""
-    pulled = np.ceil(_last_bounce(c)) + config.rest
+    pulled = np.ceil(_compute_last_bounce(c)) + config.rest
 
     def law(t: float, x: Array) -> Array:
         return np.array([config.pull if t >= pulled else 0.0])

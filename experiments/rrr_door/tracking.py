@@ -209,13 +209,13 @@ def simulate_all(config: Config, begin: Any) -> tuple[DoorParameters, DoorRuns]:
     parameters, plant, reference = scene(config, begin("reference"))
     feedback = schedule(config, reference, from_file)
 
-    def tracked(name: str, title: str) -> HybridTrajectory:
+    def run_tracking(name: str, title: str) -> HybridTrajectory:
         deviation, to = config.scale * np.array(config.perturbation), (config.rtol, config.atol)
         policy = make_law(name, plant, reference, feedback)
         return run_beside(plant, reference, policy, deviation, to, progress=begin(title))
 
-    tracking = tracked("spreading", "reference spreading")
-    conventional = tracked("conventional", "conventional error")
+    tracking = run_tracking("spreading", "reference spreading")
+    conventional = run_tracking("conventional", "conventional error")
     return parameters, DoorRuns(
         plant,
         reference,

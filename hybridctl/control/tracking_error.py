@@ -32,7 +32,7 @@ class TrackingError:
     errors: Array
     arcs: Array
 
-    def since(self, arc: int) -> TrackingError:
+    def select_from(self, arc: int) -> TrackingError:
         """Return the samples on one arc and on those after it.
 
         Args:

@@ -6,7 +6,8 @@ being the order of the error estimate (Hairer, Norsett, Wanner: Solving Ordinary
 Equations I, II.4; HNW below). A kernel attempts the steps: `StageKernel` stage by stage for any
 field and formula, `CompiledKernel` by the compiled steps of a mode, which are those of DOP853.
 
-`scale_accepted_step`, `scale_rejected_step` and `first_length` serve one point and many alike.
+`scale_accepted_step`, `scale_rejected_step` and `choose_first_length` serve one point and many
+alike.
 """
 
 from __future__ import annotations
@@ -442,7 +443,7 @@ def _make_length_error(
     return make_failure(what, mode, t, x, StepSizeError)
 
 
-def first_length(
+def choose_first_length(
     rate: Callable[..., Array],
     given: Array,
     t: Array | float,

@@ -24,7 +24,7 @@ from hybridctl.hybrid.explicit import (
     ExplicitStepper,
     Kernel,
     StageKernel,
-    first_length,
+    choose_first_length,
 )
 from hybridctl.hybrid.implicit import ImplicitStepper
 from hybridctl.hybrid.laws import InputLaw
@@ -296,7 +296,7 @@ class Flow:
             if first is None:
                 rate, given, tolerances = self._motion.rate, kernel.rate, (rtol, settings.atol)
                 ahead = self._t_end, tolerances, kernel.exponent
-                first = float(first_length(rate, given, t, x, *ahead))
+                first = float(choose_first_length(rate, given, t, x, *ahead))
             return ExplicitStepper(kernel, self._motion.mode, self._t_end, first)
         self._motion.compute_checked_rate(t, x)  # scipy's solvers do not check
         return ImplicitStepper(method, self._motion, t, x, self._t_end, rtol, settings.atol, first)

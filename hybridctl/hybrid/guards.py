@@ -126,12 +126,12 @@ class GuardSet:
         try:
             value = convert_to_floats(given)
         except (TypeError, ValueError) as error:
-            raise self._no_number(i, t, given) from error
+            raise self._make_number_error(i, t, given) from error
         if value.shape != ():
-            raise self._no_number(i, t, given)
+            raise self._make_number_error(i, t, given)
         return float(value)
 
-    def _no_number(self, i: int, t: float, given: object) -> SystemDefinitionError:
+    def _make_number_error(self, i: int, t: float, given: object) -> SystemDefinitionError:
         return SystemDefinitionError(
             f"guard {self.names[i]!r} must return a number, got {quote(given)} at t = {t:.9g} s"
         )
@@ -172,7 +172,9 @@ class GuardSet:
         each = _ScalarGuards(tuple(guards))
         complete = all(g.jacobian is not None for g in guards)
         names = tuple(g.name for g in guards)
-        return GuardSet(names, each.values, each.jacobian if complete else None, one=each.one)
+        return GuardSet(
+            names, each.values, each.jacobian if complete else None, one=each.evaluate_one
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +183,7 @@ class _ScalarGuards:
 
     guards: tuple[Guard, ...]
 
-    def one(self, i: int, t: float, x: Array, u: Array) -> float:
+    def evaluate_one(self, i: int, t: float, x: Array, u: Array) -> float:
         return self.guards[i].value(t, x, u)
 
     def values(self, t: float, x: Array, u: Array) -> Array:

@@ -264,20 +264,22 @@ def _make_jacobian(motion: DrivenMode) -> Callable[[float, Array], Array] | None
     if not mode.differentiable:
         return None
 
-    def of_velocities(t: float, x: Array) -> Array:
+    def compute_jacobian(t: float, x: Array) -> Array:
         d = (motion.find_known_point(t, x) or mode.calc(t, x, law(t, x))).field_jacobian
-        return d.state if isinstance(law, HeldInput) else d.state + d.input @ of_law(t, x)
+        if isinstance(law, HeldInput):
+            return d.state
+        return d.state + d.input @ compute_law_jacobian(t, x)
 
-    def of_law(t: float, x: Array) -> Array:
+    def compute_law_jacobian(t: float, x: Array) -> Array:
         if isinstance(law, DifferentiableLaw):
             return law.jacobian(t, x)
         slopes = approx_fprime(np.zeros(space.ndx), lambda dx: law(t, space.integrate(x, dx)))
         return np.reshape(slopes, (mode.nu, space.ndx))
 
-    def of_coordinates(t: float, coordinates: Array) -> Array:
+    def compute_coordinate_jacobian(t: float, coordinates: Array) -> Array:
         x = space.normalize(coordinates)
         to_coordinates = compute_tangent_map(space, x)
         back = np.linalg.solve(to_coordinates.T @ to_coordinates, to_coordinates.T)
-        return np.asarray(to_coordinates @ of_velocities(t, x) @ back)
+        return np.asarray(to_coordinates @ compute_jacobian(t, x) @ back)
 
-    return of_velocities if isinstance(space, VectorSpace) else of_coordinates
+    return compute_jacobian if isinstance(space, VectorSpace) else compute_coordinate_jacobian

@@ -451,9 +451,11 @@ class _StepsWithoutGuards(MappedSteps):
     def batched(self) -> BatchedSteps | None:
         """The batched steps."""
         inner = self.inner.batched
-        return None if inner is None else inner._replace(step=partial(self._batched, inner.step))
+        if inner is None:
+            return None
+        return inner._replace(step=partial(self._select_batched_guards, inner.step))
 
-    def _batched(self, step: BatchFunction, *arguments: Array) -> list[Array]:
+    def _select_batched_guards(self, step: BatchFunction, *arguments: Array) -> list[Array]:
         *states, guards, bounds = step(*arguments)
         return [*states, self.change.select_guards(guards), self.change.select_guards(bounds)]
 

@@ -38,11 +38,11 @@ T = TypeVar("T")
 Function: TypeAlias = Callable[[float, Array, Array], T]
 
 
-def _no_values(t: float, x: Array, u: Array) -> Array:
+def _return_no_values(t: float, x: Array, u: Array) -> Array:
     return np.zeros(0)
 
 
-NO_GUARDS = GuardSet((), _no_values)
+NO_GUARDS = GuardSet((), _return_no_values)
 """Guards of a `Mode` before a system gives it those of its transitions."""
 
 
@@ -387,7 +387,7 @@ class Bridge(NamedTuple):
     edge: Edge
 
 
-def _no_rest(fired: tuple[str, ...]) -> None:
+def _return_no_rest(fired: tuple[str, ...]) -> None:
     return None
 
 
@@ -408,5 +408,5 @@ class Outgoing:
 
     guards: GuardSet
     edge: Callable[[tuple[str, ...]], Edge | None]
-    rest: Callable[[tuple[str, ...]], Edge | None] = _no_rest
+    rest: Callable[[tuple[str, ...]], Edge | None] = _return_no_rest
     bridge: Callable[[float, Array, Array], Bridge | None] | None = None

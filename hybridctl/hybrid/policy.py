@@ -161,7 +161,7 @@ def ask_input_law(policy: Policy, history: History, nu: int) -> InputLaw:
         )
     source = law.function if isinstance(law, DifferentiableLaw) else law
 
-    def checked(t: float, x: Array) -> Array:
+    def evaluate_checked(t: float, x: Array) -> Array:
         value = source(t, x)
         if type(value) is np.ndarray and value.dtype.kind == "f" and value.shape == shape:
             return np.array(value, dtype=np.float64)
@@ -181,7 +181,11 @@ def ask_input_law(policy: Policy, history: History, nu: int) -> InputLaw:
 
     if isinstance(source, LimitedLaw):  # states that its values are new arrays (nu,)
         return law
-    return replace(law, function=checked) if isinstance(law, DifferentiableLaw) else checked
+    return (
+        replace(law, function=evaluate_checked)
+        if isinstance(law, DifferentiableLaw)
+        else evaluate_checked
+    )
 
 
 def compute_first_input(law: InputLaw, t: float, x: Array, nu: int) -> Array:

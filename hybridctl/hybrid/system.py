@@ -201,7 +201,7 @@ class HybridSystem:
         """
         raise InputError("wrench must be None: this system has no bodies to push")
 
-    def acting(self, policy: Policy | InputLaw | None) -> Policy | InputLaw | None:
+    def resolve_policy(self, policy: Policy | InputLaw | None) -> Policy | InputLaw | None:
         """Return what acts on the system where a policy is given for it.
 
         Args:
@@ -264,7 +264,7 @@ def as_policy(policy: Policy | InputLaw | None, system: HybridSystem) -> Policy:
     Raises:
         InputError: The policy is neither.
     """
-    policy = system.acting(policy)
+    policy = system.resolve_policy(policy)
     if policy is None:
         return _NoInput(system)
     if isinstance(policy, type):
@@ -446,7 +446,7 @@ class DerivedSystem(HybridSystem, ABC):
         super().__init__(modes, transitions, guard_names)
 
     @abstractmethod
-    def again(self, inner: HybridSystem) -> HybridSystem:
+    def rebuild_on(self, inner: HybridSystem) -> HybridSystem:
         """Return a copy of this system that is built on another inner system.
 
         Args:
@@ -533,15 +533,15 @@ class DerivedSystem(HybridSystem, ABC):
         Raises:
             InputError: The inner system has no bodies.
         """
-        return self.again(self.inner.pushed(wrench))
+        return self.rebuild_on(self.inner.pushed(wrench))
 
-    def acting(self, policy: Policy | InputLaw | None) -> Policy | InputLaw | None:
+    def resolve_policy(self, policy: Policy | InputLaw | None) -> Policy | InputLaw | None:
         """Return what acts on the inner system.
 
         Args:
             policy: The policy, a law, or None for zero input.
         """
-        return self.inner.acting(policy)
+        return self.inner.resolve_policy(policy)
 
 
 class MappedSystem(DerivedSystem):
@@ -568,7 +568,7 @@ class MappedSystem(DerivedSystem):
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_changes": {}, "_mapped": {}}
 
-    def again(self, inner: HybridSystem) -> HybridSystem:
+    def rebuild_on(self, inner: HybridSystem) -> HybridSystem:
         """Return a system with the changes of this one, built on another inner system.
 
         Args:

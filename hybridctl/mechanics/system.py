@@ -465,7 +465,7 @@ class PushedSystem(ContactSystem):
         own = self.own.greatest_inputs(key)
         return None if own is None else np.append(own, np.full(len(self.wrenches), np.inf))
 
-    def acting(self, policy: Policy | InputLaw | None) -> Policy:
+    def resolve_policy(self, policy: Policy | InputLaw | None) -> Policy:
         """Return the policy with the wrenches beside it."""
         if isinstance(policy, PolicyWithWrenches):
             return policy

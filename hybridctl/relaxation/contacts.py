@@ -123,7 +123,7 @@ class RelaxedContacts(DerivedSystem):
         super().__init__(robot, made.mode, made.outgoing, made.guard_names)
         self.epsilon = epsilon
 
-    def again(self, inner: HybridSystem) -> HybridSystem:
+    def rebuild_on(self, inner: HybridSystem) -> HybridSystem:
         """Return a copy of this relaxation that is built on another robot, with the same epsilon.
 
         Args:

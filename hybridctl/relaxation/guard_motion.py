@@ -453,7 +453,7 @@ class GuardMotionSystem(DerivedSystem, ABC):
         self._inner_modes: dict[ModeKey, ModeModel] = {}
         self._motions: dict[ModeKey, GuardMotion | None] = {}
 
-    def again(self, inner: HybridSystem) -> GuardMotionSystem:
+    def rebuild_on(self, inner: HybridSystem) -> GuardMotionSystem:
         """Return a copy of this system that is built on another inner system.
 
         Args:

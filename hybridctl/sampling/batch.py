@@ -155,7 +155,8 @@ def simulate_batch(
     modes, states = _check_starts(system, mode, x0)
     report = report_share(progress, "simulate_batch")
     simulate_one = partial(_simulate_member, system, (start, end), policy, settings, sensitivities)
-    is_held = (policy is None or isinstance(policy, HeldInput)) and system.acting(policy) is policy
+    is_unchanged = system.resolve_policy(policy) is policy
+    is_held = (policy is None or isinstance(policy, HeldInput)) and is_unchanged
     # Far from zero times are rounded so coarsely that `simulate` shifts its clock.
     # Members that advance together choose their first step by themselves.
     is_usual = method == "DOP853" and options.first_step is None

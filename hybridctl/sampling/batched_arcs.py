@@ -13,7 +13,7 @@ from hybridctl.base.checks import Array
 from hybridctl.base.errors import IntegrationError
 from hybridctl.hybrid.arc import Arc, make_arc_from_steps
 from hybridctl.hybrid.events import MAX_NEWTON_STEPS
-from hybridctl.hybrid.explicit import GROW, SAFETY, SHRINK, first_length
+from hybridctl.hybrid.explicit import GROW, SAFETY, SHRINK, choose_first_length
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.model import FREE_PACE, BatchedSteps, ModeModel, StepRequest
 from hybridctl.hybrid.projection import StepEnds, project_step_end
@@ -120,7 +120,7 @@ class BatchedArcs:
             self.transition = np.tile(np.eye(ndx), (m, 1, 1))
         self._longest = np.full(m, run.integrator.max_step)
         settings = run.t_end, (mode.rtol, run.integrator.atol), _EXPONENT
-        first = first_length(mode.compute_rates, mode.compute_rates(t, x), t, x, *settings)
+        first = choose_first_length(mode.compute_rates, mode.compute_rates(t, x), t, x, *settings)
         self.next_length = np.where(np.isnan(lengths), first, lengths)
         self._limit_pace(np.arange(m))
         # Length of the present attempt, and by how much an accepted step may lengthen the next one.

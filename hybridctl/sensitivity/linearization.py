@@ -704,7 +704,8 @@ class RecordedFeedback:
         # A policy that is a constant input has the gain zero. The law alone does not show that: a
         # constant law of another policy may have been chosen by the state, as that of a sampled
         # controller, and has no derivative. The policy alone does not show it either: a system may
-        # put a law of its own in its place (`HybridSystem.acting`); wrenches leave it constant.
+        # put a law of its own in its place (`HybridSystem.resolve_policy`). Wrenches leave it
+        # constant.
         if isinstance(self.policy, HeldInput) and isinstance(law, HeldInput):
             value, ndx = law.value, self.system.mode(history.mode).space.ndx
             return DifferentiableLaw.held(value, np.zeros_like(value), ndx)

@@ -329,7 +329,7 @@ class _SystemWithFixedInputs(MappedSystem):
             "is the last one: push the system first"
         )
 
-    def acting(self, policy: Policy | InputLaw | None) -> Policy | InputLaw | None:
+    def resolve_policy(self, policy: Policy | InputLaw | None) -> Policy | InputLaw | None:
         """Return the policy unchanged: modes of this system add the fixed inputs."""
         return policy
 

@@ -169,7 +169,7 @@ class PhantomMotions:
         landing = self._land(fired, j)
         if len(landing.state) != len(after.state):
             raise self._make_ambiguity_error(fired | {j}, j, landing.mode.key, landing.state)
-        expected = after.shifted(landing.time - after.time)
+        expected = after.shift(landing.time - after.time)
         offset = after.mode.space.difference(expected.state, landing.state)
         done = self._is_done(at, self.guards[j])
         time = self.events[0].time if done else self._compute_firing_time(fired, j)
@@ -254,7 +254,7 @@ class PhantomMotions:
         if (fired, j) not in self._sides_at_guards:
             side = self.end(fired)
             dt = self._compute_firing_time(fired, j) - side.time
-            self._sides_at_guards[fired, j] = side if dt == 0.0 else side.shifted(dt)
+            self._sides_at_guards[fired, j] = side if dt == 0.0 else side.shift(dt)
         return self._sides_at_guards[fired, j]
 
     def _has_guards_left(self, fired: frozenset[int], key: ModeKey) -> bool:

@@ -281,7 +281,7 @@ class EventSide:
         """Return the point at which a reset begins; report: of its jump there, None if unknown."""
         return JumpPoint(self.time, self.state, self.input, report, self.point)
 
-    def shifted(self, dt: float) -> EventSide:
+    def shift(self, dt: float) -> EventSide:
         """Return the side at another time, by one Euler step of its flow.
 
         Args:
@@ -419,7 +419,7 @@ def _warn_if_rate_is_uncertain(guard: str, before: EventSide, terms: JumpTerms) 
         return
     error = space.difference(x, space.normalize(x + atol + rtol * np.abs(x)))
     time_error = float(delays @ np.abs(error))
-    slope = before.shifted(-min(time_error, _LONGEST_SHIFT)).guard_rate(guard)
+    slope = before.shift(-min(time_error, _LONGEST_SHIFT)).guard_rate(guard)
     change = abs(slope - terms.slope) * max(time_error / _LONGEST_SHIFT, 1.0) / abs(terms.slope)
     if not change <= _SIGNIFICANT_CHANGE:
         warnings.warn(

@@ -124,7 +124,7 @@ def urdf(parameters: DoorParameters | None = None) -> str:
         _revolute("arm_wrist", "forearm", "foot", (lengths[1], 0.0)),
         _revolute("door_hinge", "base", "door", p.hinge, p.hinge_damping),
         *(
-            _fixed(f"{corner}_mount", "foot", corner, (p.foot_length, y))
+            _write_fixed_joint(f"{corner}_mount", "foot", corner, (p.foot_length, y))
             for corner, y in zip(CORNERS, p.corner_offsets, strict=True)
         ),
     ]
@@ -156,7 +156,7 @@ def _revolute(
     )
 
 
-def _fixed(name: str, parent: str, child: str, origin: tuple[float, float]) -> str:
+def _write_fixed_joint(name: str, parent: str, child: str, origin: tuple[float, float]) -> str:
     return (
         f'  <joint name="{name}" type="fixed">\n'
         f'    <parent link="{parent}"/>\n    <child link="{child}"/>\n'

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hybridctl.experiments.optimal.lqr import at_the_door, simulated_cost
+from hybridctl.experiments.optimal.lqr import make_door_case, simulated_cost
 
 import hybridctl as hc
 from hybridctl.control.lqr.finite_horizon import hybrid_lqr
@@ -13,7 +13,7 @@ TOLERANCE = 1e-9
 
 @pytest.fixture(scope="module")
 def case():
-    return at_the_door(TOLERANCE)
+    return make_door_case(TOLERANCE)
 
 
 @pytest.fixture(scope="module")

@@ -101,14 +101,14 @@ def test_stiffer_ground_tends_to_rigid_ground(result):
 
 
 def test_uncoupled_feet_do_not_feel_each_other():
-    p = robot.uncoupled(robot.BipedParameters(spread=0.6, mass=1.3))
+    p = robot.decouple_feet(robot.BipedParameters(spread=0.6, mass=1.3))
     q, step = np.array([0.0, p.landing_height, 0.0]), 1e-5
     rows = [(robot.gaps(q + step * e, p) - robot.gaps(q - step * e, p)) / step for e in np.eye(3)]
     left, right = np.transpose(rows)
     # of terms up to 1 / mass, beside the border by 1e-5 of the inertia
     assert -2e-5 < left @ (right / p.masses) < 0.0
     with pytest.raises(InputError, match="curvature must be less"):
-        robot.uncoupled(robot.BipedParameters(curvature=2.0, height=3.0))
+        robot.decouple_feet(robot.BipedParameters(curvature=2.0, height=3.0))
 
 
 @pytest.mark.parametrize(

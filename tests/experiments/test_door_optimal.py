@@ -75,7 +75,7 @@ def test_the_optimum_presses_more_in_either_order_than_the_published_reference(k
     if variant == "plain":
         reports = [
             feasibility(plant, reference)
-            for plant, reference in ((found.plant, found.extended(wanted.spread)), known)
+            for plant, reference in ((found.plant, found.extend_reference(wanted.spread)), known)
         ]
         assert reports[0].failures == ()
         ours, theirs = (report.events[0] for report in reports)
@@ -100,7 +100,7 @@ def test_both_corners_let_go_at_once_and_spreading_follows_when_they_do_not(know
     assert run.events[1].time == pytest.approx(1.0 + wanted.hold, abs=1e-6)
     assert run.final_state[3] == pytest.approx(wanted.angle, abs=1e-6)
     np.testing.assert_allclose(run.final_state[:3], run(0.0)[:3], atol=1e-6)
-    reference = found.extended(0.15)
+    reference = found.extend_reference(0.15)
     release = feasibility(found.plant, reference).events[1]
     assert max(release.guard_rates.values()) <= -wanted.unload * (1.0 - 1e-6)
     assert release.growing

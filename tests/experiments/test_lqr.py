@@ -37,7 +37,7 @@ def test_the_cost_is_the_predicted_one_the_closer_the_smaller_the_deviation(resu
 
 
 def test_designs_believe_in_their_own_jumps(cheap):
-    case = lqr.on_the_paddle(cheap.tolerance)
+    case = lqr.make_paddle_case(cheap.tolerance)
     right = case.map.jumps[0]
     reset = lqr.replace_jumps(case.map, "reset").jumps[0]
     np.testing.assert_array_equal(reset.state, right.reset_jacobian)

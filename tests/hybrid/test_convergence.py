@@ -5,7 +5,7 @@ import pytest
 from scipy.integrate import DOP853
 
 import hybridctl as hc
-from hybridctl.hybrid.explicit import first_length
+from hybridctl.hybrid.explicit import choose_first_length
 from hybridctl.hybrid.flow import METHODS
 
 LENGTH = 9.81
@@ -117,5 +117,5 @@ def test_the_first_step_is_that_of_scipy(size, speed, reach):
 
     tolerances = 1e-6, 1e-8
     solver = DOP853(rate, 0.5, x, 0.5 + reach, rtol=tolerances[0], atol=tolerances[1])
-    found = first_length(rate, rate(0.5, x), 0.5, x, 0.5 + reach, tolerances, -1.0 / 8.0)
+    found = choose_first_length(rate, rate(0.5, x), 0.5, x, 0.5 + reach, tolerances, -1.0 / 8.0)
     assert min(found, abs(reach)) == pytest.approx(solver.h_abs, rel=1e-12)

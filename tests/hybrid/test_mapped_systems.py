@@ -87,7 +87,7 @@ def test_a_wrapper_that_is_pushed_is_the_wrapper_of_the_pushed_system(kind, wrap
     if not isinstance(k.system, ContactSystem):
         with pytest.raises(InputError, match=r"no bodies|push the system first"):
             w.system.pushed(wrench)
-        assert w.system.acting(None) is None
+        assert w.system.resolve_policy(None) is None
         return
     wrench = replace(wrench, body=k.system.contacts[0].frame)
     if not w.pushes:

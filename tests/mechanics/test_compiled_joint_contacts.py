@@ -145,5 +145,7 @@ def test_link_with_the_name_of_a_joint():
     joints = joint.format("a", "world", "b", 1) + joint.format("b", "b", "a", 2)
     robot = Robot.from_urdf(f'<robot name="r"><link name="world"/>{links}{joints}</robot>')
     system = contact_system(robot, [], joint_stops={"b": 0.0})
-    points, _ = system.dynamics.contact_set.in_world(np.zeros(2), np.zeros(2), np.zeros((2, 2)))
+    points, _ = system.dynamics.contact_set.express_in_world(
+        np.zeros(2), np.zeros(2), np.zeros((2, 2))
+    )
     np.testing.assert_allclose(points, [[3.0, 0.0, 0.0]] * 2, atol=1e-14)

@@ -274,7 +274,7 @@ def _check_rest(system, mode, found):
     np.testing.assert_allclose(outputs["normal_force"], found.normal, atol=1e-9 * weight)
     np.testing.assert_allclose(outputs["friction_force"], found.friction, atol=1e-9 * weight)
     assert outputs["gap"].min() > -1e-9
-    _, forces = system.dynamics.contact_set.in_world(
+    _, forces = system.dynamics.contact_set.express_in_world(
         found.state[: robot.nq], found.normal, found.friction
     )
     np.testing.assert_allclose(forces.sum(axis=0), [0.0, 0.0, weight], atol=1e-7 * weight)

@@ -41,7 +41,7 @@ def on_planes(seed):
 def test_all_terms_are_those_of_any_contacts(seed):
     robot, contacts, rng = on_planes(seed)
     rows = ContactSet(robot, contacts)
-    ground = rows.on_ground()
+    ground = rows.find_points_on_planes()
     assert ground is not None
     flat = pickle.loads(pickle.dumps(FlatTerms(robot, ground, rows.owner)))
     general = GeneralTerms(robot, rows)
@@ -71,7 +71,8 @@ def test_the_gradient_of_impulses_is_the_sum_of_their_derivatives(seed):
     z, moved = rng.normal(size=(2, 3, robot.nv))
     forces, along = rng.normal(size=(2, 3, len(rows.owner)))
     z[1] = along[1] = 0.0
-    flat, general = FlatTerms(robot, rows.on_ground(), rows.owner), GeneralTerms(robot, rows)
+    flat = FlatTerms(robot, rows.find_points_on_planes(), rows.owner)
+    general = GeneralTerms(robot, rows)
     each = [general.impulse_derivatives(q, *one) for one in zip(z, forces, strict=True)]
     parts = [y @ d.momentum - w @ d.rates for y, d, w in zip(moved, each, along, strict=True)]
     size = AGREE * max(1.0, float(np.abs(parts).max()))
@@ -118,7 +119,8 @@ def test_loads_that_bodies_share_turn_as_rows_do():
         robot, contacts, rng = feet(seed)
         rows, closed = ContactSet(robot, contacts), (0, 1, 3) if seed % 2 else (0, 1, 2, 3)
         chosen = [*closed, *(row for i in closed for row in rows.tangents[i])]
-        flat, general = FlatTerms(robot, rows.on_ground(), rows.owner), GeneralTerms(robot, rows)
+        flat = FlatTerms(robot, rows.find_points_on_planes(), rows.owner)
+        general = GeneralTerms(robot, rows)
         q = robot.integrate(robot.neutral(), rng.normal(size=robot.nv))
         y = np.zeros(len(rows.owner))
         y[chosen] = rng.normal(size=len(chosen))
@@ -152,7 +154,7 @@ def test_other_contacts_are_not_on_the_ground(seed):
     if carrier != frame:
         others.append(Contact("on a link", frame, contacts[0].surface, body=carrier))
     for other in others:
-        assert ContactSet(robot, [contacts[0], other]).on_ground() is None
+        assert ContactSet(robot, [contacts[0], other]).find_points_on_planes() is None
         terms = ContactDynamics(robot, [contacts[0], other], terms="pinocchio").terms
         assert isinstance(terms, GeneralTerms)
     assert isinstance(ContactDynamics(robot, contacts, terms="pinocchio").terms, FlatTerms)

@@ -220,6 +220,6 @@ def test_a_published_robot_is_refused_or_accepted_by_the_tolerance():
     symmetry = limb_symmetry(system, pairs, feet, tolerance=2e-3)
     q = robot.integrate(robot.neutral(), np.random.default_rng(0).normal(size=robot.nv))
     image = symmetry.image(np.concatenate((q, np.zeros(robot.nv))))[: robot.nq]
-    points = system.dynamics.contact_set.in_world(q, np.zeros(4), np.zeros((4, 2)))[0]
-    images = system.dynamics.contact_set.in_world(image, np.zeros(4), np.zeros((4, 2)))[0]
+    points = system.dynamics.contact_set.express_in_world(q, np.zeros(4), np.zeros((4, 2)))[0]
+    images = system.dynamics.contact_set.express_in_world(image, np.zeros(4), np.zeros((4, 2)))[0]
     np.testing.assert_allclose(images[[1, 0, 3, 2]], points * [1.0, -1.0, 1.0], atol=1e-12)

@@ -79,7 +79,7 @@ def test_forces_in_the_world_are_those_of_the_equations():
     values = np.concatenate((normal, np.zeros(len(rows.owner) - 8)))
     for i, tangents in enumerate(rows.tangents):
         values[tangents] = friction[i]
-    places, forces = rows.in_world(q, normal, friction)
+    places, forces = rows.express_in_world(q, normal, friction)
     base = rows.jacobian(q).T @ values
     turn = Rotation.from_quat(q[3:7]).as_matrix()
     assert forces.sum(axis=0) == pytest.approx(turn @ base[:3], abs=1e-13)

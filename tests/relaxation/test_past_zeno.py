@@ -6,7 +6,7 @@ import casadi as ca
 import numpy as np
 import pytest
 from differences import central
-from hybridctl.experiments.relaxation.double_pendulum import at_rest, pendulum
+from hybridctl.experiments.relaxation.double_pendulum import make_rest_state, pendulum
 from relaxation.systems import accumulation, ball, bowl
 
 import hybridctl as hc
@@ -51,7 +51,7 @@ def test_it_leaves_with_the_input_and_rests_again(c):
 @pytest.mark.parametrize("c", [0.0, 0.5])
 def test_a_link_on_its_stop_is_that_of_the_locked_mode(c):
     """No mode but the free one is known; the other is written by hand, with its force."""
-    span, x0 = (0.0, 7.0), at_rest((25.0, 35.0))
+    span, x0 = (0.0, 7.0), make_rest_state((25.0, 35.0))
     by_hand = hc.simulate(pendulum(c), "free", x0, span, on_zeno="rest")
     run = hc.simulate(pendulum(c), "free", x0, span, on_zeno=RELAX)
     key = (RESTING, "free", "stop")

@@ -186,7 +186,7 @@ def draw_paths(
         lines[name] = found.track.positions, color
     if all(path_distances(p)[-1] < PATH_STEP for p, _ in lines.values()):
         return  # a robot that stands has no path, and a picture of one point no scale
-    drawn = [Line.through(p[:, :2], name, color) for name, (p, color) in lines.items()]
+    drawn = [Line.from_points(p[:, :2], name, color) for name, (p, color) in lines.items()]
     save_plane_pictures(
         folder / "figures/path.png",
         [[Panel("from above", drawn)]],

@@ -121,7 +121,7 @@ def compute_contact_forces(system: HybridSystem, arc: Arc, t: float) -> tuple[Ar
     c = len(mechanism.contacts)
     found = {"normal_force": np.zeros(c), "friction_force": np.zeros((c, 2))}
     found |= compute_outputs(system.mode(arc.mode), arc, t)
-    places, forces = mechanism.dynamics.contact_set.in_world(
+    places, forces = mechanism.dynamics.contact_set.express_in_world(
         x[: mechanism.robot.nq], found["normal_force"], found["friction_force"]
     )
     return places, forces
@@ -145,7 +145,7 @@ def compute_impulses(system: ContactSystem, event: Event) -> list[dict[str, Any]
     if isinstance(impact, ImpactResult):
         friction = impact.friction_impulses
     q = event.state_before[: system.robot.nq]
-    places, values = system.dynamics.contact_set.in_world(q, event.impulses, friction)
+    places, values = system.dynamics.contact_set.express_in_world(q, event.impulses, friction)
     return [
         {
             "time": event.time,

@@ -60,7 +60,7 @@ class Line:
     width: float = 1.4
 
     @classmethod
-    def through(cls, points: Array, *rest: Any) -> Line:
+    def from_points(cls, points: Array, *rest: Any) -> Line:
         """Return the curve through points (n, 2); further arguments: label, color, style, width."""
         return cls(points[:, 0], points[:, 1], *rest)
 

@@ -207,7 +207,7 @@ def outcome(reference: Reference, run: HybridTrajectory, *, period: float = 2e-3
         return Outcome(float("nan"), float("nan"), "IncompleteEvent")
     spread = tracking_error(reference, run, "spread", period)
     peak = max(float(np.abs(arc.input(t)).max()) for arc, t in run.sampled(period))
-    return Outcome(spread.since(completing + 1).rms, peak)
+    return Outcome(spread.select_from(completing + 1).rms, peak)
 
 
 def compute_digest(gains: GainSchedule) -> str:

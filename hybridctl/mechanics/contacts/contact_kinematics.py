@@ -279,7 +279,7 @@ class ContactSet:
             )[0]
         return gaps
 
-    def at_risers(self, q: Array) -> tuple[int, ...]:
+    def find_riser_contacts(self, q: Array) -> tuple[int, ...]:
         """Return the contacts that are at a face between two pieces of their surface.
 
         Args:
@@ -293,7 +293,7 @@ class ContactSet:
         _, _, r = self._place_contacts(self._robot.poses(q, self.joints))
         return tuple(i for i, s in self._piecewise.items() if s.is_at_riser(r[i : i + 1])[0])
 
-    def in_world(self, q: Array, normal: Array, friction: Array) -> tuple[Array, Array]:
+    def express_in_world(self, q: Array, normal: Array, friction: Array) -> tuple[Array, Array]:
         """Return contact points (c, 3) in m and forces there (c, 3) in N, both in the world.
 
         The forces act on the bodies with the points, and oppositely on those with the surfaces.
@@ -525,7 +525,7 @@ class ContactSet:
             for i in range(count)
         )
 
-    def on_ground(self) -> PointsOnPlanes | None:
+    def find_points_on_planes(self) -> PointsOnPlanes | None:
         """Return the contacts as points on planes of the world; None where one is not."""
         count = len(self._each)
         moving = all(self.joint_a[:count]) and not any(self.joint_b[:count])

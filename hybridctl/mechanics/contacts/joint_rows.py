@@ -153,11 +153,11 @@ class JointContactSet(ContactSet):
         gaps[: self._first] = self.in_space.gaps_beyond(q)
         return gaps
 
-    def at_risers(self, q: Array) -> tuple[int, ...]:
+    def find_riser_contacts(self, q: Array) -> tuple[int, ...]:
         """Return the contacts that are at a face between two pieces of their surface."""
-        return self.in_space.at_risers(q)
+        return self.in_space.find_riser_contacts(q)
 
-    def in_world(self, q: Array, normal: Array, friction: Array) -> tuple[Array, Array]:
+    def express_in_world(self, q: Array, normal: Array, friction: Array) -> tuple[Array, Array]:
         """Return points (c, 3) in m and forces there (c, 3), in the world.
 
         Contacts of joints are at the origin of their joint, and their force there is zero: what
@@ -171,7 +171,7 @@ class JointContactSet(ContactSet):
         k = self._first
         points, forces = np.zeros((2, self._count, 3))
         if k:
-            points[:k], forces[:k] = self.in_space.in_world(q, normal[:k], friction[:k])
+            points[:k], forces[:k] = self.in_space.express_in_world(q, normal[:k], friction[:k])
         points[k:] = self._robot.poses(q, self._frames_of)[:, :3, 3]
         return points, forces
 
@@ -198,6 +198,6 @@ class JointContactSet(ContactSet):
             )
         )
 
-    def on_ground(self) -> PointsOnPlanes | None:
+    def find_points_on_planes(self) -> PointsOnPlanes | None:
         """Return None: contacts of joints are no points on planes."""
         return None

@@ -229,7 +229,7 @@ class _ImpactReset(ResetModel):
             RiserError: If a contact runs into a riser of its surface.
         """
         q, v = self._split_state(x)
-        risers = self.hit.intersection(self.dynamics.contact_set.at_risers(q))
+        risers = self.hit.intersection(self.dynamics.contact_set.find_riser_contacts(q))
         if risers:
             error: RiserError = riser_error(self.dynamics, t, sorted(risers))
             raise error

@@ -173,7 +173,7 @@ class ContactPoint(Point):
         joints = range(1, len(dynamics.robot.joint_names) + 1)
         # Contacts in space come first, dry friction of joints last.
         touching = len(contact.forces) - len(dynamics.pressed_contacts)
-        places = dynamics.contact_set.in_world(self.q, contact.forces, contact.friction)[0]
+        places = dynamics.contact_set.express_in_world(self.q, contact.forces, contact.friction)[0]
         joint_friction = (
             {"joint_friction": contact.friction[touching:, 0]} if dynamics.pressed_contacts else {}
         )

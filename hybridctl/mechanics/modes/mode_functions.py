@@ -29,7 +29,7 @@ from hybridctl.mechanics.modes.mode_expressions import (
     make_field,
     mode_derivatives,
 )
-from hybridctl.mechanics.multibody.expressions import Bodies, Expression, normalized
+from hybridctl.mechanics.multibody.expressions import Bodies, Expression, normalize_configuration
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.terms.expression_terms import hash_sources
 from hybridctl.symbolic import compiled_step
@@ -191,4 +191,4 @@ class ModeFunctions:
     def _normalize(self, x: Expression) -> Expression:
         """Return the state with unit quaternions and circles."""
         c = self.equations.constants
-        return ca.vertcat(normalized(c.tree, x[: c.nq]), x[c.nq :])
+        return ca.vertcat(normalize_configuration(c.tree, x[: c.nq]), x[c.nq :])

@@ -49,11 +49,11 @@ class Spatial(NamedTuple):
     linear: Expression
     angular: Expression
 
-    def plus(self, other: Spatial) -> Spatial:
+    def add(self, other: Spatial) -> Spatial:
         """Return the sum of two spatial vectors."""
         return Spatial(self.linear + other.linear, self.angular + other.angular)
 
-    def at(self, point: Expression) -> Expression:
+    def find_linear_at(self, point: Expression) -> Expression:
         """Return the linear part (3, 1) at another point (3, 1) of the body."""
         return self.linear + ca.cross(self.angular, point)
 
@@ -118,14 +118,14 @@ class Bodies:
         velocities, accelerations = [ZERO], [Spatial(up, ca.DM.zeros(3, 1))]
         for body, pose in zip(self.tree.bodies, self.local, strict=True):
             joint = _move_by_joint(body, v)
-            velocity = _move_with_parent(pose, velocities[body.parent]).plus(joint)
+            velocity = _move_with_parent(pose, velocities[body.parent]).add(joint)
             turned = Spatial(
                 ca.cross(velocity.angular, joint.linear) + ca.cross(velocity.linear, joint.angular),
                 ca.cross(velocity.angular, joint.angular),
             )
             acceleration = _move_with_parent(pose, accelerations[body.parent])
             velocities.insert(-1, velocity)
-            accelerations.insert(-1, acceleration.plus(_move_by_joint(body, a)).plus(turned))
+            accelerations.insert(-1, acceleration.add(_move_by_joint(body, a)).add(turned))
         return BodyMotion(velocities, accelerations)
 
     def inverse_dynamics(self, motion: BodyMotion, pushes: Sequence[Spatial]) -> Expression:
@@ -152,7 +152,7 @@ class Bodies:
             torque[body.v : body.v + nv] += _project_force(body, forces[i])
             if body.parent >= 0:
                 back = _shift_to_parent(self.local[i], forces[i])
-                forces[body.parent] = forces[body.parent].plus(back)
+                forces[body.parent] = forces[body.parent].add(back)
         return torque
 
     def mass(self) -> Expression:
@@ -161,10 +161,10 @@ class Bodies:
         composites = [_Inertia.of(body) for body in self.tree.bodies]
         for i, body in reversed(list(enumerate(self.tree.bodies))):
             for k, column in enumerate(body.columns.T):
-                self._mass_column(matrix, i, body.v + k, composites[i].times(column))
+                self._mass_column(matrix, i, body.v + k, composites[i].multiply_array(column))
             if body.parent >= 0:
-                moved = composites[i].seen_from(self.local[i])
-                composites[body.parent] = composites[body.parent].plus(moved)
+                moved = composites[i].express_in_frame_of(self.local[i])
+                composites[body.parent] = composites[body.parent].add(moved)
         return matrix
 
     def _mass_column(self, matrix: Expression, i: int, column: int, force: Spatial) -> None:
@@ -249,7 +249,7 @@ def _place_in_joint(body: MovingBody, q: Expression) -> tuple[FramePose, Express
     return FramePose(turn, q[i : i + 3]), ca.diagcat(turn, _map_quaternion_rate(quaternion))
 
 
-def normalized(tree: Tree, q: Expression) -> Expression:
+def normalize_configuration(tree: Tree, q: Expression) -> Expression:
     """Return a configuration q (nq, 1) with quaternions and unit circles scaled to norm 1."""
     result = ca.SX(q)
     for body in tree.bodies:
@@ -293,7 +293,7 @@ def _move_by_joint(body: MovingBody, v: Expression) -> Spatial:
 def _move_with_parent(pose: FramePose, parent: Spatial) -> Spatial:
     """Return a velocity or acceleration of the parent, at the origin and in axes of the body."""
     back = pose.rotation.T
-    return Spatial(back @ parent.at(pose.position), back @ parent.angular)
+    return Spatial(back @ parent.find_linear_at(pose.position), back @ parent.angular)
 
 
 def _shift_to_parent(pose: FramePose, force: Spatial) -> Spatial:
@@ -313,7 +313,7 @@ def _compute_momentum_rate(
 ) -> Spatial:
     """Return the rate of momentum I a + v x* I v less the force that pushes the body."""
     inertia = _Inertia.of(body)
-    force, momentum = inertia.by_center(acceleration), inertia.by_center(velocity)
+    force, momentum = inertia.multiply(acceleration), inertia.multiply(velocity)
     angular = ca.cross(velocity.angular, momentum.angular)
     angular += ca.cross(velocity.linear, momentum.linear)
     return Spatial(
@@ -340,22 +340,22 @@ class _Inertia(NamedTuple):
         """Return the inertia of a body without those that it carries."""
         return _Inertia(ca.SX(body.mass), ca.SX(body.moment), ca.SX(body.inertia))
 
-    def times(self, motion: Array) -> Spatial:
+    def multiply_array(self, motion: Array) -> Spatial:
         """Return the force that a constant acceleration (6,) needs."""
-        return self.by_center(Spatial(ca.DM(motion[:3]), ca.DM(motion[3:])))
+        return self.multiply(Spatial(ca.DM(motion[:3]), ca.DM(motion[3:])))
 
-    def by_center(self, motion: Spatial) -> Spatial:
+    def multiply(self, motion: Spatial) -> Spatial:
         """Return the force that an acceleration needs, or the momentum of a velocity."""
         return Spatial(
             self.mass * motion.linear + ca.cross(motion.angular, self.moment),
             self.about_origin @ motion.angular + ca.cross(self.moment, motion.linear),
         )
 
-    def plus(self, other: _Inertia) -> _Inertia:
+    def add(self, other: _Inertia) -> _Inertia:
         """Return the inertia of both together."""
         return _Inertia(*(a + b for a, b in zip(self, other, strict=True)))
 
-    def seen_from(self, pose: FramePose) -> _Inertia:
+    def express_in_frame_of(self, pose: FramePose) -> _Inertia:
         """Return the inertia in the frame in which the body has a given pose."""
         turned = pose.rotation @ self.moment
         across, along = ca.skew(pose.position), ca.skew(turned)

@@ -137,7 +137,7 @@ class ContactPoints:
             for t in point.tangents:
                 force, k = force + t * forces[k], k + 1
             for body, push in point.pushes(force):
-                total[body] = total[body].plus(push)
+                total[body] = total[body].add(push)
         return total
 
 
@@ -189,10 +189,12 @@ class _PointExpressions:
         """
         va, vb = motion.velocities[self._a], motion.velocities[self._b]
         aa, ab = motion.accelerations[self._a], motion.accelerations[self._b]
-        speed_a, speed_b = va.at(self._point), vb.at(self._on_b)
+        speed_a, speed_b = va.find_linear_at(self._point), vb.find_linear_at(self._on_b)
         velocity = self._across @ speed_a - speed_b
-        acceleration = self._across @ (aa.at(self._point) + ca.cross(va.angular, speed_a))
-        acceleration -= ab.at(self._on_b) + ca.cross(vb.angular, speed_b)
+        acceleration = self._across @ (
+            aa.find_linear_at(self._point) + ca.cross(va.angular, speed_a)
+        )
+        acceleration -= ab.find_linear_at(self._on_b) + ca.cross(vb.angular, speed_b)
         acceleration -= 2.0 * ca.cross(vb.angular, velocity)
         return self._turn.T @ velocity, self._turn.T @ acceleration
 

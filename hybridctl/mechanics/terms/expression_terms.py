@@ -453,7 +453,7 @@ def _express_values(c: RobotConstants) -> _Expressed:
 def _express_mode_terms(c: RobotConstants) -> _Expressed:
     """Return dq/dt, then the fields of `TermValues`, by x of any norm and u."""
     x, u = _make_symbols(x=c.nq + c.nv, u=c.actuation.shape[1])
-    q, v = expressions.normalized(c.tree, x[: c.nq]), x[c.nq :]
+    q, v = expressions.normalize_configuration(c.tree, x[: c.nq]), x[c.nq :]
     bodies, drive, jacobian, rows = c.make_terms(q, v, u)
     values = [bodies.mass(), drive, jacobian, rows.accelerations, rows.gaps, rows.rates]
     return [x, u], [bodies.rate @ v, *values]

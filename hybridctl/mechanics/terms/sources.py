@@ -68,7 +68,7 @@ def make_terms(choice: TermsChoice, robot: Robot, rows: ContactSet) -> Terms:
             return ExpressionTerms(robot, rows, native=own.native)
         return TermsWithJointRows(own, rows)
     # Sweeps are over all joints, as if none would mimic; and they need two velocities.
-    ground = rows.on_ground() if robot.nv > 1 and not robot.mimics else None
+    ground = rows.find_points_on_planes() if robot.nv > 1 and not robot.mimics else None
     by_sweeps = ground is not None and robot.nv > MAX_COMPILED_VELOCITIES
     is_asked = choice in ("generated", "native")
     is_small = choice == "auto" and robot.nv <= MAX_EXPRESSED_VELOCITIES
