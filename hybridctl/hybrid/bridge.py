@@ -15,6 +15,8 @@ from __future__ import annotations
 import warnings
 from typing import NamedTuple
 
+import numpy as np
+
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import (
     BridgeWarning,
@@ -142,8 +144,7 @@ def check_pole(run: Run, arc: Arc, fired: tuple[str, ...]) -> None:
     if not run.bridges or outgoing.bridge is None:
         return
     x, u, _ = arc.left_limit()
-    # Steps under the last law. The last of them is left out, because the event has cut it.
-    lengths = arc.pieces[-1].lengths[:-1]
+    lengths = _list_lengths_towards_end(arc)
     # On arcs without a step of 1e-9 s all are short: so a foot of 4e-8 m/s stops within 1e-10 s.
     is_long = lengths.max(initial=0.0) * POLE_STEP_RATIO >= POLE_STEP_LENGTH
     # One guard alone may fall so quickly that its own fall shortens the steps.
@@ -153,6 +154,27 @@ def check_pole(run: Run, arc: Arc, fired: tuple[str, ...]) -> None:
         what = f"guard {outgoing.guards.names[int(values.argmin())]!r} has a pole"
         error = make_failure(what, run.system.mode(arc.mode), arc.end, x, StepSizeError)
         raise error
+
+
+def _list_lengths_towards_end(arc: Arc) -> Array:
+    """Return the lengths, s, of the steps that lead to the end of an arc.
+
+    These are the steps under the last law, and those under the laws before it as long as steps had
+    become short before the law changed: a pole just after a change of law shortens steps before it.
+    Steps that are cut by an event or by a change of law are left out.
+
+    Args:
+        arc: The arc.
+    """
+    *earlier, last = arc.pieces
+    lengths = last.lengths[:-1]
+    for piece in reversed(earlier):
+        uncut = piece.lengths[:-1]
+        # A law may change just before a foot stops, where steps are short too: but only after it.
+        if not len(uncut) or uncut[-1] * POLE_STEP_RATIO >= POLE_STEP_LENGTH:
+            break
+        lengths = np.concatenate([uncut, lengths])
+    return lengths
 
 
 def _find_bridge(run: Run, key: ModeKey, t: float, x: Array, u: Array) -> Bridge | None:

@@ -223,19 +223,29 @@ def test_a_bridge_after_other_events_goes_on_from_the_last_of_them():
 
 
 @pytest.mark.parametrize(
-    ("lengths", "values", "fired", "pole"),
+    ("pieces", "values", "fired", "pole"),
     [
-        ([1e-2, 1e-2], [0.5, -1.0], ("b",), True),  # far beyond zero where it fires
-        ([1e-2, 1e-2], [0.5, -1e-9], ("b",), False),
-        ([1e-2, 1e-12, 1e-13], [0.5, 0.0], ("a", "b"), True),  # steps have shrunk
-        ([1e-2, 1e-12, 1e-13], [0.5, 0.0], ("b",), False),  # alone: its own fall
-        ([1e-2, 1e-3, 1e-13], [0.5, 0.0], ("a", "b"), False),  # only the cut one is short
-        ([1e-10, 5e-12, 1e-13], [0.5, 0.0], ("a", "b"), False),  # all of them are short
-        ([8e-11, 3e-11, 7e-13, 1e-13], [0.5, 0.0], ("a", "b"), False),  # a foot that stops at once
-        ([2e-9, 7e-12, 1e-13], [0.5, 0.0], ("a", "b"), True),
+        ([[1e-2, 1e-2]], [0.5, -1.0], ("b",), True),  # far beyond zero where it fires
+        ([[1e-2, 1e-2]], [0.5, -1e-9], ("b",), False),
+        ([[1e-2, 1e-12, 1e-13]], [0.5, 0.0], ("a", "b"), True),  # steps have shrunk
+        ([[1e-2, 1e-12, 1e-13]], [0.5, 0.0], ("b",), False),  # alone: its own fall
+        ([[1e-2, 1e-3, 1e-13]], [0.5, 0.0], ("a", "b"), False),  # only the cut one is short
+        ([[1e-10, 5e-12, 1e-13]], [0.5, 0.0], ("a", "b"), False),  # all of them are short
+        ([[8e-11, 3e-11, 7e-13, 1e-13]], [0.5, 0.0], ("a", "b"), False),  # a foot stops at once
+        ([[2e-9, 7e-12, 1e-13]], [0.5, 0.0], ("a", "b"), True),
+        # The law changes while steps shrink, and just before the event.
+        ([[1e-2, 5e-10, 1e-10], [3e-11, 7e-13, 1e-13]], [0.5, 0.0], ("a", "b"), True),
+        ([[1e-2, 5e-12, 1e-13], [1e-13]], [0.5, 0.0], ("a", "b"), True),
+        # It changes just before a foot stops, after long steps, of which it cuts one.
+        ([[1e-2, 1e-2, 1e-10], [3e-11, 7e-13, 1e-13]], [0.5, 0.0], ("a", "b"), False),
+        ([[1e-2, 1e-13], [1e-13]], [0.5, 0.0], ("a", "b"), False),
+        ([[1e-13], [1e-13]], [0.5, 0.0], ("a", "b"), False),
     ],
 )
-def test_a_pole_of_the_forces_is_told_from_an_event(lengths, values, fired, pole):
+def test_a_pole_of_the_forces_is_told_from_an_event(pieces, values, fired, pole):
+    lengths = np.concatenate(pieces)
+    inputs = np.zeros((len(lengths), 8, 1))  # held, at 0, 1, ...
+    inputs[:, 0, 0] = np.repeat(np.arange(len(pieces)), [len(piece) for piece in pieces])
     guards = GuardSet(("a", "b"), lambda t, x, u: np.array(values))
     mode = hc.Mode("m", hc.VectorSpace(1), lambda t, x, u: np.zeros(1))
     away = lambda t, x, u: None  # noqa: E731
@@ -243,8 +253,9 @@ def test_a_pole_of_the_forces_is_told_from_an_event(lengths, values, fired, pole
     system = hc.HybridSystem(lambda key: mode, lambda key: outgoing)
     series = np.zeros((len(lengths), 8, 1))
     starts = np.cumsum([0.0, *lengths])
-    arc = Arc(0, "m", mode.space, 0.0, float(starts[-1]), starts[:-1], np.array(lengths), series,
-              np.zeros((len(lengths), 8, 0)))  # fmt: skip
+    arc = Arc(0, "m", mode.space, 0.0, float(starts[-1]), starts[:-1], lengths, series,
+              inputs)  # fmt: skip
+    assert len(arc.pieces) == len(pieces)
     for bridges in (True, False):
         run = SimpleNamespace(system=system, bridges=bridges)
         if pole and bridges:

@@ -10,6 +10,7 @@ from hybridctl.robots import block, cube
 
 from hybridctl.mechanics import ContactDynamics, contact_system
 from hybridctl.mechanics.contacts.contact_kinematics import ContactSet
+from hybridctl.mechanics.modes import mode_functions
 from hybridctl.mechanics.modes.mode_expressions import ModeEquations, mode_derivatives, mode_field
 from mechanics.models import CASES, FLAT, ROUGH, ROUGH_FLAT, modes_of, random_state
 from mechanics.random_robots import random_robot
@@ -109,6 +110,22 @@ def test_all_that_a_mode_is_made_of_is_in_its_key_or_its_numbers():
     changed = equations(robot, rougher, modes, 0.0)
     assert changed.make_key() == first.make_key()
     assert (changed.constants.numbers != first.constants.numbers).sum() == 2 * len(contacts)
+
+
+@pytest.mark.parametrize("name", ["step", "noisy_step"])
+def test_functions_of_modes_with_and_without_constraints_are_kept_apart(name, monkeypatch):
+    kept = {}
+    monkeypatch.setattr(
+        mode_functions, "load_or_build", lambda key, build: kept.setdefault(key, build)
+    )
+    equations = ModeEquations.of(
+        block.robot(), ContactSet(block.robot(), block.contacts()), block.contacts(),
+        ("stick", "open"), 0.0,
+    )  # fmt: skip
+    functions = mode_functions.ModeFunctions(equations)
+    for is_constrained in (True, False, True):
+        functions.load_step(name, is_constrained)
+    assert len(kept) == 2
 
 
 @pytest.mark.parametrize("seed", _SEEDS)

@@ -120,7 +120,8 @@ class ModeFunctions:
         """
         known = self._steps.get((name, is_constrained))
         if known is None:
-            known = self._load(name, lambda: self._make_step(name, is_constrained))
+            kept_as = f"{name} with constraints" if is_constrained else name
+            known = self._load(kept_as, lambda: self._make_step(name, is_constrained))
             self._steps[name, is_constrained] = known
         return known
 
