@@ -114,7 +114,7 @@ def test_calls_that_nobody_waits_for_are_not_begun():
                 made[-1].set_result(0)
             return made[-1]
 
-    results = Crew(Queue(), 2).iterate_finished(None, range(5))
+    results = Crew(Queue(), 2).finished(None, range(5))
     next(results)
     results.close()
     assert [future.cancelled() for future in made] == [False, True]

@@ -234,7 +234,7 @@ def design_all(gait: Gait, weights: Sequence[Weights], workers: Crew) -> Designs
     """
     pairs = [(jumps, each) for jumps in ("saltation", "reset") for each in weights]
     made: dict[tuple[str, Weights], PeriodicLqr] = {}
-    for pair, future in workers.iterate_finished(partial(_design_pair, gait), pairs):
+    for pair, future in workers.finished(partial(_design_pair, gait), pairs):
         with suppress(SimulationError):
             made[pair] = future.result()
     found: dict[str, dict[int, tuple[Weights, PeriodicLqr]]] = {"saltation": {}, "reset": {}}

@@ -427,7 +427,7 @@ def run_units(
     if found:
         tell(f"{len(found)} of {len(units)} runs have results already")
     left = [(k, unit) for k, unit in enumerate(units) if k not in found]
-    for (k, unit), future in workers.iterate_finished(partial(call_numbered, job), left):
+    for (k, unit), future in workers.finished(partial(call_numbered, job), left):
         row = found[k] = _await_row(future)
         # A lost unit is not stored, so that it is run again when the sweep goes on.
         if record is not None and row["status"] != LOST:

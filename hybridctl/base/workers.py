@@ -251,9 +251,7 @@ class Crew(NamedTuple):
         """The executor, or None if calls are made in this process, which needs none."""
         return None if isinstance(self.pool, InProcessExecutor) else self.pool
 
-    def iterate_finished(
-        self, fn: Callable[[T], R], items: Iterable[T]
-    ) -> Iterator[tuple[T, Future[R]]]:
+    def finished(self, fn: Callable[[T], R], items: Iterable[T]) -> Iterator[tuple[T, Future[R]]]:
         """Yield the items with their finished calls, in the order in which the calls end.
 
         Args:
