@@ -19,7 +19,7 @@ moment after the landing depends on the initial pitch, near level, is up to the 
 
 Soft ground that is made stiffer tends to the rigid one: in the state at any damping, and in the
 derivative as far as a touch gets shorter than what a perturbation puts between touches. That is so
-where no foot feels the other one's push (:math:`Da_{left} M^{-1} Da_{right}^T = 0`, `decouple_feet`),
+where no foot feels the other one's push (:math:`Da_{left} M^{-1} Da_{right}^T = 0`, `uncoupled`),
 or with dampers in proportion to the stiffness (`overdamped`), not for `coupled` feet at a constant
 damping ratio.
 """
