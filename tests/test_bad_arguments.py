@@ -10,6 +10,7 @@ from hybridctl.control.extension import extend_by_rule
 from hybridctl.estimation.measurement import coordinates
 from hybridctl.estimation.record import Record
 from hybridctl.hybrid.policy import DisturbedPolicy
+from hybridctl.logs import read_tum
 from hybridctl.mechanics import Robot
 from hybridctl.sensitivity.parameters import parameter_sensitivity
 
@@ -179,3 +180,25 @@ def test_a_disturbance_that_is_no_input_is_refused(scene):
     policy = DisturbedPolicy(hc.ReferenceSpreading(scene.reference, scene.gains), lambda t, x: "a")
     with pytest.raises(InputError, match=r"disturbance at t = 0.0 must be an array of numbers"):
         hc.simulate(scene.ball, "air", [1.0, 0.0], (0.0, 1.0), policy)
+
+
+@pytest.mark.parametrize("path", [3, 3.5, b"folder", ["folder"]])
+def test_a_path_that_is_none_is_refused_by_name(path, scene, tmp_path, monkeypatch):
+    """A number would be taken for an open file, a list would be Python's own TypeError."""
+    monkeypatch.chdir(tmp_path)
+    run, gains = scene.run, hc.GainSchedule.constant([np.zeros((1, 2))])
+    for call in (
+        lambda: run.save(path),
+        lambda: run.plot(path),
+        lambda: hc.page(run, path=path),
+        lambda: hc.HybridTrajectory.load(path),
+        lambda: gains.save(path),
+        lambda: hc.GainSchedule.load(path),
+        lambda: hc.sweep(abs, [{"x": 1.0}], out=path),
+        lambda: hc.read_log(path),
+        lambda: hc.write_log(path, None),
+        lambda: read_tum(path),
+    ):
+        with pytest.raises(InputError, match="must be a path"):
+            call()
+    assert not list(tmp_path.iterdir())

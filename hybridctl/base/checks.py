@@ -7,10 +7,12 @@ the value, converted where it says so, or raises `InputError` with name, value a
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from numbers import Real
+from pathlib import Path
 from reprlib import Repr
 from typing import Any, TypeVar
 
@@ -301,6 +303,45 @@ def check_instance(name: str, value: Any, kind: type[T]) -> T:
     if not isinstance(value, kind):
         raise InputError(f"{name} must be a {kind.__name__}, got {quote(value)}")
     return value
+
+
+def check_path(name: str, value: Any) -> Path:
+    """Return a path.
+
+    Args:
+        name: Name of the argument, for errors.
+        value: A text or an object with a path as text.
+
+    Raises:
+        InputError: The value is neither; a number or bytes are none.
+    """
+    if not isinstance(value, str | os.PathLike) or isinstance(os.fspath(value), bytes):
+        raise InputError(f"{name} must be a path, such as 'folder/file', got {quote(value)}")
+    return Path(value)
+
+
+def check_hashable(name: str, value: Any) -> Any:
+    """Return a value that can be a key.
+
+    Args:
+        name: What the value is, for errors, such as "key of the mode".
+        value: What was given.
+
+    Raises:
+        InputError: The value is not hashable, as a list is not.
+    """
+    try:
+        hash(value)
+    except TypeError as error:
+        raise InputError(
+            f"{name} must be hashable, such as a text, got {quote(value)}{suggest_tuple(value)}"
+        ) from error
+    return value
+
+
+def suggest_tuple(value: Any) -> str:
+    """Return the end of a message about a key that is a list: the tuple of it; else nothing."""
+    return f": give the tuple {tuple(value)!r}" if isinstance(value, list) else ""
 
 
 def check_sequence(name: str, value: Any) -> list[Any]:

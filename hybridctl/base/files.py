@@ -22,6 +22,7 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import ArrayLike
 
+from hybridctl.base.checks import check_path
 from hybridctl.base.errors import FileFormatError, FileWriteError, InputError
 from hybridctl.base.run_store import find_store
 
@@ -108,7 +109,9 @@ def read_text(name: str, path: str | os.PathLike[str], max_bytes: int = MAX_TEXT
     Raises:
         FileFormatError: The file cannot be read, is no regular file (a device or a pipe may not
             end), is larger than `max_bytes`, or is no UTF-8.
+        InputError: The argument is no path.
     """
+    check_path(name, path)
     try:
         if not Path(path).is_file():
             os.stat(path)  # its error says why there is none
@@ -203,8 +206,10 @@ def open_arrays(path: str | os.PathLike[str], what: str, version: int) -> Iterat
     Raises:
         FileFormatError: The file cannot be read, would unpack to more than `MAX_ARRAY_BYTES`, has
             another version, or does not hold what the block asks for.
-        InputError: The block raises one, for content that it checks itself.
+        InputError: The argument is no path; or the block raises one, for content that it checks
+            itself.
     """
+    check_path("path", path)
     try:
         if not Path(path).is_file():
             os.stat(path)  # its error says why there is none
@@ -247,8 +252,9 @@ def atomic(path: str | os.PathLike[str], *, grows: bool = False) -> Iterator[Pat
     Raises:
         FileWriteError: The system does not write it, the block raises an `OSError`, or `path` lies
             in the folder of an open run and is a file that this run has not written.
+        InputError: The argument is no path.
     """
-    target = Path(path)
+    target = check_path("path", path)
     if not target.name or target.is_dir():
         raise FileWriteError(f"{target} cannot be written: it is a folder")
     temporary = target.with_name(f".{target.stem}-{uuid4().hex}{target.suffix}")

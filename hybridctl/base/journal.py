@@ -6,14 +6,13 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
 
 from hybridctl import __version__
-from hybridctl.base.checks import join_names, quote
+from hybridctl.base.checks import check_path, join_names, quote
 from hybridctl.base.errors import FileFormatError, InputError
 from hybridctl.base.files import atomic
 from hybridctl.base.fingerprint import compute_fingerprint, make_canonical_form, make_canonical_text
@@ -66,7 +65,7 @@ class Journal:
         configuration: Mapping[str, Any],
         code: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        self.path, self.unused_results = Path(path), 0
+        self.path, self.unused_results = check_path("path", path), 0
         settings = {name: make_canonical_form(name, entry) for name, entry in configuration.items()}
         self._header = {"format": FORMAT_VERSION, **settings}
         forms = {name: make_canonical_form(name, entry) for name, entry in code.items()}

@@ -18,6 +18,7 @@ from weakref import finalize
 import numpy as np
 
 from hybridctl import __version__
+from hybridctl.base.checks import check_path
 from hybridctl.base.errors import InputError
 from hybridctl.base.files import atomic, find_named_files
 from hybridctl.base.run_store import RunStore
@@ -76,7 +77,11 @@ class RunFolder:
     ) -> None:
         self.experiment = experiment
         self.draws = draws
-        self.path = _make_dated_folder(Path("runs"), experiment) if path is None else Path(path)
+        self.path = (
+            _make_dated_folder(Path("runs"), experiment)
+            if path is None
+            else check_path("folder of the run", path)
+        )
         header = {"kind": kind, "experiment": experiment, "version": __version__, "record": resumes}
         files = list(find_named_files(inputs).values())
         self._store = RunStore(self.path, header, overwrite=overwrite, inputs=files)

@@ -27,7 +27,7 @@ from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from hybridctl.base.checks import join_names, make_printable
+from hybridctl.base.checks import check_path, join_names, make_printable
 from hybridctl.base.errors import FileWriteError, InputError
 from hybridctl.base.run_marker import (
     EARLIER,
@@ -473,9 +473,10 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     Raises:
         FileWriteError: The path is there and foreign, or one of its folders is a link.
     """
-    store = find_store(Path(path))
+    checked = check_path("path", path)
+    store = find_store(checked)
     if store is not None:
-        store.check_writable(Path(path))
+        store.check_writable(checked)
 
 
 def _name_below(path: Path, roots: tuple[Path, Path]) -> str | None:

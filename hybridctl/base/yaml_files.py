@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from hybridctl.base.checks import quote
+from hybridctl.base.checks import check_path, quote
 from hybridctl.base.errors import FileFormatError, InputError
 from hybridctl.base.files import read_text
 
@@ -38,7 +38,7 @@ def read_yaml(path: str | Path, what: str) -> Any:
         FileFormatError: The file cannot be read, is no YAML, has a key twice in one mapping, or
             exceeds one of the limits above.
     """
-    path = Path(path)
+    path = check_path(what, path)
     if not path.exists():
         raise InputError(f"{what} {quote(str(path))} does not exist")
     text = read_text(what, path, MAX_YAML_BYTES)

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from hybridctl.base.checks import Array, check_count, convert_to_floats, quote
+from hybridctl.base.checks import Array, check_count, check_hashable, convert_to_floats, quote
 from hybridctl.base.errors import SystemDefinitionError
 from hybridctl.base.spaces import Space
 from hybridctl.hybrid.guards import Guard as Guard
@@ -126,7 +126,7 @@ class Mode(ModeModel):
 
     Raises:
         SystemDefinitionError: An argument is of the wrong type.
-        InputError: `nu` is no count.
+        InputError: `nu` is no count, or the key is not hashable.
     """
 
     point = FunctionPoint
@@ -144,6 +144,7 @@ class Mode(ModeModel):
         project: Callable[[Array], Array] | None = None,
         held: Held | None = None,
     ) -> None:
+        check_hashable("key of a mode", key)
         self.nu = check_count("nu", nu, at_least=0)
         if not isinstance(space, Space):
             raise SystemDefinitionError(
@@ -336,6 +337,7 @@ class Transition:
 
     Raises:
         SystemDefinitionError: There is no guard, or an argument is of the wrong type.
+        InputError: A key is not hashable.
     """
 
     source: ModeKey
@@ -352,6 +354,8 @@ class Transition:
         target: ModeKey | None = None,
         rest: Edge | None = None,
     ) -> None:
+        check_hashable("source of a transition", source)
+        check_hashable("target of a transition", target)
         guards = tuple(guard) if isinstance(guard, Sequence) else (guard,)
         if not guards:
             raise SystemDefinitionError(f"the transition from {source!r} has no guard")

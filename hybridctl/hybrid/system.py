@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.base.checks import Array, quote, suggest_names
+from hybridctl.base.checks import Array, quote, suggest_names, suggest_tuple
 from hybridctl.base.errors import (
     HybridctlError,
     HybridctlWarning,
@@ -316,9 +316,8 @@ def _find_or_make(known: dict[ModeKey, T], key: ModeKey, make: Callable[[ModeKey
     except KeyError:
         return known.setdefault(key, make(key))
     except TypeError as error:
-        instead = f": give the tuple {tuple(key)!r}" if isinstance(key, list) else ""
         raise UnknownNameError(
-            f"mode must be a key, which is hashable, got {quote(key)}{instead}"
+            f"mode must be a key, which is hashable, got {quote(key)}{suggest_tuple(key)}"
         ) from error
 
 

@@ -88,7 +88,8 @@ def write_estimates(
     labels = {key: _find_labels(key, value, columns or {}) for key, value in arrays.items()}
     for key in columns or {}:
         checks.check_member("columns", key, arrays)
-    paths = [Path(folder) / f"{name}.npz", Path(folder) / f"{name}.csv"]
+    folder = checks.check_path("folder", folder)
+    paths = [folder / f"{name}.npz", folder / f"{name}.csv"]
     with atomic(paths[0]) as temporary:
         columned = {
             f"{key}_columns": np.array(names)
@@ -100,7 +101,7 @@ def write_estimates(
     with atomic(paths[1]) as temporary:
         _write_csv(temporary, t, arrays, labels)
     if mcap:
-        paths.append(Path(folder) / f"{name}.mcap")
+        paths.append(folder / f"{name}.mcap")
         tracks = {
             key: (p.frame, checks.check_array(f"poses of {key!r}", p.poses, (len(t), 7)))
             for key, p in (poses or {}).items()

@@ -129,7 +129,7 @@ def write_log(path: str | Path, log: Log) -> None:
         ".hdf5": _write_hdf5,
         ".mcap": _write_mcap,
     }
-    path = Path(path)
+    path = checks.check_path("path", path)
     checks.check_instance("log", log, Log)
     write = writers[checks.check_member("suffix of the log", path.suffix, writers)]
     if path.suffix in (".csv", ".mcap") and not any(map(len, log.channels.values())):

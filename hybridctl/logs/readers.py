@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
+from hybridctl.base.checks import check_path
 from hybridctl.base.errors import FileFormatError, InputError
 from hybridctl.logs.array_files import read_hdf5, read_npz
 from hybridctl.logs.bag_files import read_bag
@@ -61,7 +62,7 @@ def read_raw(path: str | Path, topics: Collection[str] | None = None) -> RawLog:
         FileFormatError: The file is empty, damaged, a pointer to another, or of no known format.
         InputError: The file does not exist, or a package that reads its format is missing.
     """
-    path = Path(path)
+    path = check_path("path", path)
     kind = detect_format(path)
     with name_file_in_errors(path, FORMATS[kind]):
         if kind == "csv":

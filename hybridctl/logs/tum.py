@@ -62,7 +62,7 @@ def read_tum(path: str | Path, *, origin_ns: int = 0) -> PoseTrack:
         FileFormatError: A line has no eight numbers, a quaternion is not of unit length, there is
             no pose, or the file has more than `MOST_BYTES`.
     """
-    path = Path(path)
+    path = checks.check_path("path", path)
     if not path.is_file():
         raise InputError(f"reference {checks.quote(str(path))} does not exist")
     stamps, rows = list[int](), list[list[float]]()

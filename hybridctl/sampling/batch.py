@@ -16,6 +16,7 @@ from hybridctl.base.checks import (
     Array,
     check_array,
     check_flag,
+    check_hashable,
     check_instance,
     check_interval,
     check_sequence,
@@ -46,7 +47,9 @@ from hybridctl.sensitivity.linearization import linearize
 class Batch:
     """The ends of n members.
 
-    Where members begin or end in spaces of several sizes, entries beyond their own are NaN.
+    Where members begin or end in spaces of several sizes, arrays have the largest, and entries
+    beyond a member's own are NaN. Where no member has a last state, or a matrix, sizes are the
+    largest of the modes in which members begin; of the mode that was given if there are no members.
 
     Attributes:
         states: Last states (n, nx); NaN for members that failed.
@@ -161,7 +164,8 @@ def simulate_batch(
     # Members that advance together choose their first step by themselves.
     is_usual = method == "DOP853" and options.first_step is None
     together = is_usual and is_held and not is_far_from_zero(start, end)
-    first_modes = [system.mode(key) for key in dict.fromkeys(modes)]
+    keys = modes if modes or isinstance(mode, list) else [mode]
+    first_modes = [system.mode(key) for key in dict.fromkeys(keys)]
     if not (together and any(m.compiled_steps and m.compiled_steps.batched for m in first_modes)):
         apply = map if executor is None else executor.map
         ends = list(report_each(apply(simulate_one, modes, states), len(states), report))
@@ -184,6 +188,8 @@ def _check_starts(
     modes = mode if isinstance(mode, list) else [mode] * len(rows)
     if len(modes) != len(rows):
         raise InputError(f"mode must have one entry per state ({len(rows)}), got {len(modes)}")
+    for key in modes:
+        check_hashable("key of a mode", key)
     sizes = {system.mode(key).space.nx for key in dict.fromkeys(modes)}
     if isinstance(x0, np.ndarray) and len(sizes) == 1:  # checks of single rows take time
         states = list(check_array("x0", x0, (None, *sizes)))

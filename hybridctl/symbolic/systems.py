@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 
 import casadi as ca
 
-from hybridctl.base.checks import check_mapping, check_member, check_sequence, quote
+from hybridctl.base.checks import check_hashable, check_mapping, check_member, check_sequence, quote
 from hybridctl.base.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid import mode as hybrid
 from hybridctl.hybrid.model import ModeKey
@@ -112,11 +112,17 @@ def hybrid_system(
         SystemDefinitionError: Sizes do not fit, an expression has symbols that its mode does not
             declare, or modes and transitions are no graph.
         UnknownNameError: A joint transition has a guard that its mode does not have.
-        InputError: Outputs are no mapping, or names of a joint transition no list.
+        InputError: Outputs are no mapping, names of a joint transition no list, or a key is not
+            hashable.
     """
     modes = check_parts("modes", modes, (SymbolicMode,), "a SymbolicMode")
     kinds = "a SymbolicTransition or a Joint"
     transitions = check_parts("transitions", transitions, (SymbolicTransition, Joint), kinds)
+    for mode in modes:
+        check_hashable("key of a mode", mode.key)
+    for edge in transitions:
+        check_hashable("source of a transition", edge.source)
+        check_hashable("target of a transition", edge.target)
     symbols = {mode.key: _declare_symbols(mode) for mode in modes}
     nodes = {}
     for mode in modes:

@@ -2,11 +2,13 @@
 
 import itertools
 
+import casadi as ca
 import numpy as np
 import pytest
 from hybrid.samples import ball, line
 
 import hybridctl as hc
+from hybridctl import symbolic
 from hybridctl.base import errors
 from hybridctl.base.checks import quote
 from hybridctl.hybrid.flow import METHODS
@@ -355,6 +357,24 @@ def test_a_graph_that_is_none_is_not_accepted(modes, transitions, message):
 def test_parts_of_other_types_are_not_accepted(make, message):
     with pytest.raises(errors.SystemDefinitionError, match=message):
         make()
+
+
+@pytest.mark.parametrize("key", [["up", "down"], {"up": 1}, np.zeros(2)])
+def test_keys_of_modes_have_to_be_hashable(key):
+    x, message = ca.SX.sym("x"), "must be hashable, such as a text"
+    up = symbolic.SymbolicMode("up", x, [1.0])
+    for make in (
+        lambda: hc.Mode(key, hc.VectorSpace(1), MODE.field),
+        lambda: hc.Transition(key, G, KEEP, "m"),
+        lambda: hc.Transition("m", G, KEEP, key),
+        lambda: symbolic.hybrid_system([symbolic.SymbolicMode(key, x, [1.0])], []),
+        lambda: symbolic.hybrid_system([up], [symbolic.SymbolicTransition(key, "g", x, "up")]),
+        lambda: symbolic.hybrid_system([up], [symbolic.SymbolicTransition("up", "g", x, key)]),
+    ):
+        with pytest.raises(errors.InputError, match=message):
+            make()
+    with pytest.raises(errors.InputError, match=r"give the tuple \('a',\)"):
+        hc.Mode(["a"], hc.VectorSpace(1), MODE.field)
 
 
 def test_parts_that_are_none_are_not_accepted():

@@ -401,3 +401,20 @@ def test_a_reset_out_of_the_next_mode_fires_there_at_once(below):
     assert batch.modes == ("c", "c")
     for (edge, wall), time in zip(batch.events, (1.0, 0.75), strict=True):
         assert edge.time == wall.time == pytest.approx(time, abs=1e-14)
+
+
+@pytest.mark.parametrize("members", [0, 3])
+def test_a_batch_without_ends_has_the_sizes_of_the_mode_that_was_given(members):
+    """Members that begin below the floor all fail."""
+    below = np.tile([-1.0, 0.0], (members, 1))
+    batch = hc.simulate_batch(ball(), "air", below, (0.0, 1.0), sensitivities=True)
+    assert sorted(batch.errors) == list(range(members))
+    assert batch.states.shape == (members, 2)
+    assert batch.matrices.shape == (members, 2, 2)
+    assert np.isnan(batch.states).all()
+    assert np.isnan(batch.matrices).all()
+
+
+def test_a_key_that_is_no_key_is_refused():
+    with pytest.raises(InputError, match="key of a mode must be hashable"):
+        hc.simulate_batch(ball(), {"air": 1}, [[1.0, 0.0]], (0.0, 1.0))

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import TypeVar
 
-from hybridctl.base.checks import check_member
+from hybridctl.base.checks import check_member, check_path
 from hybridctl.base.errors import FileWriteError
 from hybridctl.base.files import atomic
 
@@ -63,10 +63,13 @@ class HtmlFile:
     """
 
     def __init__(self, content: str, path: str | os.PathLike[str] | None) -> None:
-        if path is not None:  # a page is not to replace a URDF or a run by a slip
-            check_member("suffix of path", Path(path).suffix.lower(), (".html", ".htm"))
         self.content, self._is_temporary = content, path is None
-        self.path = Path(mkdtemp(prefix="hybridctl-")) / "page.html" if path is None else Path(path)
+        if path is None:
+            self.path = Path(mkdtemp(prefix="hybridctl-")) / "page.html"
+        else:
+            self.path = check_path("path", path)
+            # A page is not to replace a URDF or a run by a slip.
+            check_member("suffix of path", self.path.suffix.lower(), (".html", ".htm"))
         with atomic(self.path) as temporary:
             temporary.write_text(content, encoding="utf-8")
 

@@ -19,7 +19,7 @@ from matplotlib.mathtext import MathTextParser
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
 from hybridctl.app.plots.picture_files import check_beside, save_figure
-from hybridctl.base.checks import Array
+from hybridctl.base.checks import Array, check_path
 from hybridctl.base.files import atomic, encode_array
 
 # Okabe and Ito's colours, which people who see fewer colours can tell apart.
@@ -273,8 +273,9 @@ def draw_series(
     figure.suptitle(make_drawable(title), fontsize=size)
     if path is None:
         return figure
-    chart = Path(path).with_suffix(".json")
-    if Path(path).suffix.lower() == ".json":
+    path = check_path("path", path)
+    chart = path.with_suffix(".json")
+    if path.suffix.lower() == ".json":
         # A picture is overwritten by its name; a .json may as well be somebody's settings.
         check_beside(chart, Path(chart.stem))
     else:

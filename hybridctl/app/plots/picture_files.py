@@ -18,7 +18,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from hybridctl.base.checks import check_member
+from hybridctl.base.checks import check_member, check_path
 from hybridctl.base.errors import FileWriteError
 from hybridctl.base.files import atomic
 from hybridctl.base.run_store import find_store
@@ -43,17 +43,15 @@ def save_figure(
         FileWriteError: A file beside `path` is there that was not written with a figure; nothing
             is written then.
     """
-    known = figure.canvas.get_supported_filetypes()
-    check_member(
-        "suffix of path", Path(path).suffix.removeprefix(".").lower() or "png", tuple(known)
-    )
+    path, known = check_path("path", path), figure.canvas.get_supported_filetypes()
+    check_member("suffix of path", path.suffix.removeprefix(".").lower() or "png", tuple(known))
     for suffix in (".svg", *beside):
-        check_beside(Path(path).with_suffix(suffix), Path(path))
+        check_beside(path.with_suffix(suffix), path)
     queue = _QUEUE.get()
-    if queue is not None and Path(path).suffix.lower() == ".png":
-        queue.begin(figure, Path(path))
+    if queue is not None and path.suffix.lower() == ".png":
+        queue.begin(figure, path)
         return
-    with atomic(path) as pixels, atomic(Path(path).with_suffix(".svg")) as vectors:
+    with atomic(path) as pixels, atomic(path.with_suffix(".svg")) as vectors:
         _draw_files(figure, pixels, vectors)
 
 
