@@ -58,6 +58,24 @@ HOPPER = f"""<robot name="hopper">
 <limit lower="0" upper="2.6" effort="60" velocity="30"/></joint></robot>"""
 
 
+class Landing:
+    """Holds the hopper's posture, and the weight once the toe is on the ground."""
+
+    def __init__(self, stand):
+        self.stand = stand
+
+    def law(self, history):
+        weight = np.zeros(2) if history.mode == ("open",) else self.stand.input
+        return lambda t, x: weight + 60 * (self.stand.state[3:5] - x[3:5]) - 2 * x[8:10]
+
+
+def simulate_from(system, start, height, policy, **options):
+    """Return a run of 0.3 s of the hopper from a start that is higher by some metres."""
+    x = start.copy()
+    x[1] += height
+    return hc.simulate(system, ("open",), x, (0.0, 0.3), policy, **options)
+
+
 def test_a_hopper_of_two_links(tmp_path):
     (tmp_path / "hopper.urdf").write_text(HOPPER)
     robot = Robot.from_urdf(tmp_path / "hopper.urdf", root="sagittal")
@@ -70,24 +88,23 @@ def test_a_hopper_of_two_links(tmp_path):
     stand = equilibrium(system, ("stick",), q)
     assert stand.normal == pytest.approx([robot.weight], rel=1e-9)
 
-    class Land:
-        """Holds the posture, and the weight once the toe is on the ground."""
-
-        def law(self, history):
-            weight = np.zeros(2) if history.mode == ("open",) else stand.input
-            return lambda t, x: weight + 60 * (stand.state[3:5] - x[3:5]) - 2 * x[8:10]
-
     start = stand.state.copy()
     start[1] += 0.05
-    nominal = hc.simulate(system, ("open",), start, (0.0, 0.3), Land())
+    nominal = hc.simulate(system, ("open",), start, (0.0, 0.3), Landing(stand))
     push = Wrench("trunk", force=(15, 0, 0), start=0.15, end=0.2)
-    pushed = hc.simulate(system, ("open",), start, (0.0, 0.3), Land(), wrench=push)
+    pushed = hc.simulate(system, ("open",), start, (0.0, 0.3), Landing(stand), wrench=push)
     assert [event.guards for event in pushed.guard_events] == [("toe closes",)]
     assert pushed.final_state[5] > nominal.final_state[5]  # it is moved forwards
     make_figures(pushed, tmp_path, "toe")
+    track_landing(system, nominal, start)
 
-    # Feedback along the motion. The linearization says how far it holds, the result how far the
-    # motors reach, and a spread of starts which weights are good.
+
+def track_landing(system, nominal, start):
+    """Feed back along a motion of the hopper, and look how far that holds.
+
+    The linearization says how far it holds, the result how far the motors reach, and a spread of
+    starts which weights are good.
+    """
     lin = hc.linearize(system, nominal)
     assert "off by 10 % at |dx0| = " in repr(lin)
     reference = hc.extend(system, nominal, before=0.03, after=0.03)
@@ -97,24 +114,14 @@ def test_a_hopper_of_two_links(tmp_path):
     for share in (1.0, 0.03):  # of the limit: torque that costs 1
         lqr = hc.hybrid_lqr(lin, state_weight, np.eye(2) / (share * 60) ** 2, state_weight)
         policy = hc.ReferenceSpreading(reference, lqr.gains)
-        ends = []
-        for height in heights:
-            x = start.copy()
-            x[1] += height
-            run = hc.simulate(system, ("open",), x, (0.0, 0.3), policy)
-            ends.append(np.abs(run.final_state - nominal.final_state).max())
-        errors[share] = max(ends)
-    unaided = start.copy()
-    unaided[1] += heights[1]
-    run = hc.simulate(system, ("open",), unaided, (0.0, 0.3), hc.ReferenceSpreading(
-        reference, hc.GainSchedule.constant([np.zeros((2, 10))] * 2)
-    ))  # fmt: skip
+        runs = [simulate_from(system, start, height, policy) for height in heights]
+        errors[share] = max(np.abs(run.final_state - nominal.final_state).max() for run in runs)
+    unaided = hc.ReferenceSpreading(reference, hc.GainSchedule.constant([np.zeros((2, 10))] * 2))
+    run = simulate_from(system, start, heights[1], unaided)
     alone = np.abs(run.final_state - nominal.final_state).max()
     assert min(errors.values()) < 0.1 * alone
-    far = start.copy()
-    far[1] += 15 * lin.accurate_range.size
     with pytest.warns(LinearRangeWarning):
-        hc.simulate(system, ("open",), far, (0.0, 0.3), policy, on_zeno="rest")
+        simulate_from(system, start, 15 * lin.accurate_range.size, policy, on_zeno="rest")
 
 
 # A panda that pushes a wall
@@ -211,6 +218,26 @@ def write_log(path, run, angles):
     return times
 
 
+def write_settings(path, place):
+    """Write the file of the robot, its sensors and its log, for a base that begins at a place."""
+    contacts = "".join(f"  {leg}: {{frame: {leg}_foot, force: {leg}}}\n" for leg in LEGS)
+    forces = "".join(f"    {leg}: {{fields: [load_{leg}]}}\n" for leg in LEGS)
+    path.write_text(f"""
+urdf: quadruped.xml
+imu: {{frame: trunk}}
+encoders: {{joints: {{deviation: 1.0e-3}}}}
+contacts:
+{contacts}
+start: {{position: {place.tolist()}}}
+mapping:
+  time: {{field: t, unit: s}}
+  channels:
+    gyroscope: {{fields: [gx, gy, gz]}}
+    accelerometer: {{fields: [ax, ay, az]}}
+    joints: {{fields: [{", ".join(JOINTS)}], unit: rad}}
+{forces}""")
+
+
 def test_a_quadruped_from_an_mjcf_and_its_log(tmp_path):
     pytest.importorskip("mujoco")
     write_quadruped(tmp_path / "quadruped.xml")
@@ -243,33 +270,11 @@ def test_a_quadruped_from_an_mjcf_and_its_log(tmp_path):
     make_figures(dropped, tmp_path, "FL_foot")
 
     # It rears on its legs by 4 cm; the log of that is filtered.
-    run = hc.simulate(
-        system,
-        ("stick",) * 4,
-        stand.state,
-        (0.0, 1.2),
-        make_law(np.tile([0.15, -0.3], 4)),
-        on_zeno="rest",
-        rtol=1e-6,
-        atol=1e-6,
-    )
+    law, span = make_law(np.tile([0.15, -0.3], 4)), (0.0, 1.2)
+    options = {"on_zeno": "rest", "rtol": 1e-6, "atol": 1e-6}
+    run = hc.simulate(system, ("stick",) * 4, stand.state, span, law, **options)
     times = write_log(tmp_path / "log.csv", run, angles)
-    contacts = "".join(f"  {leg}: {{frame: {leg}_foot, force: {leg}}}\n" for leg in LEGS)
-    forces = "".join(f"    {leg}: {{fields: [load_{leg}]}}\n" for leg in LEGS)
-    (tmp_path / "quadruped.yaml").write_text(f"""
-urdf: quadruped.xml
-imu: {{frame: trunk}}
-encoders: {{joints: {{deviation: 1.0e-3}}}}
-contacts:
-{contacts}
-start: {{position: {stand.state[:3].tolist()}}}
-mapping:
-  time: {{field: t, unit: s}}
-  channels:
-    gyroscope: {{fields: [gx, gy, gz]}}
-    accelerometer: {{fields: [ax, ay, az]}}
-    joints: {{fields: [{", ".join(JOINTS)}], unit: rad}}
-{forces}""")
+    write_settings(tmp_path / "quadruped.yaml", stand.state[:3])
     command = ["filter", "log.csv", "--model", "quadruped.yaml", "--out", "filtered"]
     hybridctl = Path(sys.executable).with_name("hybridctl")
     done = subprocess.run(

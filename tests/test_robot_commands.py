@@ -244,12 +244,16 @@ def test_a_file_alone_has_its_states_and_says_what_is_missing(stored, tmp_path):
     (alone / "hop.npz").write_bytes((stored / "run.npz").read_bytes())
     output = call("plot", str(alone / "hop.npz"))
     assert "--robot ROBOT.yaml adds the motion, forces, contacts and energy" in output
+    assert "drawn" not in output
     drawn = sorted(p.stem for p in (alone / "hop-plots").glob("*.png"))
     assert drawn == ["inputs", "states"]
     robot = str(stored / "robot.yaml")
     call("plot", str(alone / "hop.npz"), "--robot", robot, "--out", str(alone / "all"))
     assert len(list((alone / "all").glob("*.png"))) == 5
-    call("view", str(alone), "--no-open")
+    (alone / "figures").mkdir()
+    (alone / "figures/error.png").touch()
+    output = call("view", str(alone), "--no-open")
+    assert f"what the experiment has drawn is in {alone / 'figures'}" in " ".join(output.split())
     assert (
         "<svg" in (alone / "view.html").read_text() or "series" in (alone / "view.html").read_text()
     )

@@ -32,8 +32,10 @@ from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
 
 PLOTS = "plots"
-"""Folder of the figures, in the folder of a run. `figures` is that of the run itself, whose files
-count as changed, and are kept for ever, where another command replaces them."""
+"""Folder of the figures, in the folder of a run. It is not `FIGURES`, whose files count as changed,
+and are kept for ever, where another command replaces them."""
+FIGURES = "figures"
+"""Folder of the figures that a command draws of its own run, in the folder of the run."""
 _OTHER_FILES = ("log.npz", "estimates.npz", "gains.npz")
 """Files of this suffix in folders of runs that hold no trajectory."""
 
@@ -198,10 +200,17 @@ def _read_motion(path: Path) -> dict[str, Any]:
 
 
 def _say_what_is_missing(path: Path) -> str:
-    """Return a line on what a run lacks without its robot."""
+    """Return a line on what a run lacks without its robot, and where an experiment's figures are.
+
+    Args:
+        path: Folder of a run, or file of a trajectory.
+    """
+    folder = path if path.is_dir() else path.parent
+    own = sorted((folder / FIGURES).glob("*.png"))
+    beside = f"; what the experiment has drawn is in {folder / FIGURES}" if own else ""
     return (
         f"{path} does not say which robot moved: there are charts of states and inputs alone; "
-        "--robot ROBOT.yaml adds the motion, forces, contacts and energy"
+        f"--robot ROBOT.yaml adds the motion, forces, contacts and energy{beside}"
     )
 
 
