@@ -55,7 +55,8 @@ class BatchGradient:
         coordinates: Gradients (m, nx), see `Gradient.coordinates`.
         inputs: Gradients (m, N, nu) by the held inputs. None if the runs had none.
         parameters: Gradients (m, np) by the parameters.
-        errors: By member, why it has no run or no gradient. Its loss is NaN without a run alone.
+        errors: By member, why it has no run or no gradient. A member that has a run but no gradient
+            keeps its loss.
     """
 
     values: Array

@@ -74,6 +74,7 @@ class Integrator:
     Attributes:
         method: One of the values of `METHODS`.
         rtol: Relative tolerance of each coordinate x: a step's error is at most atol + rtol |x|.
+            One below 100 spacings of floats, 2e-14, counts as that.
         atol: Absolute tolerance, in the unit of each coordinate.
         max_step: Greatest length of a step, s.
         first_step: Length of the first attempt, s. None leaves it to the method.

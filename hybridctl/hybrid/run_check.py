@@ -14,11 +14,13 @@ from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 _RATE_TOLERANCE = 1e-4
 """Difference between the rate of a run and the field, relative to the largest rate.
 
-It is more than a run leaves whose states are as accurate as `_STATE_ERROR`, by any method."""
+Runs by any method whose states are as accurate as `_STATE_ERROR` have less, where the field changes
+slowly with the state."""
 _STATE_ERROR = 1e-5
 """Error that the states of a run may have, relative to the largest coordinate or to 1.
 
-Fields that change quickly with the state make more of it than `_RATE_TOLERANCE`."""
+Times the slope of the field it is added to what `_RATE_TOLERANCE` allows: fields that change
+quickly with the state make more of it."""
 _MAX_SLOPE = 49.0
 """Largest slope of the Chebyshev polynomial of degree 7 on [-1, 1], 7^2."""
 _MISMATCH = "system must be the one of the trajectory, run.system"
@@ -74,7 +76,7 @@ def _check_flow(system: HybridSystem, arc: Arc) -> None:
             f"{_MISMATCH}: mode {arc.mode!r} of the run has {own_sizes[0]} states and "
             f"{own_sizes[1]} inputs, that of the system {sizes[0]} and {sizes[1]}"
         )
-    if arc.end == arc.start:
+    if arc.end == arc.start:  # between two events at one time: it has no rate
         return
     k = int(arc.lengths.argmax())
     length = float(arc.lengths[k])
@@ -82,6 +84,7 @@ def _check_flow(system: HybridSystem, arc: Arc) -> None:
     x, u = arc.state_and_input(t)
     point = mode.calc(t, x, u)
     rate, field = arc.state_rate(t), mode.space.rate(x, point.field)
+    # Below 1e-4 units of the state per second a rate counts as that: the field may be zero.
     accuracy = _RATE_TOLERANCE * (np.abs(rate).max() + _RATE_TOLERANCE)
     # The rate is that of a series, as accurate as its last coefficients are small.
     tail = np.abs(arc.states[k, -2:]).sum(axis=0) + np.finfo(float).eps * np.abs(x).max()

@@ -430,7 +430,8 @@ class Strapdown(ModeModel, CompiledSteps):
             noise: Density of the noise, of which none comes through the input; None without.
 
         Returns:
-            The step, with an error of zero. Guards have no bounds, as there are no guards.
+            The step, with an error of zero. With noise it has the bounds (0,) of no guards, without
+            noise none, as `StepTransition` has it.
         """
         x, h = ahead.x, ahead.h
         sensed = u[SENSED] - x[BIASES]
@@ -573,7 +574,7 @@ def propagate_core(sensed: Array, density: Array | None, h: float) -> tuple[Arra
             its axes.
         density: Density Q (15, 15) of the noise, in the square of the unit per s, or its diagonal
             (15,) where it has no other entries; None without.
-        h: Length of the step, s.
+        h: Length of the step, s; not negative where there is noise.
 
     Returns:
         The transition (15, 15), and the covariance (15, 15) of the noise; None without density.

@@ -77,7 +77,7 @@ def build_log(raw: RawLog, mapping: Mapping, *, is_guess: bool = False) -> Log:
 
     Args:
         raw: Tables of the file.
-        mapping: Fields of each channel.
+        mapping: Fields of each channel, of which it has one at least.
         is_guess: Whether the mapping was guessed. A channel that cannot be made is then left out
             with a note, as long as others can.
 
@@ -174,7 +174,7 @@ def _build_channel(
     series = Series(
         clock.times[is_used],
         convert_to_measured(values[is_used]),
-        () if source.rotation else layout.names,
+        () if source.rotation else layout.names,  # `Series` names those of a quaternion
         "1" if source.rotation else layout.unit,
         source.frame,
         role,
@@ -215,11 +215,12 @@ def _find_segment(table: RawTable, mapping: Mapping, count: int) -> slice:
 
 
 def _convert_to_quaternions(rotation: str, values: Array) -> Array:
-    """Return quaternions (n, 4), x, y, z, w.
+    """Return quaternions (n, 4), x, y, z, w; those of a log keep the norm that they have there.
 
     Args:
-        rotation: Meaning of the columns, one of `ROTATIONS`.
-        values: Quaternions (n, 4), or angles (n, 3) in rad.
+        rotation: Meaning of the columns: "wxyz", "xyzw", or "rpy" for roll, pitch and yaw about
+            fixed axes, Rz(yaw) Ry(pitch) Rx(roll).
+        values: Quaternions (n, 4), or angles (n, 3) in rad. Rows with NaN become NaN.
 
     Raises:
         InputError: There are other columns.

@@ -44,8 +44,9 @@ def order_columns(channel: str, wanted: Sequence[str], found: Sequence[str]) -> 
         found: Names of the n columns of the channel.
 
     Raises:
-        UnknownNameError: Some names match and others do not, or names that resemble the wanted
-            ones are in another order; the message says which label each column should have.
+        UnknownNameError: A wanted name is missing, and columns cannot be taken by position: their
+            number is another one, some names match and others do not, or names that resemble the
+            wanted ones are in another order. The message says which label each column should have.
     """
     if set(wanted) <= set(found):
         return ColumnOrder([found.index(name) for name in wanted])

@@ -90,7 +90,8 @@ def _find_samples(raw: RawLog, entry: dict[str, Any]) -> tuple[Any, Any]:
         entry: The channel's part of the header.
 
     Raises:
-        Exception: Header and tables do not fit together, as a `KeyError` or another error.
+        Exception: Header and tables do not fit together, as a `KeyError` or another error. The
+            caller makes a `FileFormatError` of it.
     """
     name, columns = entry["name"], entry["columns"]
     if raw.format == "mcap":
@@ -195,6 +196,7 @@ def _write_hdf5(path: Path, log: Log) -> None:
         file.attrs[HEADER] = json.dumps(make_header(log))
         for name, channel in log.channels.items():
             group = file.create_group(name)
+            # HDF5 checks sums of chunks, of which an empty dataset has none.
             group.create_dataset("times", data=channel.times, fletcher32=len(channel) > 0)
             group.create_dataset("values", data=channel.values, fletcher32=channel.values.size > 0)
             group["times"].attrs["unit"] = "s"
@@ -215,6 +217,20 @@ def _write_mcap(path: Path, log: Log) -> None:
 
 
 def save_npz(path: Path, arrays: dict[str, Any]) -> None:
-    """Write arrays by name as a compressed NPZ file, without pickled objects."""
+    """Write arrays by name as a compressed NPZ file, without pickled objects.
+
+    The file is written in place; `atomic` gives callers one that replaces theirs.
+
+    Args:
+        path: File to write.
+        arrays: The arrays.
+
+    Raises:
+        ValueError: An array has objects as entries.
+    """
+    for name, array in arrays.items():
+        # numpy before 2.2 has no argument for this, and would take it for another array.
+        if np.asarray(array).dtype.hasobject:
+            raise ValueError(f"array {name!r} has objects as entries, which are not written")
     with path.open("wb") as file:
-        np.savez_compressed(file, allow_pickle=False, **arrays)
+        np.savez_compressed(file, **arrays)

@@ -38,7 +38,7 @@ class TextLines:
             line of each row.
         comments: Comments (#) before the first of the lines.
         inner_comments: Number of comments after it.
-        has_end: Whether the last line of the file has an end.
+        has_end: Whether the file ends with a line end. If not, its last line may be cut short.
     """
 
     texts: list[str] = field(default_factory=list)
@@ -142,6 +142,9 @@ def split_rows(lines: TextLines, delimiter: str) -> list[list[str]]:
     Args:
         lines: The lines. A quoted cell may go over several of them.
         delimiter: The delimiter, as of `find_delimiter`.
+
+    Raises:
+        csv.Error: A quoted cell does not end, or goes on after its end.
     """
     reader = _make_reader(lines.texts, delimiter)
     rows, numbers = [], []
@@ -154,6 +157,9 @@ def split_rows(lines: TextLines, delimiter: str) -> list[list[str]]:
 
 def find_table_layout(path: Path, lines: TextLines, rows: list[list[str]]) -> TableLayout:
     """Return where names, units and data stand.
+
+    Where no row is data, the first one is taken for the names; it is left to whoever asks for a
+    column to say that it has no numbers.
 
     Args:
         path: The file, for the error.
@@ -173,7 +179,7 @@ def find_table_layout(path: Path, lines: TextLines, rows: list[list[str]]) -> Ta
         (k for k, row in enumerate(rows) if _is_data_row(row, width, number_columns)), None
     )
     if first is None:
-        return TableLayout(0, None, 1, len(rows[0]))  # no numbers; the columns say what they hold
+        return TableLayout(0, None, 1, len(rows[0]))
     heads = [k for k in range(first) if _is_names_row(rows[k], width)]
     if heads:
         last = heads[-1]

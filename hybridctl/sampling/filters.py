@@ -30,7 +30,7 @@ from hybridctl.sampling.particle import ParticleFilter
 from hybridctl.sampling.unscented import UnscentedFilter
 
 FILTERS = (*STRATEGY_BY_FILTER, "unscented", "particle")
-"""Names of all filters."""
+"""Names of all filters: "salted", the baselines "reset_jacobian" and "no_jump", and two more."""
 _PARTICLE_TOLERANCE = 1e-6
 """Default tolerance of flows of single particles, relative and absolute: their noise is larger."""
 _JUDGED_FILTERS = ("salted", "unscented")
@@ -111,8 +111,9 @@ def run_filter(
             tick(t)
 
     try:
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"):  # numbers that break down are reported below, once
             chosen = make_filter(name, model, settings)
+            # `UnscentedFilter` is a `SaltedKalmanFilter`, too; `ParticleFilter` is none.
             if name not in _JUDGED_FILTERS or not isinstance(chosen, SaltedKalmanFilter):
                 return chosen.run(record, start, progress=progress)
             counted = chosen.count_steps(watch.take_step)

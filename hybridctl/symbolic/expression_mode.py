@@ -22,6 +22,7 @@ from hybridctl.hybrid.model import (
     ModeKey,
     Point,
     PointProperty,
+    ResetJacobian,
     ResetModel,
 )
 from hybridctl.symbolic.compiled_function import BatchedFunction, CompiledFunction
@@ -124,6 +125,7 @@ class ModeSymbols:
         Raises:
             SystemDefinitionError: The expressions have symbols that the mode does not declare.
         """
+        # CasADi stores columns one after the other, numpy rows: transposed, both are in one order.
         rows = [ca.densify(expression.T) for expression, _ in parts]
         function = ca.Function("f", [self.t, self.x, self.u], rows, {"allow_free": True})
         if function.has_free():
@@ -263,12 +265,17 @@ class ExpressionMode(CompiledMode):
         self._outputs = symbols.compile("an output", list(zip(arrays, shapes, strict=True)))
         # Expressions are valid everywhere: their soundness is 1.
         motion = ca.Function("motion", [symbols.t, symbols.x, symbols.u], [f, column, 1.0])
-        self._motion = expand_to_scalars(motion)
+        self._motion = expand_to_scalars(motion)  # None where it has no scalar form, or a huge one
         self.compiled = self._motion is not None
         self._compiled_resets: dict[tuple[int, ResetModel], CompiledReset] = {}
 
     def build_function(self, name: str) -> Function:
-        """Return a function that `CompiledMode.build_function` describes."""
+        """Return a function of the compiled steps of this mode, which has some where `compiled`.
+
+        Args:
+            name: "motion" for field and guards, "step", "feedback_step", "differentiated_step" or
+                "noisy_step": see `CompiledMode.build_function`.
+        """
         return build_function(name, self._motion, None)
 
     @cached_property
@@ -347,9 +354,9 @@ class ExpressionReset(ResetModel):
         """
         return Jump(self._state(t, x, u)[0])
 
-    def calc_diff(self, at: JumpPoint) -> GuardJacobian:
+    def calc_diff(self, at: JumpPoint) -> ResetJacobian:
         """Return the derivatives of the state after the jump at a point before it."""
-        return GuardJacobian(*self._jacobian(at.t, at.x, at.u))
+        return ResetJacobian(*self._jacobian(at.t, at.x, at.u))
 
 
 def _evaluate_sound(function: BatchedFunction, *rows: Array) -> list[Array]:
