@@ -64,8 +64,8 @@ class PropagatedState(NamedTuple):
 def remove_noise(model: NoisySystem) -> NoisySystem:
     """Return a filter model without any noise, for the propagation of single states.
 
-    Its covariances are zero. They pass events by the Jacobian of the reset, which does not divide by
-    the rate of a guard as a saltation matrix does.
+    Its covariances are zero. They pass events by the Jacobian of the reset, which does not divide
+    by the rate of a guard as a saltation matrix does.
 
     Args:
         model: The model.

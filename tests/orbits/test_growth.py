@@ -1,6 +1,7 @@
 """How bounds of growth change: identities, and differences of maps and orbits found anew."""
 
 from itertools import product
+from types import SimpleNamespace
 
 import casadi as ca
 import numpy as np
@@ -10,7 +11,12 @@ from sensitivity import puck
 
 from hybridctl.base.errors import InputError
 from hybridctl.orbits.conewise import ConewiseMap, LinearPiece
-from hybridctl.orbits.growth import _differentiate_form_rate, growth_derivatives
+from hybridctl.orbits.growth import (
+    FormSearch,
+    _differentiate_form_rate,
+    _find_least_rate,
+    growth_derivatives,
+)
 from hybridctl.orbits.return_map import periodic_orbit
 from hybridctl.orbits.shaping import bound_derivatives
 from hybridctl.orbits.stability import balance_map, judge_map, stability
@@ -163,6 +169,31 @@ def test_the_rate_is_found_from_far_beside_it(factor):
         for f in (1.0, factor)
     )
     assert far == pytest.approx(near, rel=1e-6)
+
+
+@pytest.mark.parametrize("factor", [0.2, 5.0])
+def test_newton_finds_the_rate_in_few_steps(factor, monkeypatch):
+    """Halving alone would need log2(5 / 1e-8) = 29 margins."""
+    found = judge_map(random_map(3, 2))
+    map, _ = balance_map(found.return_map)
+    still, rates, compute = [np.zeros((1, 2, 2))] * len(map.pieces), [], FormSearch.compute_margin
+    monkeypatch.setattr(
+        FormSearch, "compute_margin", lambda self, rate: rates.append(rate) or compute(self, rate)
+    )
+    _differentiate_form_rate(map, still, len(found.form.cones), found.growth[1] * factor)
+    assert len(rates) <= 10
+
+
+@pytest.mark.parametrize("start", [0.01, 0.2, 3.0, 50.0])
+def test_rates_that_newton_would_leave_are_halved(start):
+    """The margin atan(10 (rate - 1)) sends Newton's steps away from 1, farther each time."""
+
+    def compute_margin(rate):
+        x = 10.0 * (rate - 1.0)
+        return SimpleNamespace(value=np.arctan(x), by_rate=10.0 / (1.0 + x * x))
+
+    search = SimpleNamespace(compute_margin=compute_margin)
+    assert _find_least_rate(search, start)[0] == pytest.approx(1.0, rel=1e-7)
 
 
 def test_changes_that_do_not_fit_are_refused():
