@@ -1,5 +1,7 @@
 """Relaxed systems: they tend to executions, rest past Zeno, and say what they cannot relax."""
 
+from types import SimpleNamespace
+
 import casadi as ca
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from relaxation.systems import accumulation, ball, bowl, carrier, order, slimmed
 import hybridctl as hc
 from hybridctl.base.errors import InputError, OverlappingStripsError, SystemDefinitionError
 from hybridctl.estimation.measurement import coordinates
+from hybridctl.relaxation.gluing import _have_same_derivatives
 from hybridctl.relaxation.relax import HELD_STRIP, STRIP
 
 SIZES = [4e-4, 2e-4, 1e-4, 5e-5]
@@ -268,3 +271,18 @@ def test_the_state_behind_a_curved_guard_needs_no_input():
     # From the circle inwards by half of epsilon less the depth, 1 - 0.999^2: |grad h| is 2.
     assert state == pytest.approx([1.0 - 0.5 * (1e-2 - 0.001999), 0.0, 1.0, 0.0])
     np.testing.assert_array_equal(relaxed.map_to_system(*place, [3.0])[1], state)
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e6])
+def test_an_affine_gluing_has_the_same_derivatives_to_rounding(size):
+    """Sums of some products have a relative rounding of 1e-15; a curved map differs by more."""
+    names = (
+        "guard_rate", "guard_gradient", "image_normal", "jacobian", "time_derivative",
+        "reset_jacobian",
+    )  # fmt: skip
+    one, rounded, curved = (
+        SimpleNamespace(**dict.fromkeys(names, np.full(2, size * factor)))
+        for factor in (1.0, 1.0 + 1e-15, 1.0 + 1e-8)
+    )
+    assert _have_same_derivatives(one, rounded)
+    assert not _have_same_derivatives(one, curved)
