@@ -57,7 +57,7 @@ from hybridctl.legged.readings import (
 )
 from hybridctl.legged.rest import REST, rest_measurement
 from hybridctl.legged.rotation import matrix, product, quaternion
-from hybridctl.legged.sensor_noise import raise_to_sensors
+from hybridctl.legged.sensor_noise import find_rest_noise, raise_to_sensors
 from hybridctl.legged.space import BASE, BASE_TANGENT
 from hybridctl.legged.space import RootPose as RootPose
 from hybridctl.legged.start import (
@@ -473,10 +473,11 @@ class BaseEstimator:
             # samples, a median does not. Of a robot that walks only the mean force points up.
             median = np.median(readings.inertial.complete_rows.values[still], axis=0)
             rate, force = median[:3], median[3:]
-            # The noise that the record shows, at least that of the settings. It is used again for
-            # the bias below.
-            noise = self.raise_noise(record, self.foot_motion(record)).settings.noise
-            gyroscope = max(gyroscope, median_variance(noise.gyroscope, standstill) ** 0.5)
+            # Of the log at rest. The noise of the force is used for the bias below.
+            rate_noise, force_noise = find_rest_noise(
+                self.settings.noise, record.inputs, standstill
+            )
+            gyroscope = max(gyroscope, median_variance(rate_noise, standstill) ** 0.5)
         x = np.zeros(16)
         inertial, (_, arm) = self.base.kinematics.base[0], self._locate_root()
         if orientation is None:
@@ -495,7 +496,7 @@ class BaseEstimator:
         p = (own * np.square(spread)) @ own.T
         if standstill:
             gravity = float(np.linalg.norm(self.base.gravity))
-            found = rest_bias(force, rate, gravity, standstill, noise.accelerometer, s)
+            found = rest_bias(force, rate, gravity, standstill, force_noise, s)
             x[13:16] = found.bias
             p[12:15, 12:15] = found.covariance
             # The tilt was found from a force that contains this bias, so their errors are

@@ -28,6 +28,7 @@ from hybridctl.hybrid.event import Event
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.legged.compiled_formulas import PointFeetFormulas, build_formulas
 from hybridctl.legged.ground_rise import GroundRise
+from hybridctl.legged.place_noise import follow_place_noise
 from hybridctl.legged.rotation import matrix as rotation_matrix
 from hybridctl.legged.rotation import skew
 from hybridctl.legged.space import BASE_TANGENT, BIASES, POSITION, SENSED, propagate_core
@@ -66,7 +67,6 @@ class PointFeetMode(NamedTuple):
         by_turn_blocks: Entries (2 + k, 3, 3) of blocks below that of the turn.
         jacobian: Derivative (3 k, n) of the feet that are seen, but for that by the turn.
         lever_blocks: Entries (3 k, 3 k) of the feet in `FeetKinematics.products`, flat.
-        variances: Variances (3 k,) of seen feet besides those of the angles, m^2.
         limit: Largest normalized innovation squared that the gate accepts; infinite without one.
     """
 
@@ -82,7 +82,6 @@ class PointFeetMode(NamedTuple):
     by_turn_blocks: NDArray[np.intp]
     jacobian: Array
     lever_blocks: NDArray[np.intp]
-    variances: Array
     limit: float
 
 
@@ -98,6 +97,22 @@ class PredictedBase(NamedTuple):
     estimate: Estimate
     transition: Array
     creep: Array
+
+
+class CorrectedBase(NamedTuple):
+    """An estimate after a row of joint angles.
+
+    Attributes:
+        estimate: The estimate.
+        innovation: The innovation; one that the gate rejects leaves all others as they were.
+        rise: What is known of the rise of feet; None where they do not rise.
+        place_variance: Variance of the positions of feet besides that of the angles, m^2.
+    """
+
+    estimate: Estimate
+    innovation: Innovation
+    rise: GroundRise | None
+    place_variance: float
 
 
 class ContactChange(NamedTuple):
@@ -156,7 +171,6 @@ class PointFeetFilter:
         self._modes = dict[ModeKey, PointFeetMode]()
         self._changes = dict[tuple[ModeKey, str], ContactChange | None]()
         self._encoder_variance = base.noise.encoder**2
-        self._place_variance = base.noise.measured**2
         self._variances = base.noise.core(0.0)
 
     def mode(self, key: ModeKey) -> PointFeetMode:
@@ -205,19 +219,20 @@ class PointFeetFilter:
         return PredictedBase(after, phi, creep.copy())
 
     def correct(
-        self, e: Estimate, channel: str, z: Array, rise: GroundRise | None
-    ) -> tuple[Estimate, Innovation, GroundRise | None] | None:
-        """Return the estimate after a row of joint angles, and the innovation.
+        self, e: Estimate, channel: str, z: Array, rise: GroundRise | None, place_variance: float
+    ) -> CorrectedBase | None:
+        """Return the estimate after a row of joint angles, and what the innovation says.
 
         Args:
             e: Estimate before.
             channel: Name of the channel, for the innovation.
             z: Joint angles (m,), rad; finite.
             rise: What is known of the rise of feet; None where they do not rise.
+            place_variance: Variance of the positions of feet besides that of the angles, m^2.
 
         Returns:
-            Estimate, innovation and rise. An innovation that the gate rejects leaves estimate
-            and rise as they are. None if the covariance of the innovation is not positive definite.
+            What is known after it. None if the covariance of the innovation is not positive
+            definite.
         """
         own, x, p = self.mode(e.mode), e.mean, e.covariance
         feet = self._base.kinematics.find_feet(z)
@@ -227,7 +242,7 @@ class PointFeetFilter:
         h[:, :3] = by_turn
         spread = p.dot(h.T)
         s = self._encoder_variance * feet.products.reshape(-1)[own.lever_blocks]
-        s.reshape(-1)[:: len(s) + 1] += own.variances
+        s.reshape(-1)[:: len(s) + 1] += place_variance
         s += h.dot(spread)
         factor, failed = dpotrf(s, lower=1)
         if failed:
@@ -240,7 +255,7 @@ class PointFeetFilter:
             e.time, channel, e.mode, r, s, nis, -0.5 * (nis + size), own.limit, nis <= own.limit
         )
         if not innovation.accepted:
-            return e, innovation, rise
+            return CorrectedBase(e, innovation, rise, place_variance)
         moved = score.dot(white)
         if rise is not None:
             by_rise = dtrtrs(factor, h.dot(rise.covariance), lower=1)[0]
@@ -257,15 +272,20 @@ class PointFeetFilter:
             p = nearest_semidefinite(p)
         if rise is not None:
             rise = rise.change(jacobian)
-        return Estimate(e.mode, e.time, x.copy(), p, e.since), innovation, rise
+        followed = follow_place_noise(self._base.noise, place_variance, factor, score)
+        after = Estimate(e.mode, e.time, x.copy(), p, e.since)
+        return CorrectedBase(after, innovation, rise, followed)
 
-    def change_contact(self, e: Estimate, guard: str, u: Array) -> ChangedContact | None:
+    def change_contact(
+        self, e: Estimate, guard: str, u: Array, place_variance: float
+    ) -> ChangedContact | None:
         """Return the estimate after a foot has touched down or lifted off.
 
         Args:
             e: Estimate before.
             guard: Name of the guard, see `system.touches` and `system.lifts`.
             u: Input (nu,), whose angles say where a foot is that touches.
+            place_variance: Variance of its position besides that of the angles, m^2.
 
         Returns:
             The estimate, event and derivative; None where the mode has no such guard.
@@ -287,7 +307,7 @@ class PointFeetFilter:
             matrix[change.rows, :3] = -skew(place)
             p = matrix.dot(p).dot(matrix.T)
             noise = self._encoder_variance * feet.products[own, own]
-            noise.reshape(-1)[::4] += self._place_variance
+            noise.reshape(-1)[::4] += place_variance
             p[change.rows, change.rows] += noise
         event = Event(
             0, e.time, e.mode, change.after, (guard,), e.mean, x, u, u, np.zeros(len(u)), _NOTHING
@@ -353,7 +373,6 @@ class PointFeetFilter:
             np.array([np.add.outer(n * b, blocks[0]) for b in blocks[1:]]),
             layout.angles_jacobian,
             np.add.outer(3 * len(base.feet) * np.array(rows, np.intp), np.array(rows, np.intp)),
-            layout.angles_noise,
             math.inf if self._gate is None else find_gate_limit(self._gate, 3 * k),
         )
 
