@@ -118,29 +118,27 @@ class CreepFilter:
             distances = distances.follow(self.base, e, u)
             level, vertical = distances.creep.tolist()
             steeper = vertical - level
-        found = own.predict(e, time, u, level, steeper)
+        found = own.predict(e, time, u, level, steeper, rise)
         if distances is not None:
             seen = np.zeros(len(self.base.feet))
             seen[own.mode(e.mode).numbers] = (time - now.time) * found.creep
             distances = distances.add_motion(seen)
-        h, transition, predicted = now.hypotheses[0], found.transition, found.estimate
-        if rise is not None:
-            numbers = own.mode(e.mode).feet
-            predicted, rise = rise.predict(predicted, transition, e.time, numbers, self.base.noise)
+        h, transition = now.hypotheses[0], found.transition
         events, notes = h.events, h.notes
         if now.channel is not None:  # what has come before the last value is past
             events = notes = ()
         elif h.transition is not None:
             transition = transition.dot(h.transition)
         after = Hypothesis(
-            predicted,
+            found.estimate,
             h.log_weight,
             transition=transition,
             events=events,
             notes=notes,
             fired=h.fired,
         )
-        return CreepState(_renew(now, time, after, None), distances, rise, state.place_variance)
+        renewed = _renew(now, time, after, None)
+        return CreepState(renewed, distances, found.rise, state.place_variance)
 
     def _predict_generally(self, state: CreepState, time: float, u: Array) -> CreepState:
         """Return the state at another time by the general filter: with soles, or back in time.

@@ -16,8 +16,6 @@ little of m, and hardly change it.
 
 from __future__ import annotations
 
-from scipy.linalg.lapack import dtrtri
-
 from hybridctl.base.checks import Array
 from hybridctl.legged.system import BaseNoise
 
@@ -26,7 +24,7 @@ _LEAST_SHARE = 0.1
 small beside what encoders of 1 mrad add, some 0.3 mm."""
 
 
-def follow_place_noise(noise: BaseNoise, variance: float, factor: Array, score: Array) -> float:
+def follow_place_noise(noise: BaseNoise, variance: float, inverse: Array, score: Array) -> float:
     """Return the variance of the noise besides the angles after an accepted row of angles.
 
     Args:
@@ -34,13 +32,12 @@ def follow_place_noise(noise: BaseNoise, variance: float, factor: Array, score: 
             can become. Where `measured_rows` is 0, or the noise of feet is given, the variance
             stays as it is.
         variance: The variance m before, m^2.
-        factor: Lower Cholesky factor (3 k, 3 k) of the covariance of the innovation, m.
-        score: Whitened innovation (3 k,), the innovation divided by that factor.
+        inverse: Inverse (3 k, 3 k) of the Cholesky factor of the covariance of the innovation, 1/m.
+        score: Whitened innovation (3 k,), that inverse times the innovation.
     """
     if not noise.measured_rows or noise.foot is not None:
         return variance
-    inverse, _ = dtrtri(factor, lower=1)
-    entries = inverse.reshape(-1, order="A")
+    entries = inverse.ravel("K")  # in whatever order, without a copy
     weighed = score.dot(inverse)  # S^-1 r
     excess = (weighed.dot(weighed) - entries.dot(entries)) / len(score)
     followed = variance + variance**2 * float(excess) / noise.measured_rows

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg.lapack import dpotrf, dtrtrs
+from scipy.linalg.lapack import dpotrf, dtrtri
 from scipy.special import gammaincinv
 
 from hybridctl.base.checks import Array, Indices
@@ -58,6 +58,7 @@ class PointFeetMode(NamedTuple):
         constants: Last argument (8 + k,) of the prediction.
         feet: Numbers (k,) of the feet in contact among all feet.
         numbers: The same for indexing; a slice where all feet are in contact.
+        no_parts: Zeros (k,): the parts of a rise by which feet come up that have risen.
         motion: Entries (6 k,) of the input that are velocities and angular velocities of the feet.
         identity: Identity (n, n), with n = 15 + 3 k.
         feet_rows: Entries (3 k, 9) of a flat (n, n) matrix in the rows of the feet: in the columns
@@ -74,6 +75,7 @@ class PointFeetMode(NamedTuple):
     constants: Array
     feet: list[int]
     numbers: Indices | slice
+    no_parts: list[float]
     motion: Indices
     identity: Array
     feet_rows: NDArray[np.intp]
@@ -92,11 +94,13 @@ class PredictedBase(NamedTuple):
         estimate: The estimate.
         transition: Derivative (n, n) of its mean by the one before.
         creep: Density (k,) of creep by the velocities of the feet in contact, m^2/s.
+        rise: What is known of the rise of feet; None where they do not rise.
     """
 
     estimate: Estimate
     transition: Array
     creep: Array
+    rise: GroundRise | None
 
 
 class CorrectedBase(NamedTuple):
@@ -181,7 +185,13 @@ class PointFeetFilter:
             return self._modes.setdefault(key, self._make_mode(key))
 
     def predict(
-        self, e: Estimate, time: float, u: Array, level: float, rise: float
+        self,
+        e: Estimate,
+        time: float,
+        u: Array,
+        level: float,
+        steeper: float,
+        rise: GroundRise | None,
     ) -> PredictedBase:
         """Return the estimate at a later time in the same mode.
 
@@ -190,7 +200,8 @@ class PointFeetFilter:
             time: The later time, s, at least that of the estimate.
             u: Input (nu,) in between.
             level: Density of creep of all feet in contact in each direction, m^2/s.
-            rise: By how much the density is larger along the vertical, m^2/s.
+            steeper: By how much the density is larger along the vertical, m^2/s.
+            rise: What is known of the rise of feet; None where they do not rise.
         """
         own, x, p, h = self.mode(e.mode), e.mean, e.covariance, time - e.time
         base, sensed, flat, gap = self._base, u[SENSED], p.reshape(-1), float(u[GAP])
@@ -198,7 +209,11 @@ class PointFeetFilter:
         core, gathered = propagate_core(sensed - x[BIASES], variances, h)
         assert gathered is not None
         feet = base.kinematics.find_feet(u[base.angle_columns])
-        x, rows, noise, creep = own.formulas.predict(
+        parts, expected = None, 0.0
+        if rise is not None:
+            parts = rise.find_parts(own.feet, e.time, time, base.noise)
+            expected = rise.mean
+        x, rows, noise, creep, raised = own.formulas.predict(
             x,
             core.reshape(-1),
             flat[: 12 * len(p)],
@@ -206,7 +221,8 @@ class PointFeetFilter:
             feet.positions[own.numbers].reshape(-1),
             u[own.motion],
             feet.levers[own.numbers],
-            (h, level, rise),
+            (h, level, steeper, expected),
+            own.no_parts if parts is None else parts,
             own.constants,
         )
         phi: Array = own.identity.copy()
@@ -215,8 +231,12 @@ class PointFeetFilter:
         p = phi.dot(p).dot(phi.T)
         p[_CORE, _CORE] += gathered
         p.reshape(-1)[own.feet_blocks] += noise
+        if rise is not None:
+            rise, added = rise.predict(phi, None if parts is None else raised, h)
+            if added is not None:
+                p[:, BASE_TANGENT:] += added
         after = Estimate(e.mode, time, x.copy(), _symmetrize(p), e.since)
-        return PredictedBase(after, phi, creep.copy())
+        return PredictedBase(after, phi, creep.copy(), rise)
 
     def correct(
         self, e: Estimate, channel: str, z: Array, rise: GroundRise | None, place_variance: float
@@ -247,8 +267,9 @@ class PointFeetFilter:
         factor, failed = dpotrf(s, lower=1)
         if failed:
             return None
-        white = dtrtrs(factor, spread.T, lower=1)[0]
-        score = dtrtrs(factor, r, lower=1)[0]
+        # One small inverse serves four products; each solution apart takes twice as long.
+        inverse = dtrtri(factor, lower=1)[0]
+        white, score = inverse.dot(spread.T), inverse.dot(r)
         nis = float(score.dot(score))
         size = 2.0 * sum(map(math.log, factor.diagonal().tolist())) + len(r) * _LOG_TURN
         innovation = Innovation(
@@ -258,7 +279,7 @@ class PointFeetFilter:
             return CorrectedBase(e, innovation, rise, place_variance)
         moved = score.dot(white)
         if rise is not None:
-            by_rise = dtrtrs(factor, h.dot(rise.covariance), lower=1)[0]
+            by_rise = inverse.dot(h.dot(rise.covariance))
             rise, back = rise.correct(white, by_rise, score)
             if back is not None:
                 moved += back
@@ -272,7 +293,7 @@ class PointFeetFilter:
             p = nearest_semidefinite(p)
         if rise is not None:
             rise = rise.change(jacobian)
-        followed = follow_place_noise(self._base.noise, place_variance, factor, score)
+        followed = follow_place_noise(self._base.noise, place_variance, inverse, score)
         after = Estimate(e.mode, e.time, x.copy(), p, e.since)
         return CorrectedBase(after, innovation, rise, followed)
 
@@ -365,6 +386,7 @@ class PointFeetFilter:
             np.array(constants),
             layout.numbers.tolist(),
             slice(None) if k == len(base.feet) else layout.numbers,
+            [0.0] * k,
             np.array(motion, dtype=np.intp).reshape(-1),
             _make_identity(n),
             np.array(feet_rows, dtype=np.intp).reshape(-1, 9),

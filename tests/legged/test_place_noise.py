@@ -19,8 +19,8 @@ NOISE = BaseNoise(measured=1e-3, measured_rows=250)
 
 def follow(noise, variance, covariance, residual):
     """The variance after an innovation (k,) of a covariance (k, k)."""
-    factor = np.asfortranarray(np.linalg.cholesky(covariance))
-    return follow_place_noise(noise, variance, factor, np.linalg.solve(factor, residual))
+    inverse = np.linalg.inv(np.linalg.cholesky(covariance))
+    return follow_place_noise(noise, variance, inverse, inverse @ residual)
 
 
 def test_it_moves_towards_the_mean_square_given_the_innovation():
