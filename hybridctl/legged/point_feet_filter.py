@@ -28,7 +28,7 @@ from hybridctl.hybrid.event import Event
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.legged.compiled_formulas import PointFeetFormulas, build_formulas
 from hybridctl.legged.ground_rise import GroundRise
-from hybridctl.legged.place_noise import follow_place_noise
+from hybridctl.legged.place_noise import find_least_place_noise, follow_place_noise
 from hybridctl.legged.rotation import matrix as rotation_matrix
 from hybridctl.legged.rotation import skew
 from hybridctl.legged.space import BASE_TANGENT, BIASES, POSITION, SENSED, propagate_core
@@ -176,6 +176,8 @@ class PointFeetFilter:
         self._changes = dict[tuple[ModeKey, str], ContactChange | None]()
         self._encoder_variance = base.noise.encoder**2
         self._variances = base.noise.core(0.0)
+        self._least_place_variance = find_least_place_noise(base.noise)
+        self._rows = base.noise.measured_rows
 
     def mode(self, key: ModeKey) -> PointFeetMode:
         """Return what stays the same in a mode."""
@@ -293,9 +295,12 @@ class PointFeetFilter:
             p = nearest_semidefinite(p)
         if rise is not None:
             rise = rise.change(jacobian)
-        followed = follow_place_noise(self._base.noise, place_variance, inverse, score)
+        if self._least_place_variance is not None:
+            place_variance = follow_place_noise(
+                place_variance, self._least_place_variance, self._rows, inverse, score
+            )
         after = Estimate(e.mode, e.time, x.copy(), p, e.since)
-        return CorrectedBase(after, innovation, rise, followed)
+        return CorrectedBase(after, innovation, rise, place_variance)
 
     def change_contact(
         self, e: Estimate, guard: str, u: Array, place_variance: float

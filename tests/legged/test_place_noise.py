@@ -10,17 +10,18 @@ from hybridctl.estimation.estimate import Estimate
 from hybridctl.legged.creep import FootMotion
 from hybridctl.legged.creep_filter import CreepFilter
 from hybridctl.legged.estimator import BaseSettings
-from hybridctl.legged.place_noise import follow_place_noise
+from hybridctl.legged.place_noise import find_least_place_noise, follow_place_noise
 from hybridctl.legged.system import BaseNoise
 from hybridctl.mechanics.multibody.robot import Robot
 
-NOISE = BaseNoise(measured=1e-3, measured_rows=250)
+NOISE = BaseNoise(measured=1e-3, measured_rows=250, delay=0.0)
 
 
 def follow(noise, variance, covariance, residual):
     """The variance after an innovation (k,) of a covariance (k, k)."""
     inverse = np.linalg.inv(np.linalg.cholesky(covariance))
-    return follow_place_noise(noise, variance, inverse, inverse @ residual)
+    least = find_least_place_noise(noise)
+    return follow_place_noise(variance, least, noise.measured_rows, inverse, inverse @ residual)
 
 
 def test_it_moves_towards_the_mean_square_given_the_innovation():
@@ -67,9 +68,19 @@ def test_feet_that_slip_say_nothing_of_it():
     assert variance == pytest.approx(NOISE.measured**2, rel=0.02)
 
 
-@pytest.mark.parametrize("told", [{"measured_rows": 0}, {"foot": 2e-3}])
-def test_it_stays_where_noise_is_told(told):
-    assert follow(replace(NOISE, **told), 1e-6, 2e-6 * np.eye(6), np.full(6, 9e-3)) == 1e-6
+@pytest.mark.parametrize(
+    ("told", "least"),
+    [
+        ({"foot": 2e-3}, None),
+        ({"delay": None}, None),
+        ({"delay": 2e-3}, None),
+        ({"delay": 4e-4}, 4e-4),
+    ],
+)
+def test_it_stays_where_it_is_told_or_stamps_are_too_far_apart(told, least):
+    """Feet move at 1 m/s: stamps that are 2 ms apart are an error of 2 mm."""
+    found = find_least_place_noise(replace(NOISE, **told))
+    assert found == (None if least is None else pytest.approx(least**2))
 
 
 def test_the_filter_takes_what_innovations_have_said():

@@ -99,8 +99,7 @@ def test_a_walk_has_the_estimates_of_the_general_filter(settings):
 def test_a_trot_has_the_estimates_of_the_general_filter(name):
     """Four feet that lift in pairs: those of the Go1 roll, and no foot stands at times.
 
-    None rises, and the noise of their positions stays, as in the general filter; see
-    `test_ground_rise` and `test_place_noise`.
+    None rises, as feet do not in the general filter; see `test_ground_rise`.
     """
     quadruped, tips = Robot.from_urdf(public.urdf(name)), public.MODELS[name].tips
     settings = BaseSettings(
@@ -108,7 +107,7 @@ def test_a_trot_has_the_estimates_of_the_general_filter(name):
         tuple(map(Foot, tips)),
         opening=0.5,
         time_offset=0.0,
-        noise=BaseNoise(foot_rise=0.0, measured_rows=0),
+        noise=BaseNoise(foot_rise=0.0),
     )
     estimator = settings.build(quadruped)
     assert (max(estimator.base.kinematics.radii.values()) > 0.0) == (name == "go1")
