@@ -2,7 +2,8 @@
 
 Point feet are filtered by `PointFeetFilter`, soles by the general `SaltedKalmanFilter`. Both see
 the creep of feet by their velocities (see `creep`) and by their distances (see `foot_distances`).
-Point feet rise besides where the ground gives way (see `ground_rise`).
+Point feet rise besides where the ground gives way (see `ground_rise`), and innovations say how
+noisy their positions are (see `place_noise`).
 """
 
 from __future__ import annotations
@@ -36,11 +37,13 @@ class CreepState(NamedTuple):
         filter: State of the filter of the base.
         distances: What the distances of feet have said; None where the noise of feet is given.
         rise: What is known of the rise of feet after a touch; None where they do not rise.
+        place_variance: Variance of the positions of point feet besides that of the angles, m^2.
     """
 
     filter: FilterState
     distances: FootDistances | None
     rise: GroundRise | None
+    place_variance: float
 
     @property
     def time(self) -> float:
@@ -88,7 +91,7 @@ class CreepFilter:
         noise = self.base.noise
         distances = begin_distances(noise) if noise.foot is None else None
         rise = None if self.written_out is None else begin_rise(noise, len(initial.covariance))
-        return CreepState(self.filter.start(initial), distances, rise)
+        return CreepState(self.filter.start(initial), distances, rise, noise.measured**2)
 
     def predict(self, state: CreepState, time: float, input: Input = None) -> CreepState:
         """Return the state at a later time.
@@ -103,7 +106,7 @@ class CreepFilter:
         Raises:
             SimulationError: Mean or covariance would not be finite.
         """
-        now, distances, rise = state
+        now, distances, rise, _ = state
         if input is None or time == now.time:
             return state
         e, u, own = now.estimate, np.asarray(input), self.written_out
@@ -115,36 +118,34 @@ class CreepFilter:
             distances = distances.follow(self.base, e, u)
             level, vertical = distances.creep.tolist()
             steeper = vertical - level
-        found = own.predict(e, time, u, level, steeper)
+        found = own.predict(e, time, u, level, steeper, rise)
         if distances is not None:
             seen = np.zeros(len(self.base.feet))
             seen[own.mode(e.mode).numbers] = (time - now.time) * found.creep
             distances = distances.add_motion(seen)
-        h, transition, predicted = now.hypotheses[0], found.transition, found.estimate
-        if rise is not None:
-            numbers = own.mode(e.mode).feet
-            predicted, rise = rise.predict(predicted, transition, e.time, numbers, self.base.noise)
+        h, transition = now.hypotheses[0], found.transition
         events, notes = h.events, h.notes
         if now.channel is not None:  # what has come before the last value is past
             events = notes = ()
         elif h.transition is not None:
             transition = transition.dot(h.transition)
         after = Hypothesis(
-            predicted,
+            found.estimate,
             h.log_weight,
             transition=transition,
             events=events,
             notes=notes,
             fired=h.fired,
         )
-        return CreepState(_renew(now, time, after, None), distances, rise)
+        renewed = _renew(now, time, after, None)
+        return CreepState(renewed, distances, found.rise, state.place_variance)
 
     def _predict_generally(self, state: CreepState, time: float, u: Array) -> CreepState:
         """Return the state at another time by the general filter: with soles, or back in time.
 
         Back in time nothing is known of how the rise goes with the estimate, so that it stays.
         """
-        now, distances, rise = state
+        now, distances, rise, _ = state
         e, densities = now.estimate, None
         creep = measure_creep(self.base, e, u, self.motion)
         if distances is not None:
@@ -153,7 +154,8 @@ class CreepFilter:
             distances = distances.add_motion((time - now.time) * creep)
         u = complete_input(self.base, e, u, creep, densities)
         # A record and a live filter have checked it: as a held law it is not checked once more.
-        return CreepState(self.filter.predict(now, time, HeldInput(u)), distances, rise)
+        after = self.filter.predict(now, time, HeldInput(u))
+        return CreepState(after, distances, rise, state.place_variance)
 
     def update(
         self, state: CreepState, channel: str, value: Array, input: Input = None
@@ -191,12 +193,12 @@ class CreepFilter:
         now = state.filter
         h = now.hypotheses[0]
         known = value.shape == (len(self.base.kinematics.joints),) and is_finite(value)
-        if not known or not own.mode(h.estimate.mode).variances.size:
+        if not known or not own.mode(h.estimate.mode).feet:
             return None
-        found = own.correct(h.estimate, ANGLES, value, state.rise)
+        found = own.correct(h.estimate, ANGLES, value, state.rise, state.place_variance)
         if found is None:
             return None
-        estimate, innovation, rise = found
+        estimate, innovation, rise, place_variance = found
         transition, events, notes = h.transition, h.events, h.notes
         if now.channel is not None:  # what has come before the last value is past
             transition, events, notes = own.mode(h.estimate.mode).identity, (), ()
@@ -210,7 +212,9 @@ class CreepFilter:
             innovation=innovation,
             fired=h.fired,
         )
-        return CreepState(_renew(now, now.time, after, ANGLES), state.distances, rise)
+        return CreepState(
+            _renew(now, now.time, after, ANGLES), state.distances, rise, place_variance
+        )
 
     def _change_contact(
         self, own: PointFeetFilter, state: CreepState, channel: str, value: Array, u: Array
@@ -234,7 +238,7 @@ class CreepFilter:
         guard = signal.closes if force >= signal.on else signal.opens
         if signal.off < force < signal.on or guard is None:
             return None
-        changed = own.change_contact(h.estimate, guard, u)
+        changed = own.change_contact(h.estimate, guard, u, state.place_variance)
         if changed is None:
             return None
         e, transition, events, notes = h.estimate, h.transition, h.events, h.notes
@@ -251,7 +255,8 @@ class CreepFilter:
         )
         if rise is not None:
             rise = self._change_rise(own, rise, e, guard, changed.transition)
-        return CreepState(_renew(now, now.time, after, channel), state.distances, rise)
+        renewed = _renew(now, now.time, after, channel)
+        return CreepState(renewed, state.distances, rise, state.place_variance)
 
     def _change_rise(
         self, own: PointFeetFilter, rise: GroundRise, e: Estimate, guard: str, transition: Array

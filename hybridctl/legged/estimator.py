@@ -57,7 +57,7 @@ from hybridctl.legged.readings import (
 )
 from hybridctl.legged.rest import REST, rest_measurement
 from hybridctl.legged.rotation import matrix, product, quaternion
-from hybridctl.legged.sensor_noise import raise_to_sensors
+from hybridctl.legged.sensor_noise import find_rest_noise, raise_to_sensors
 from hybridctl.legged.space import BASE, BASE_TANGENT
 from hybridctl.legged.space import RootPose as RootPose
 from hybridctl.legged.start import (
@@ -405,12 +405,15 @@ class BaseEstimator:
         end = record.inputs.times[0] + self.opening
         return FootMotion.of(self.base, opening_rows(record.channels[ANGLES], end), window)
 
-    def raise_noise(self, record: Record, motion: FootMotion) -> BaseEstimator:
+    def raise_noise(
+        self, record: Record, motion: FootMotion, delay: float | None = None
+    ) -> BaseEstimator:
         """Return an estimator whose sensors are as noisy as the opening of a record shows them.
 
         Args:
             record: A record of `record`, or its opening.
             motion: How velocities of feet are found, with the noise of the angles.
+            delay: `BaseNoise.delay` where the settings have none, s; None where it is not known.
 
         Returns:
             This estimator where its noise is as large already.
@@ -419,6 +422,8 @@ class BaseEstimator:
         opening = opening_rows(record.inputs, record.inputs.times[0] + self.opening)
         noise = self.settings.noise
         raised = raise_to_sensors(noise, opening, self.stood(record), motion.angle_noise)
+        if noise.delay is None and delay is not None:
+            raised = replace(raised, delay=delay)
         if raised is noise:
             return self
         return BaseEstimator(replace(self.settings, noise=raised), self._robot)
@@ -473,10 +478,11 @@ class BaseEstimator:
             # samples, a median does not. Of a robot that walks only the mean force points up.
             median = np.median(readings.inertial.complete_rows.values[still], axis=0)
             rate, force = median[:3], median[3:]
-            # The noise that the record shows, at least that of the settings. It is used again for
-            # the bias below.
-            noise = self.raise_noise(record, self.foot_motion(record)).settings.noise
-            gyroscope = max(gyroscope, median_variance(noise.gyroscope, standstill) ** 0.5)
+            # Of the log at rest. The noise of the force is used for the bias below.
+            rate_noise, force_noise = find_rest_noise(
+                self.settings.noise, record.inputs, standstill
+            )
+            gyroscope = max(gyroscope, median_variance(rate_noise, standstill) ** 0.5)
         x = np.zeros(16)
         inertial, (_, arm) = self.base.kinematics.base[0], self._locate_root()
         if orientation is None:
@@ -495,7 +501,7 @@ class BaseEstimator:
         p = (own * np.square(spread)) @ own.T
         if standstill:
             gravity = float(np.linalg.norm(self.base.gravity))
-            found = rest_bias(force, rate, gravity, standstill, noise.accelerometer, s)
+            found = rest_bias(force, rate, gravity, standstill, force_noise, s)
             x[13:16] = found.bias
             p[12:15, 12:15] = found.covariance
             # The tilt was found from a force that contains this bias, so their errors are
@@ -536,9 +542,11 @@ class BaseEstimator:
             initial: Estimate at the first sample; None for `start` with heading and position zero.
         """
         first = self.start(given) if initial is None else initial
-        return self.run_record(self.record(given), first)
+        return self.run_record(self.record(given), first, delay=self.time_offset(given).left)
 
-    def run_record(self, record: Record, initial: Estimate) -> FilterResult:
+    def run_record(
+        self, record: Record, initial: Estimate, *, delay: float | None = None
+    ) -> FilterResult:
         """Return the result of filtering a record, by thresholds or hypotheses of contact.
 
         Which of both, see `find_evidence`.
@@ -546,12 +554,14 @@ class BaseEstimator:
         Args:
             record: Record that `record` has made.
             initial: Estimate at its first sample.
+            delay: By how much stamps of inertial sensor and joints may be apart, as a deviation in
+                s, see `TimeOffset.left`; None where it is not known.
         """
         names = {foot: signal_name(foot) for foot in self.base.feet}
         loads = {f: record.channels[n] for f, n in names.items() if n in record.channels}
         evidence = self.find_evidence(loads, record.channels[ANGLES])
         motion = self.foot_motion(record, None if evidence is None else evidence.window)
-        own = self.raise_noise(record, motion)
+        own = self.raise_noise(record, motion, delay)
         if evidence is None:
             return CreepFilter(own.base, own.filter, motion).run(record, initial)
         u = record.input(initial.time)

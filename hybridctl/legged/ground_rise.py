@@ -36,7 +36,7 @@ import numpy as np
 
 from hybridctl.base.checks import Array
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.legged.space import BASE, BASE_TANGENT, BaseSpace
+from hybridctl.legged.space import BASE_TANGENT, BaseSpace
 from hybridctl.legged.system import BaseNoise
 
 RISE_WALK = 1e-4
@@ -44,7 +44,6 @@ RISE_WALK = 1e-4
 _LAST_RISE = 3.0
 """Time after a touch from which on a foot does not rise any more, relative to `foot_rise_time`: by
 then it has risen by 95 %, and each sample costs less."""
-_BASE_PARTS = [0.0] * BASE_TANGENT  # of the rise: it moves neither base nor biases
 
 
 class GroundRise(NamedTuple):
@@ -93,48 +92,44 @@ class GroundRise(NamedTuple):
         return GroundRise(self.mean, self.variance, c, self.touched, self.until)
 
     def predict(
-        self, e: Estimate, transition: Array, begin: float, numbers: list[int], noise: BaseNoise
-    ) -> tuple[Estimate, GroundRise]:
-        """Return the estimate after a prediction, with the rise of the feet in it, and the rise.
+        self, transition: Array, raised: Array | None, span: float
+    ) -> tuple[GroundRise, Array | None]:
+        """Return what is known after a prediction, and what it adds to the covariance.
 
         Args:
-            e: Estimate at the end of the prediction of a base on k point feet, without rise.
-            transition: Derivative (ndx, ndx) of the prediction.
-            begin: Time at which the prediction began, s.
+            transition: Derivative (ndx, ndx) of the prediction of a base on k point feet.
+            raised: By how much feet come up by a rise of 1 m, in axes of the inertial frame (3 k,);
+                None where no foot rises any more.
+            span: Length of the prediction, s.
+
+        Returns:
+            The rise; and a matrix (ndx, 3 k) in the columns of the feet, whose symmetric part is
+            to be added to the covariance of the estimate, None where that is zero.
+        """
+        c, m, added = transition.dot(self.covariance), self.variance, None
+        if raised is not None:
+            by_rise = m * raised
+            twice = c.copy()
+            c[BASE_TANGENT:] += by_rise
+            twice += c  # 2 Phi c + m b
+            added = twice[:, None] * raised
+        m += RISE_WALK**2 * span
+        return GroundRise(self.mean, m, c, self.touched, self.until), added
+
+    def find_parts(
+        self, numbers: list[int], begin: float, end: float, noise: BaseNoise
+    ) -> list[float] | None:
+        """Return the parts (k,) of the rise by which feet come up; None where none rises any more.
+
+        Args:
             numbers: Numbers (k,) of the feet in contact among all feet, in the order in which the
                 estimate has them.
+            begin: Time at which they begin, s.
+            end: Time until which they come up, s.
             noise: Its `foot_rise_time` says how fast feet rise.
         """
-        c, m = transition.dot(self.covariance), self.variance
-        parts = self._find_parts(numbers, begin, e.time, noise)
-        if parts:
-            # Lists, because single entries of arrays cost more than the sums of the matrices.
-            x = e.mean.tolist()
-            qx, qy, qz, qw = x[:4]
-            # The vertical of the world in axes of the inertial sensor, in which deviations of feet
-            # are: the last row of the rotation from these axes to the world.
-            up = 2.0 * (qx * qz - qy * qw), 2.0 * (qy * qz + qx * qw), 1.0 - 2.0 * (qx**2 + qy**2)
-            for k, part in enumerate(parts):
-                x[BASE + 2 + 3 * k] += self.mean * part
-            by_rise = np.array(_BASE_PARTS + [part * along for part in parts for along in up])
-            # Half of m b b^T in each of both products.
-            gained = m * by_rise
-            product = (c + 0.5 * gained)[:, None] * by_rise
-            p = e.covariance + product
-            p += product.T
-            e, c = Estimate(e.mode, e.time, np.array(x), p, e.since), c + gained
-        m += RISE_WALK**2 * (e.time - begin)
-        return e, GroundRise(self.mean, m, c, self.touched, self.until)
-
-    def _find_parts(
-        self, numbers: list[int], begin: float, end: float, noise: BaseNoise
-    ) -> list[float]:
-        """Return the parts (k,) of the rise by which feet come up; see `predict`.
-
-        The list is empty where no foot rises any more.
-        """
         if begin >= self.until:
-            return []
+            return None
         rate = -1.0 / noise.foot_rise_time
         left, since = -math.expm1(rate * (end - begin)), self.touched
         return [left * math.exp(rate * (begin - since.get(n, -math.inf))) for n in numbers]

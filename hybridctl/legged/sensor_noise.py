@@ -2,7 +2,7 @@
 
 A robot that stands shows the white noise of its inertial sensor, and its encoders that of their
 angles. What a walk adds, such as vibration and scale errors, no standing robot shows: so noise is
-never lowered by it.
+never lowered by it, but for what is found at rest itself.
 """
 
 from __future__ import annotations
@@ -47,6 +47,26 @@ def raise_to_sensors(
     if shown == (noise.gyroscope, noise.accelerometer, noise.encoder):
         return noise
     return replace(noise, gyroscope=gyroscope, accelerometer=accelerometer, encoder=encoder)
+
+
+def find_rest_noise(noise: BaseNoise, inputs: Series, standing: float) -> tuple[float, float]:
+    """Return the noise by which medians of an inertial sensor at rest are off.
+
+    It is what the sensor shows over the same time, even where settings have more: these are of
+    walks, whose vibration and scale errors rest has not.
+
+    Args:
+        noise: Noise that counts where the robot stands for fewer than `LEAST_ROWS` rows.
+        inputs: Inputs (n, nu), see `raise_to_sensors`.
+        standing: Time from the first row for which the robot stands, s.
+
+    Returns:
+        Densities of rate in rad/s/sqrt(Hz) and of specific force in m/s^2/sqrt(Hz).
+    """
+    still = inputs.select_rows(inputs.times <= inputs.times[0] + standing)
+    if len(still) < LEAST_ROWS:
+        return noise.gyroscope, noise.accelerometer
+    return measure_white_noise(still)
 
 
 def measure_white_noise(inputs: Series) -> tuple[float, float]:

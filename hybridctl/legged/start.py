@@ -25,8 +25,9 @@ class StartDeviations(Settings):
         heading: Turn about the vertical, rad.
         position: Position in each direction, m.
         velocity: Velocity in each direction, m/s.
-        gyroscope: Bias of the gyroscope, rad/s. After standing it is at least what white noise
-            leaves in a median over that time.
+        gyroscope: Bias of the gyroscope, rad/s. After standing it is at least what white noise of
+            that time leaves in a median over it. The default is by how much the bias changes in 25
+            s by `BaseNoise.gyroscope_walk`.
         accelerometer: Bias of the accelerometer, m/s^2.
         force: By how much the force at rest may be off gravity besides bias and noise, m/s^2: a
             recorded Go1 measures 9.74 at rest and 9.68 on average as it trots. Local gravity, which
@@ -46,7 +47,7 @@ class StartDeviations(Settings):
     heading: NotNegative = 1e-3
     position: NotNegative = 1e-3
     velocity: NotNegative = 1e-2
-    gyroscope: NotNegative = 1e-3
+    gyroscope: NotNegative = 5e-4
     accelerometer: NotNegative = 3e-2
     force: NotNegative = 3e-2
     across: NotNegative = 0.5

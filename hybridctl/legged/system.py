@@ -77,7 +77,12 @@ class BaseNoise(Settings):
             the time over which the velocity is a mean.
         slip_margin: By how many times its variance a squared velocity has to exceed zero.
         encoder: Noise of each joint angle in each sample, rad.
-        measured: Noise of the position of a foot besides, such as of links that bend, m.
+        measured: Noise of the position of a foot besides, such as of links that bend, m. That of
+            point feet is so at the start and then follows innovations, if `delay` is known and
+            `foot` is not given; see `place_noise`.
+        measured_rows: Number of rows of angles over which it follows.
+        delay: By how much the stamps of inertial sensor and joints may be apart, as a deviation, s.
+            None for what is found in a log (see `time_offset`); live it is then not known.
         measured_turn: Noise of the turn of a sole besides, rad.
         ground: Deviation of the height of the ground under a foot, m.
         held_rate: By how much rates change while samples are missing, rad/s. The change is taken
@@ -102,6 +107,8 @@ class BaseNoise(Settings):
     slip_margin: NotNegative = 6.0
     encoder: Positive = 1e-3
     measured: Positive = 1e-3
+    measured_rows: Positive = 250.0
+    delay: NotNegative | None = None
     measured_turn: Positive = 5e-3
     ground: Positive = 1e-2
     held_rate: NotNegative = 0.3

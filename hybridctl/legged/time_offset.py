@@ -124,6 +124,17 @@ class TimeOffset:
             np.hypot(g.deviation, a.deviation)
         )
 
+    @property
+    def left(self) -> float | None:
+        """How late the inertial sensor may still be after the compensation, as a deviation in s.
+
+        None where the log does not determine it, or the offset is given.
+        """
+        common = self.common
+        if common is None:
+            return None
+        return float(np.hypot(common.value - self.compensated, common.deviation))
+
     def __str__(self) -> str:
         """Return the offset and its compensation in words, as the end of a verdict."""
         common, late = self.common, self.compensated

@@ -141,7 +141,8 @@ def filter_base(log: Log, model: BaseModel) -> BaseRun:
     try:
         first = estimator.start(readings, heading=model.heading, position=model.position)
         record = estimator.record(readings)
-        result = estimator.run_record(record, first)
+        delay = estimator.time_offset(readings).left
+        result = estimator.run_record(record, first, delay=delay)
     except (ArithmeticError, ValueError, RuntimeError) as error:
         if not faults:
             raise

@@ -110,8 +110,8 @@ def test_a_machine_at_rest_stays_where_it_is():
 def test_rest_says_the_bias_along_gravity_and_couples_the_rest_with_the_tilt():
     """To first order in bias over gravity, 0.04: products of two such are 2e-3.
 
-    The size of the force is trusted as far as its deviation says, 0.04 m/s^2 with half a second's
-    noise, beside what the biases seen at rest say of their size: 0.19 m/s^2.
+    The size of the force is trusted as far as its deviation says, 0.03 m/s^2 of a sensor that shows
+    no noise at rest, beside what the biases seen at rest say of their size: 0.19 m/s^2.
     """
     estimator, readings = SETTINGS.build(ROBOT), standing()
     bias = np.array([0.2, -0.1, 0.3])
@@ -122,8 +122,7 @@ def test_rest_says_the_bias_along_gravity_and_couples_the_rest_with_the_tilt():
     axes = root * Rotation.from_matrix(estimator.base.kinematics.base[0])
     up = axes.inv().apply([0.0, 0.0, 1.0])
     excess = np.linalg.norm(9.81 * up + bias) - 9.81
-    # A median of n values of white noise has pi/2 times the variance of a mean.
-    known = StartDeviations.force**2 + 0.5 * np.pi * BaseNoise.accelerometer**2 / 0.5
+    known = StartDeviations.force**2
     wide = expected_bias(RATE, excess)
     assert wide == pytest.approx(0.192, abs=1e-3)
     trust = 1.0 / (1.0 + known / wide**2)

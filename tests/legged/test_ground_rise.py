@@ -11,6 +11,7 @@ from hybridctl.legged.creep_filter import CreepFilter
 from hybridctl.legged.estimator import BaseSettings
 from hybridctl.legged.ground_rise import RISE_WALK, GroundRise, begin_rise
 from hybridctl.legged.kinematics import Foot
+from hybridctl.legged.point_feet_filter import PointFeetFilter
 from hybridctl.legged.system import BaseNoise
 from hybridctl.mechanics.multibody.robot import Robot
 
@@ -34,26 +35,33 @@ def begun(n=21, seed=0):
     return Estimate(BOTH, 1.0, x, whole[:n, :n]), rise
 
 
+def predicted(e, rise, end):
+    """The prediction of an estimate until a time by the filter written out, and its input."""
+    base, _ = machine(flat=(False, False), noise=NOISE)
+    _, u = state(base, BOTH, np.random.default_rng(0))
+    return PointFeetFilter(base, 1e-4, None).predict(e, end, u, 1e-6, 0.0, rise)
+
+
 def test_a_prediction_is_that_of_one_state_more():
     """With the derivative of the whole state, in axes of the inertial frame."""
     e, rise = begun()
-    rng = np.random.default_rng(3)
-    phi = np.eye(21) + 0.1 * rng.normal(size=(21, 21))
-    end = Estimate(BOTH, 1.03, e.mean, phi @ e.covariance @ phi.T)
-    raised, after = rise.predict(end, phi, 1.0, [0, 1], NOISE)
+    plain, found = predicted(e, None, 1.03), predicted(e, rise, 1.03)
+    phi, after = found.transition, found.estimate
+    assert plain.rise is None
+    np.testing.assert_array_equal(phi, plain.transition)
     part = np.exp(-2.0) - np.exp(-2.6)  # of what rises with 50 ms, 100 to 130 ms after the touch
     moved = np.zeros(21)
-    moved[15:18] = part * Rotation.from_quat(e.mean[:4]).inv().apply([0.0, 0.0, 1.0])
+    moved[15:18] = part * Rotation.from_quat(after.mean[:4]).inv().apply([0.0, 0.0, 1.0])
     whole = np.eye(22)
     whole[:21, :21], whole[:21, 21] = phi, moved
     expected = whole @ joint(e.covariance, rise) @ whole.T
+    expected[:21, :21] += plain.estimate.covariance - phi @ e.covariance @ phi.T
     expected[21, 21] += RISE_WALK**2 * 0.03
-    found = joint(raised.covariance, after)
-    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-18)
-    np.testing.assert_allclose(raised.mean[16:19] - e.mean[16:19], [0.0, 0.0, 1e-3 * part])
-    np.testing.assert_array_equal(
-        np.delete(raised.mean, [16, 17, 18]), np.delete(e.mean, [16, 17, 18])
-    )
+    now = joint(after.covariance, found.rise)
+    np.testing.assert_allclose(now, expected, rtol=1e-9, atol=1e-16)
+    raised = after.mean - plain.estimate.mean
+    np.testing.assert_allclose(raised[16:19], [0.0, 0.0, 1e-3 * part], atol=1e-15)
+    np.testing.assert_array_equal(np.delete(raised, [16, 17, 18]), 0.0)
 
 
 @pytest.mark.parametrize("mean", [1e-2, -1e-2])
@@ -119,14 +127,13 @@ def test_feet_rise_where_their_noise_is_not_given_and_they_are_points():
 
 def test_a_touch_begins_a_rise_and_feet_that_have_stood_do_not_rise():
     e, _ = begun()
-    rise = begin_rise(NOISE, 21)
-    still = rise.predict(e, np.eye(21), 0.9, [0, 1], NOISE)
-    assert still[0] is e
+    rise, end = begin_rise(NOISE, 21), 1.0 + 5.0 * NOISE.foot_rise_time
+    plain = predicted(e, None, end).estimate.covariance
+    np.testing.assert_array_equal(predicted(e, rise, end).estimate.covariance, plain)
     touched = rise.touch(np.eye(21), 1, 1.0, NOISE)
-    later = Estimate(BOTH, 1.0 + 5.0 * NOISE.foot_rise_time, e.mean, e.covariance)
-    raised, _ = touched.predict(later, np.eye(21), 1.0, [0, 1], NOISE)
-    grown = raised.covariance - e.covariance
+    grown = predicted(e, touched, end).estimate.covariance - plain
     np.testing.assert_array_equal(grown[:18, :18], 0.0)
     expected = (NOISE.foot_rise * (1.0 - np.exp(-5.0))) ** 2
-    assert np.trace(grown[18:, 18:]) == pytest.approx(expected)
-    assert touched.predict(later, np.eye(21), touched.until, [0, 1], NOISE)[0] is later
+    assert np.trace(grown[18:, 18:]) == pytest.approx(expected, rel=1e-6)
+    assert touched.find_parts([0, 1], touched.until - 1e-9, end, NOISE) is not None
+    assert touched.find_parts([0, 1], touched.until, end, NOISE) is None

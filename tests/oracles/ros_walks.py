@@ -173,9 +173,10 @@ class Offline:
         first = estimator.start(readings, heading=model.heading, position=model.position)
         self.estimator, self.origin, self.readings = estimator, found.origin_ns, readings
         self.record = estimator.record(readings)
-        self.result = estimator.run_record(self.record, first)
+        delay = estimator.time_offset(readings).left
+        self.result = estimator.run_record(self.record, first, delay=delay)
         motion = estimator.foot_motion(self.record)
-        own = estimator.raise_noise(self.record, motion)
+        own = estimator.raise_noise(self.record, motion, delay)
         self._filter = CreepFilter(own.base, own.filter, motion)
         self._states = over_states(self._filter, self.record, first)
         self._ends = np.array([step.time for step in self.result.steps])

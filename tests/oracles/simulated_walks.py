@@ -240,7 +240,7 @@ def errors(estimator: BaseEstimator, done: Walk, readings: Readings, seed: int) 
         heading=float(heading + s.heading * rng.normal()),
         position=done.states[row, :3] + s.position * rng.normal(size=3),
     )
-    result = estimator.run_record(record, start)
+    result = estimator.run_record(record, start, delay=estimator.time_offset(readings).left)
     roots = [estimator.root(step.estimate) for step in result.steps if step.channel == "angles"]
     true = done.states[np.rint(np.array([root.time for root in roots]) / PERIOD).astype(int)]
     turns, nq = Rotation.from_quat(true[:, 3:7]), 7 + len(done.coordinates)
