@@ -411,18 +411,25 @@ def correct_hypotheses(
         return (_end_correction(rules, one, law, weight),)
     if rules.bound == 1:
         (h,) = hypotheses
-        one = _correct_by_residual(rules, h, (), channel, first, law)
-        return (_end_correction(rules, one, law, h.weight + one.log_density),)
-    updated = list[_CorrectedHypothesis]()
+        single = _compare_by_residual(rules, h, (), first, channel, law)
+        weight = h.weight + single.log_density
+        return (_end_correction(rules, _correct(rules, single, channel), law, weight),)
+    compared = list[_ComparedHypothesis]()
     for k, (h, passed) in enumerate(_split_before_value(rules, hypotheses, law)):
-        own = _correct_one(rules, h, passed, channel, value, law, None if k else first)
+        own = _compare(rules, h, passed, channel, value, law, None if k else first)
         if own is not None:
-            updated.append(own)
-    if len(updated) == 1:
-        return (_end_correction(rules, updated[0], law, 0.0),)  # its probability is one
-    weights, log_likelihood = _weigh_by_value(updated)
-    found = [_end_correction(rules, one, law, w) for one, w in zip(updated, weights, strict=True)]
-    return merge_and_prune(rules, found, log_likelihood)
+            compared.append(own)
+    if len(compared) == 1:  # its probability is one
+        return (_end_correction(rules, _correct(rules, compared[0], channel), law, 0.0),)
+    weights, log_likelihood = _weigh_by_value(compared)
+    # What is dropped for its weight needs no moments and no events: they take most of the time.
+    least = max(weights) + rules.limits.log_weight
+    found = [
+        _end_correction(rules, _correct(rules, one, channel), law, w)
+        for one, w in zip(compared, weights, strict=True)
+        if not w < least
+    ]
+    return merge_and_prune(rules, found, log_likelihood, add_logs(weights))
 
 
 def _correct_without_guards(
@@ -443,28 +450,54 @@ def _correct_without_guards(
     )
 
 
+class _ComparedHypothesis(NamedTuple):
+    """A hypothesis that was compared with a value, but not corrected by it yet.
+
+    Attributes:
+        prior: The hypothesis before the value.
+        passed: Guards that are positive in this hypothesis, and that have fired in others that
+            have split off from it.
+        residual: Residual of the value. None if the value contains nothing about the mode of this
+            hypothesis.
+        parts: Its kinds of motion, see `unmodelled_motion`; empty without a residual.
+        log_weights: Logarithm of the weight of each part after the value.
+    """
+
+    prior: Hypothesis
+    passed: tuple[str, ...]
+    residual: LinearizedResidual | None
+    parts: Sequence[MotionPart] = ()
+    log_weights: Sequence[float] = ()
+
+    @property
+    def log_density(self) -> float:
+        """Log-density of the value given this hypothesis, which has a residual."""
+        return add_logs(self.log_weights)
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the gate accepts the value, of which this hypothesis has a residual."""
+        return self.parts[0].innovation.accepted
+
+
 class _CorrectedHypothesis(NamedTuple):
     """A hypothesis that was corrected by a value, without regard to the others.
 
     Attributes:
         prior: The hypothesis before the value, with the covariance that disturbances leave.
-        passed: Guards that are positive in this hypothesis, and that have fired in others that
-            have split off from it.
+        passed: As in `_ComparedHypothesis`.
         estimate: Estimate after the value.
         innovation: Innovation of the value. None if the value contains nothing about the mode of
             this hypothesis.
-        log_density: Log-density of the value given this hypothesis, for its weight; zero without
-            an innovation, and where the only hypothesis needs none.
     """
 
     prior: Hypothesis
     passed: tuple[str, ...]
     estimate: Estimate
     innovation: Innovation | None
-    log_density: float = 0.0
 
 
-def _correct_one(
+def _compare(
     rules: FilterRules,
     h: Hypothesis,
     passed: tuple[str, ...],
@@ -472,48 +505,47 @@ def _correct_one(
     value: Array,
     law: InputLaw,
     residual: LinearizedResidual | None,
-) -> _CorrectedHypothesis | None:
-    """Return a hypothesis after a value; None for an unlikely one whose correction fails.
+) -> _ComparedHypothesis | None:
+    """Return a hypothesis compared with a value; None for an unlikely one for which that fails.
 
-    None drops the hypothesis. An implicit measurement may contain nothing about its mode; then the
-    estimate stays as it is.
+    None drops the hypothesis. An implicit measurement may contain nothing about its mode.
 
     Args:
         rules: The rules of the filter.
         h: The hypothesis before the value.
-        passed: As in `_CorrectedHypothesis`.
+        passed: As in `_ComparedHypothesis`.
         channel: Name of the measurement.
         value: The value (m,).
         law: The input.
-        residual: Residual of the likeliest hypothesis; its correction may raise, which ends the
+        residual: Residual of the likeliest hypothesis; its comparison may raise, which ends the
             filter. None for the others, of which an error ends only that hypothesis.
     """
     if residual is not None:
-        return _correct_by_residual(rules, h, passed, channel, residual, law)
+        return _compare_by_residual(rules, h, passed, residual, channel, law)
     with suppress(SimulationError):
         found = rules.linearize_residual(h.estimate, channel, value, law)
         if found is None:
-            return _CorrectedHypothesis(h, passed, h.estimate, None)
-        return _correct_by_residual(rules, h, passed, channel, found, law)
+            return _ComparedHypothesis(h, passed, None)
+        return _compare_by_residual(rules, h, passed, found, channel, law)
     return None
 
 
-def _correct_by_residual(
+def _compare_by_residual(
     rules: FilterRules,
     h: Hypothesis,
     passed: tuple[str, ...],
-    channel: str,
     residual: LinearizedResidual,
+    channel: str,
     law: InputLaw,
-) -> _CorrectedHypothesis:
-    """Return a hypothesis after a value, with the moments of all motions of `unmodelled_motion`.
+) -> _ComparedHypothesis:
+    """Return a hypothesis compared with a value, by all motions of `unmodelled_motion`.
 
     Args:
         rules: The rules of the filter.
         h: The hypothesis before the value.
-        passed: As in `_CorrectedHypothesis`.
-        channel: Name of the measurement.
+        passed: As in `_ComparedHypothesis`.
         residual: Residual of the value.
+        channel: Name of the measurement.
         law: The input.
 
     Raises:
@@ -522,12 +554,21 @@ def _correct_by_residual(
     parts = split_motion(rules, h.estimate, h.begun, channel, residual, law)
     truncation = _find_truncation(rules, h, passed, law)
     logs = [p.log_probability + _log_density(p, residual, truncation) for p in parts]
-    before, after, innovation = join_motion(rules, parts, logs, channel, residual)
+    return _ComparedHypothesis(h, passed, residual, parts, logs)
+
+
+def _correct(rules: FilterRules, one: _ComparedHypothesis, channel: str) -> _CorrectedHypothesis:
+    """Return a hypothesis after a value; without a residual its estimate stays as it is."""
+    h = one.prior
+    if one.residual is None:
+        return _CorrectedHypothesis(h, one.passed, h.estimate, None)
+    found = join_motion(rules, one.parts, one.log_weights, channel, one.residual)
+    before, after, innovation = found
     prior = h if before is h.estimate else h._replace(estimate=before)
-    return _CorrectedHypothesis(prior, passed, after, innovation, add_logs(logs))
+    return _CorrectedHypothesis(prior, one.passed, after, innovation)
 
 
-def _weigh_by_value(updated: Sequence[_CorrectedHypothesis]) -> tuple[list[float], float]:
+def _weigh_by_value(compared: Sequence[_ComparedHypothesis]) -> tuple[list[float], float]:
     """Return the log-weight of each hypothesis after a value, and the value's log-likelihood.
 
     A hypothesis about whose mode the value contains nothing has no density of it. It counts with
@@ -535,22 +576,22 @@ def _weigh_by_value(updated: Sequence[_CorrectedHypothesis]) -> tuple[list[float
     probability stays what it was, and the others share the rest by their densities.
 
     Args:
-        updated: The hypotheses after the value, of which the first has an innovation.
+        compared: The hypotheses, of which the first has a residual.
 
     Returns:
         Weights (k,), whose sum is the likelihood of the value except for what the gate rejects. The
         log-likelihood is by the hypotheses that accept the value, minus infinity without any.
     """
-    total = add_logs([one.prior.weight for one in updated])
-    priors = [one.prior.weight - total for one in updated]
+    total = add_logs([one.prior.weight for one in compared])
+    priors = [one.prior.weight - total for one in compared]
     joint, accepted = dict[int, float](), list[float]()
-    for k, one in enumerate(updated):
-        if one.innovation is not None:
+    for k, one in enumerate(compared):
+        if one.residual is not None:
             joint[k] = priors[k] + one.log_density
-            if one.innovation.accepted:
+            if one.accepted:
                 accepted.append(joint[k])
     share = 0.0  # log-probability of the hypotheses with a density
-    if len(joint) < len(updated):
+    if len(joint) < len(compared):
         share = add_logs([priors[k] for k in joint])
     mean_density = add_logs(list(joint.values())) - share
     weights = [joint.get(k, prior + mean_density) for k, prior in enumerate(priors)]
@@ -741,4 +782,4 @@ def apply_contact_signal(
         )  # fmt: skip
     if len(found) == 1:
         return tuple(found)
-    return merge_and_prune(rules, found, None)
+    return merge_and_prune(rules, found, None, add_logs([h.weight for h in found]))
