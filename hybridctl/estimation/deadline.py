@@ -1,0 +1,103 @@
+"""The time that is left for a sample, and how long pieces of its work usually take.
+
+Work that can be left out begins only if there is time for as long as it usually takes. Once the
+deadline is exceeded, it ends at its next step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Literal
+
+from hybridctl.base.errors import SimulationError
+
+NO_TIME_LEFT = "no time is left"
+"""Reason in the notes on work that a deadline has cut. `FilterResult.cut` counts these."""
+Piece = Literal["event", "closing", "overdue event", "early guard", "other order", "value"]
+"""Kind of work: an event of a prediction, with the arc before it and the covariance along both; the
+end of a prediction without time (`cut_prediction`); an event before the present; a guard that may
+have fired early; another order of events; the correction of one of several hypotheses."""
+_NEWEST_WEIGHT = 0.1
+"""Weight of the newest duration in the running means. A choice."""
+_DEVIATIONS = 2.0
+"""Mean deviations above the mean that a piece of work is expected to take. A choice."""
+
+
+class DeadlineError(SimulationError):
+    """Raised within a simulation whose deadline is exceeded. No user sees it."""
+
+
+class Deadline:
+    """The deadline of the present sample.
+
+    Life cycle: `limit` is set at the beginning of each sample, and for each part of its work.
+
+    Args:
+        clock: Returns the time in s.
+
+    Attributes:
+        limit: Time of the clock at which work ends, s; inf for none.
+    """
+
+    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
+        self.clock = clock
+        self.limit = math.inf
+        self._durations: dict[Piece, tuple[float, float]] = {}
+
+    def is_exceeded(self) -> bool:
+        """Return whether no time is left."""
+        return self.clock() > self.limit
+
+    def has_time_for(self, *pieces: Piece, beside: float = 0.0) -> bool:
+        """Return whether there is time for pieces of work, as long as they usually take.
+
+        Pieces of a kind that was never measured count as no time.
+
+        Args:
+            *pieces: Kinds of work.
+            beside: Time of other work that is to be done, s.
+        """
+        return self.clock() + sum(map(self._expect, pieces)) + beside <= self.limit
+
+    @contextmanager
+    def measure(self, piece: Piece) -> Iterator[None]:
+        """Measure the duration of a piece of work in the block, whatever it raises.
+
+        Args:
+            piece: Kind of work.
+        """
+        begun = self.clock()
+        try:
+            yield
+        finally:
+            taken = self.clock() - begun
+            mean, deviation = self._durations.get(piece, (taken, 0.0))
+            deviation += _NEWEST_WEIGHT * (abs(taken - mean) - deviation)
+            mean += _NEWEST_WEIGHT * (taken - mean)
+            self._durations[piece] = mean, deviation
+
+    def _expect(self, piece: Piece) -> float:
+        """Return the duration of a piece of work that few exceed, s."""
+        mean, deviation = self._durations.get(piece, (0.0, 0.0))
+        return mean + _DEVIATIONS * deviation
+
+
+class _NoDeadline(Deadline):
+    """The deadline of filters without one, which measures nothing."""
+
+    def is_exceeded(self) -> bool:
+        return False
+
+    def has_time_for(self, *pieces: Piece, beside: float = 0.0) -> bool:
+        return True
+
+    @contextmanager
+    def measure(self, piece: Piece) -> Iterator[None]:
+        yield
+
+
+NO_DEADLINE: Deadline = _NoDeadline()
+"""The deadline of filters without one."""
