@@ -8,9 +8,9 @@ With the field linearised at the mean, :math:`\dot z = A z + f`, the flow over a
 with :math:`\Phi_{1/2} = e^{A h / 2}` (midpoint rule). The first step ends where the first guard
 falls through zero, by the parabola through its value and rate at the start and its value at the end
 of the flow. The event of this guard alone follows, and from there a second step. If that meets a
-guard too, its event follows, and there the mean stops. How the motion goes on is not known: the way
-h f that the field there makes in the rest of the time counts as a standard deviation. A mean that
-stopped before the second event would keep a velocity that the guard takes away at once.
+guard too, its event follows if there is time for it, and there the mean stops. How the motion goes
+on is not known: the way h f that the field there makes in the rest of the time counts as a standard
+deviation. A mean that stops before an event keeps a velocity that the guard takes away at once.
 
 The covariance passes the event by the saltation matrix of this one guard. Where the rate of the
 guard is small, the event time is no first-order function of the state, so its derivative is damped
@@ -53,10 +53,6 @@ from hybridctl.sensitivity.saltation import (
     linearize_crossing,
 )
 
-_MAX_EVENTS = 2
-"""Events of a prediction without time. With one, a bounce at the end of the time would be missed:
-`test_events_for_which_it_is_too_late_are_not_followed`."""
-
 
 def cut_short(
     model: NoisySystem, now: StatePrediction, end: float, law: InputLaw
@@ -71,17 +67,20 @@ def cut_short(
         end: Time of the end, s, after that of the prediction.
         law: Input law.
     """
-    found = now
-    for k in range(_MAX_EVENTS):
-        found, guard = _step_to_guard(model, found, end, law)
-        if guard is None:
-            break
-        after = _pass_guard(model, found, guard, law)
-        is_last = k == _MAX_EVENTS - 1
-        # A mode that would be left at once is no better to stop in than the one before it.
-        if after is None or (is_last and find_falling_guards(model, after.estimate, law)):
-            break
-        found = after
+    deadline = model.deadline
+    with deadline.measure("closing"):
+        found, guard = _step_to_guard(model, now, end, law)
+        after = None if guard is None else _pass_guard(model, found, guard, law)
+        if after is not None:
+            found, guard = after, None
+            if after.estimate.time < end:
+                found, guard = _step_to_guard(model, after, end, law)
+    if after is not None and guard is not None and deadline.has_time_for("last event"):
+        with deadline.measure("last event"):
+            after = _pass_guard(model, found, guard, law)
+            # A mode that would be left at once is no better to stop in than the one before it.
+            if after is not None and not find_falling_guards(model, after.estimate, law):
+                found = after
     found = _stop_until(model, found, end, law)
     note = f"the mode was kept: {NO_TIME_LEFT}"
     return found._replace(notes=(*found.notes, note), mode_frozen=True)
@@ -177,7 +176,7 @@ def _stop_until(
 ) -> StatePrediction:
     """Return the prediction with its mean stopped until the end: it may make all the way h f."""
     e = now.estimate
-    if e.time == end:
+    if not e.time < end:
         return now
     way = (end - e.time) * model.evaluate_at(e, law).field
     stopped = replace(e, time=end, covariance=e.covariance + np.outer(way, way))

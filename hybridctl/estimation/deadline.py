@@ -16,10 +16,13 @@ from hybridctl.base.errors import SimulationError
 
 NO_TIME_LEFT = "no time is left"
 """Reason in the notes on work that a deadline has cut. `FilterResult.cut` counts these."""
-Piece = Literal["event", "closing", "overdue event", "early guard", "other order", "value"]
+Piece = Literal[
+    "event", "closing", "last event", "overdue event", "early guard", "other order", "value"
+]
 """Kind of work: an event of a prediction, with the arc before it and the covariance along both; the
-end of a prediction without time (`cut_prediction`); an event before the present; a guard that may
-have fired early; another order of events; the correction of one of several hypotheses."""
+end of a prediction without time (`cut_prediction`) with its first event; its second event; an event
+before the present; a guard that may have fired early; another order of events; the comparison of
+one of several hypotheses with a value."""
 _NEWEST_WEIGHT = 0.1
 """Weight of the newest duration in the running means. A choice."""
 _DEVIATIONS = 2.0

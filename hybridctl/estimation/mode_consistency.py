@@ -337,7 +337,8 @@ def _replay(
         The prediction. None if the simulation cannot go on or has many events, and if it has no
         new event: then there is no single event that was missed.
     """
-    few = replace(model.without_process_noise, max_events=_MAX_OVERDUE_EVENTS)
+    noiseless, most = model.without_process_noise, _MAX_OVERDUE_EVENTS
+    few = replace(noiseless, max_events=most, is_optional=True)
     found = predict(few, back.estimate, time, law, halve=False)
     if found.mode_frozen or len(back.events) + len(found.events) == events:
         return None

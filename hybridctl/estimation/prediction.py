@@ -75,7 +75,8 @@ def predict(
     Process noise is integrated along each arc. `notes` of the result say where the mode was frozen,
     where the flow could not go on, and where events that accumulate became a rest, see this module.
     `mode_frozen` is set in the first two cases. A rest alone does not set it, even where the flow
-    past its guards, by which the covariance grows there, could not go on.
+    past its guards, by which the covariance grows there, could not go on. An optional prediction
+    (`NoisySystem.is_optional`) ends in these cases where it is, before `end`.
 
     Args:
         model: The system and its noise.
@@ -131,6 +132,11 @@ def extend_past_guards(
     return now.continue_by(*reached)
 
 
+def _give_up(now: StatePrediction) -> StatePrediction:
+    """Return an optional prediction that cannot go on: its user drops it for `mode_frozen`."""
+    return now._replace(mode_frozen=True)
+
+
 def _predict_by_simulation(
     model: NoisySystem,
     now: StatePrediction,
@@ -153,9 +159,8 @@ def _predict_by_simulation(
         simulations: Counter of the simulations of the whole prediction. Advanced.
     """
     while now.estimate.time < end:
-        if not model.deadline.has_time_for("event", "closing"):
-            with model.deadline.measure("closing"):
-                return cut_short(model, now, end, law)
+        if not model.deadline.has_time_for("event", *model.closing):
+            return _give_up(now) if model.is_optional else cut_short(model, now, end, law)
         try:
             now = _simulate_once(model, now, end, law, next(simulations))
         except DeadlineError:
@@ -164,7 +169,11 @@ def _predict_by_simulation(
             if now.estimate.time + shortest < end:
                 middle = 0.5 * (now.estimate.time + end)
                 half = _predict_by_simulation(model, now, middle, law, shortest, simulations)
+                if half.mode_frozen and model.is_optional:
+                    return half
                 return _predict_by_simulation(model, half, end, law, shortest, simulations)
+            if model.is_optional:
+                return _give_up(now)
             return _freeze_mode(model, now, end, law, str(error))
     return now
 
@@ -203,12 +212,12 @@ def _simulate_once(
         """Return whether there is no time for the covariance through one event more."""
         k = next(passed)
         another = (deadline.clock() - begun) / k
-        return not deadline.has_time_for(*("event",) * (k + 1), "closing", beside=another)
+        return not deadline.has_time_for(*("event",) * (k + 1), *model.closing, beside=another)
 
     try:
         run = limited.simulate(
             system, e.mode, e.mean, (e.time, until), law,
-            first_step=until - e.time, terminal=is_last,
+            first_step=until - e.time, terminal=is_last, then=model.closing,
         )  # fmt: skip
     except EventLimitError as error:
         if not outside:
@@ -244,7 +253,7 @@ def _follow_simulation(
     """
     deadline = model.deadline
     for k, arc in enumerate(run.arcs):
-        if not deadline.has_time_for("event", "closing"):
+        if not deadline.has_time_for("event", *model.closing):
             return now
         with deadline.measure("event"):
             mode = model.system.mode(arc.mode)
