@@ -8,9 +8,10 @@ With the field linearised at the mean, :math:`\dot z = A z + f`, the flow over a
 with :math:`\Phi_{1/2} = e^{A h / 2}` (midpoint rule). The first step ends where the first guard
 falls through zero, by the parabola through its value and rate at the start and its value at the end
 of the flow. The event of this guard alone follows, and from there a second step. If that meets a
-guard too, its event follows if there is time for it, and there the mean stops. How the motion goes
-on is not known: the way h f that the field there makes in the rest of the time counts as a standard
-deviation. A mean that stops before an event keeps a velocity that the guard takes away at once.
+guard too, the mean stops after the event of this guard if there is time for it, else after the
+first event: before an event it would keep a velocity that the guard takes away at once. How the
+motion goes on is not known: the way h f that the field there makes in the rest of the time counts
+as a standard deviation.
 
 The covariance passes the event by the saltation matrix of this one guard. Where the rate of the
 guard is small, the event time is no first-order function of the state, so its derivative is damped
@@ -75,12 +76,15 @@ def cut_short(
             found, guard = after, None
             if after.estimate.time < end:
                 found, guard = _step_to_guard(model, after, end, law)
-    if after is not None and guard is not None and deadline.has_time_for("last event"):
-        with deadline.measure("last event"):
-            after = _pass_guard(model, found, guard, law)
-            # A mode that would be left at once is no better to stop in than the one before it.
-            if after is not None and not find_falling_guards(model, after.estimate, law):
-                found = after
+    if after is not None and guard is not None:
+        start, after = after, None
+        if deadline.has_time_for("last event"):
+            with deadline.measure("last event"):
+                after = _pass_guard(model, found, guard, law)
+        # A mode that would be left at once is no better to stop in than the one before it.
+        if after is None or find_falling_guards(model, after.estimate, law):
+            after = start
+        found = after
     found = _stop_until(model, found, end, law)
     note = f"the mode was kept: {NO_TIME_LEFT}"
     return found._replace(notes=(*found.notes, note), mode_frozen=True)

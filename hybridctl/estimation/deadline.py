@@ -23,8 +23,20 @@ Piece = Literal[
 end of a prediction without time (`cut_prediction`) with its first event; its second event; an event
 before the present; a guard that may have fired early; another order of events; the comparison of
 one of several hypotheses with a value."""
+_TYPICAL_DURATIONS: dict[Piece, float] = {
+    "event": 1.0,
+    "closing": 1.2,
+    "last event": 0.8,
+    "overdue event": 2.0,
+    "early guard": 1.5,
+    "other order": 2.0,
+    "value": 0.3,
+}
+"""Durations relative to an event, for pieces that were not measured yet: a cube's, rounded."""
 _NEWEST_WEIGHT = 0.1
 """Weight of the newest duration in the running means. A choice."""
+_FIRST_DEVIATION = 0.5
+"""Mean deviation of a duration that was measured once, relative to it. A choice."""
 _DEVIATIONS = 2.0
 """Mean deviations above the mean that a piece of work is expected to take. A choice."""
 
@@ -49,6 +61,7 @@ class Deadline:
         self.clock = clock
         self.limit = math.inf
         self._durations: dict[Piece, tuple[float, float]] = {}
+        self._event_duration = 0.0  # by the last measurement of any piece, s
 
     def is_exceeded(self) -> bool:
         """Return whether no time is left."""
@@ -57,7 +70,8 @@ class Deadline:
     def has_time_for(self, *pieces: Piece, beside: float = 0.0) -> bool:
         """Return whether there is time for pieces of work, as long as they usually take.
 
-        Pieces of a kind that was never measured count as no time.
+        A piece of a kind that was never measured is expected to take as long as by the last kind
+        that was, see `_TYPICAL_DURATIONS`; before the first measurement, no time.
 
         Args:
             *pieces: Kinds of work.
@@ -77,14 +91,17 @@ class Deadline:
             yield
         finally:
             taken = self.clock() - begun
-            mean, deviation = self._durations.get(piece, (taken, 0.0))
+            mean, deviation = self._durations.get(piece, (taken, _FIRST_DEVIATION * taken))
             deviation += _NEWEST_WEIGHT * (abs(taken - mean) - deviation)
             mean += _NEWEST_WEIGHT * (taken - mean)
             self._durations[piece] = mean, deviation
+            self._event_duration = mean / _TYPICAL_DURATIONS[piece]
 
     def _expect(self, piece: Piece) -> float:
         """Return the duration of a piece of work that few exceed, s."""
-        mean, deviation = self._durations.get(piece, (0.0, 0.0))
+        if piece not in self._durations:
+            return self._event_duration * _TYPICAL_DURATIONS[piece]
+        mean, deviation = self._durations[piece]
         return mean + _DEVIATIONS * deviation
 
 
