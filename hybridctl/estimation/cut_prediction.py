@@ -24,6 +24,8 @@ their derivatives, whatever flow and guards do. So a deadline that is longer can
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -31,13 +33,17 @@ from scipy.linalg import expm
 
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError, SimulationError, SystemDefinitionError
-from hybridctl.estimation.deadline import NO_TIME_LEFT
+from hybridctl.estimation.deadline import NO_DEADLINE, NO_TIME_LEFT
 from hybridctl.estimation.estimate import (
     Estimate,
     nearest_semidefinite,
     project_onto_constraints,
 )
-from hybridctl.estimation.kalman_equations import StatePrediction
+from hybridctl.estimation.kalman_equations import (
+    StatePrediction,
+    extend_in_one_step,
+    predict_in_one_step,
+)
 from hybridctl.estimation.noise import reset_covariance
 from hybridctl.estimation.noisy_system import (
     NoisySystem,
@@ -46,6 +52,7 @@ from hybridctl.estimation.noisy_system import (
 )
 from hybridctl.estimation.salted_jump import compute_reset_jacobian
 from hybridctl.hybrid.laws import InputLaw
+from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.sensitivity.propagation import linearize_field_at
 from hybridctl.sensitivity.saltation import (
@@ -53,6 +60,9 @@ from hybridctl.sensitivity.saltation import (
     find_guard_index,
     linearize_crossing,
 )
+
+_REHEARSED_TIME = 1e-3
+"""Time of a prediction in s by which functions of modes are made. Its value does not matter."""
 
 
 def cut_short(
@@ -88,6 +98,35 @@ def cut_short(
     found = _stop_until(model, found, end, law)
     note = f"the mode was kept: {NO_TIME_LEFT}"
     return found._replace(notes=(*found.notes, note), mode_frozen=True)
+
+
+def rehearse(model: NoisySystem, e: Estimate, modes: Iterable[ModeKey], law: InputLaw) -> None:
+    """Make what predictions in some modes, and events of their guards, make at their first use.
+
+    Modes whose states have another size than the estimate are left out, and so is what cannot be
+    predicted: only the functions matter, not what they return.
+
+    Args:
+        model: The system and its noise.
+        e: An estimate.
+        modes: Keys of the modes.
+        law: Input law.
+    """
+    patient = replace(model, deadline=NO_DEADLINE)
+    for key in modes:
+        mode = model.system.mode(key)
+        if mode.space.nx != len(e.mean) or mode.space.ndx != len(e.covariance):
+            continue
+        start = StatePrediction(replace(e, mode=key), transition=np.eye(mode.space.ndx))
+        soon = e.time + _REHEARSED_TIME
+        with suppress(SimulationError):
+            predict_in_one_step(patient, mode, start.estimate, soon, law)
+        with suppress(SimulationError):
+            extend_in_one_step(patient, start.estimate, soon, law)
+        with suppress(SimulationError):
+            _step_to_guard(patient, start, soon, law)
+        for guard in mode.guard_names:
+            _pass_guard(patient, start, guard, law)
 
 
 class _LinearFlow:

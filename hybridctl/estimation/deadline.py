@@ -37,6 +37,11 @@ _NEWEST_WEIGHT = 0.1
 """Weight of the newest duration in the running means. A choice."""
 _FIRST_DEVIATION = 0.5
 """Mean deviation of a duration that was measured once, relative to it. A choice."""
+_MAX_RATIO = 4.0
+"""Largest duration, in its running mean, that enters the mean: a mode that is visited for the first
+time takes twenty times as long as usual. A choice."""
+_FORGETTING = 0.99
+"""Factor of the expected duration of a piece each time that it is refused. A choice."""
 _DEVIATIONS = 2.0
 """Mean deviations above the mean that a piece of work is expected to take. A choice."""
 
@@ -70,6 +75,9 @@ class Deadline:
     def has_time_for(self, *pieces: Piece, beside: float = 0.0) -> bool:
         """Return whether there is time for pieces of work, as long as they usually take.
 
+        Pieces that are refused before the deadline are expected to take a little less from then on:
+        what is never begun is never measured, and one slow case would rule it out for ever.
+
         A piece of a kind that was never measured is expected to take as long as by the last kind
         that was, see `_TYPICAL_DURATIONS`; before the first measurement, no time.
 
@@ -77,7 +85,14 @@ class Deadline:
             *pieces: Kinds of work.
             beside: Time of other work that is to be done, s.
         """
-        return self.clock() + sum(map(self._expect, pieces)) + beside <= self.limit
+        now = self.clock()
+        if now + sum(map(self._expect, pieces)) + beside <= self.limit:
+            return True
+        if now <= self.limit:
+            for piece in self._durations.keys() & set(pieces):
+                mean, deviation = self._durations[piece]
+                self._durations[piece] = _FORGETTING * mean, _FORGETTING * deviation
+        return False
 
     @contextmanager
     def measure(self, piece: Piece) -> Iterator[None]:
@@ -92,6 +107,7 @@ class Deadline:
         finally:
             taken = self.clock() - begun
             mean, deviation = self._durations.get(piece, (taken, _FIRST_DEVIATION * taken))
+            taken = min(taken, _MAX_RATIO * mean)
             deviation += _NEWEST_WEIGHT * (abs(taken - mean) - deviation)
             mean += _NEWEST_WEIGHT * (taken - mean)
             self._durations[piece] = mean, deviation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -13,10 +13,12 @@ from numpy.typing import ArrayLike
 
 from hybridctl.base.checks import check_flag, check_instance, check_number
 from hybridctl.base.errors import InputError
+from hybridctl.estimation.cut_prediction import rehearse
 from hybridctl.estimation.deadline import Deadline
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter_state import FilterState, Input
 from hybridctl.estimation.salted_kalman_filter import SaltedKalmanFilter
+from hybridctl.hybrid.mode import ModeKey
 
 _REMEMBERED_CORRECTIONS = 16
 """Last corrections whose least duration is reserved for each: most have no event. A choice."""
@@ -40,11 +42,11 @@ class Estimator:
     Without `finish`, each sample is done in its step, and work that there is no time for is cut
     (`SaltedKalmanFilter.limit_time`): the covariance is larger for it, and notes say what was cut.
     The prediction has the time that corrections have not needed before. The first visit of a mode
-    takes longer, because its functions are made or read from disk.
+    takes longer, because its functions are made or read from disk: `prepare` does that before.
 
-    Life cycle: `step` at each sample, `reset` to start again. An error in a value is raised by the
-    `step` that does this piece of work, which with `finish` may be a later one. The piece is then
-    dropped, and the next step goes on with the others.
+    Life cycle: `prepare` where time matters, `step` at each sample, `reset` to start again. An
+    error in a value is raised by the `step` that does this piece of work, which with `finish` may
+    be a later one. The piece is then dropped, and the next step goes on with the others.
 
     Args:
         kept: The filter. It is not changed.
@@ -90,6 +92,16 @@ class Estimator:
         self.state = self.filter.start(initial)
         self._time = self.state.time
         self._left: deque[Work] = deque()
+
+    def prepare(self, modes: Iterable[ModeKey], input: Input = None) -> None:
+        """Make the functions of modes before they are visited, and of events that leave them.
+
+        Args:
+            modes: Keys of the modes, such as those of `FilterResult` that a run on a log visits.
+            input: Input, as for `step`.
+        """
+        model, e = self.filter.model, self.state.estimate
+        rehearse(model, e, modes, model.law(e.mode, input))
 
     @property
     def behind(self) -> int:
