@@ -30,7 +30,10 @@ def normalize_weights(hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
 
 
 def merge_and_prune(
-    rules: FilterRules, found: list[Hypothesis], log_likelihood: float | None
+    rules: FilterRules,
+    found: list[Hypothesis],
+    log_likelihood: float | None,
+    log_total: float,
 ) -> tuple[Hypothesis, ...]:
     """Return the hypotheses that differ and are likely enough, with weights that sum to one.
 
@@ -38,6 +41,8 @@ def merge_and_prune(
         rules: The rules of the filter.
         found: Hypotheses after a value, or after a signal; sorted in place.
         log_likelihood: Log-likelihood of the value by all of them; None after a signal.
+        log_total: Logarithm of the sum of all weights, with those of hypotheses that were dropped
+            before.
 
     Returns:
         The likeliest first. The first has `log_likelihood` in its innovation, if that was accepted;
@@ -61,7 +66,7 @@ def merge_and_prune(
     if log_likelihood is not None and i is not None and i.accepted:
         kept[0] = best._replace(innovation=i._replace(log_likelihood=log_likelihood))
     left = add_logs([h.weight for h in kept])
-    dropped = -float(np.expm1(left - add_logs([h.weight for h in found])))
+    dropped = -float(np.expm1(left - log_total))
     return tuple(
         h._replace(
             log_weight=h.log_weight - left,

@@ -14,7 +14,8 @@ mode, where a guard g is negative. What follows is, in this order:
   is where states lie whose own event is late. The estimate stays, and `predict` lets it flow in.
 - *Impossible side*: the distribution is truncated at g = 0, as a normal distribution in the
   direction of g.
-- *Constrained guard*: the covariance does not let g change. The event fires where the mean is.
+- *Constrained guard*: the covariance does not let g change. The event fires where the mean is, or
+  at the next value if the deadline is exceeded.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from scipy.optimize import brentq
 
 from hybridctl.base.checks import Array, Indices
 from hybridctl.base.errors import SimulationError
+from hybridctl.estimation.deadline import NO_TIME_LEFT
 from hybridctl.estimation.estimate import (
     Estimate,
     move_mean,
@@ -52,6 +54,8 @@ _MAX_OVERDUE_EVENTS = 8
 """Events within the time by which one is overdue. A choice; more are no single missed event."""
 _NO_TIME = 1e-9
 """Time in s after an event that counts as no time."""
+_OVERDUE_CUT = f"an overdue event was not followed: {NO_TIME_LEFT}"
+"""Note of an estimate whose overdue event the deadline has cut."""
 _MIN_RELATIVE_DEVIATION = 1e-10
 """Least standard deviation of a guard, relative to its value, that can move it to zero."""
 
@@ -71,7 +75,7 @@ def reconcile(
         The estimate with the events that were passed. `transition` is None if nothing was done: the
         mean is inside, or outside of pending guards alone.
     """
-    now = StatePrediction(estimate)
+    now, deadline = StatePrediction(estimate), model.deadline
     if not model.system.mode(estimate.mode).guard_names:
         return now
     for k in range(_MAX_ROUNDS):
@@ -93,10 +97,15 @@ def reconcile(
             now = now._replace(transition=np.eye(len(e.covariance)))
         gradients, rates = point.guard_jacobian.state, compute_guard_rates(point)
         falling = violated[rates[violated] < 0.0]
-        caught_up = None if model.late() else _pass_overdue_event(model, now, point, falling, law)
-        if caught_up is not None:
-            now = caught_up
-            continue
+        if falling.size and not deadline.has_time_for("overdue event"):
+            if _OVERDUE_CUT not in now.notes:
+                now = now._replace(notes=(*now.notes, _OVERDUE_CUT))
+        elif falling.size:
+            with deadline.measure("overdue event"):
+                caught_up = _pass_overdue_event(model, now, point, falling, law)
+            if caught_up is not None:
+                now = caught_up
+                continue
         impossible = violated[
             (rates[violated] <= 0.0) | (-g[violated] > model.rewind * rates[violated])
         ]
@@ -328,7 +337,8 @@ def _replay(
         The prediction. None if the simulation cannot go on or has many events, and if it has no
         new event: then there is no single event that was missed.
     """
-    few = replace(model.without_process_noise, max_events=_MAX_OVERDUE_EVENTS)
+    noiseless, most = model.without_process_noise, _MAX_OVERDUE_EVENTS
+    few = replace(noiseless, max_events=most, is_optional=True)
     found = predict(few, back.estimate, time, law, halve=False)
     if found.mode_frozen or len(back.events) + len(found.events) == events:
         return None
@@ -339,6 +349,8 @@ def _truncate_or_fire(
     model: NoisySystem, now: StatePrediction, row: int, g: float, gradient: Array, law: InputLaw
 ) -> StatePrediction:
     """Return the estimate truncated at a guard; with the guard fired if it has no variance.
+
+    Once the deadline is exceeded a guard without variance does not fire.
 
     Args:
         model: The system and its noise.
@@ -351,6 +363,8 @@ def _truncate_or_fire(
     e = now.estimate
     s = float(np.sqrt(max(float(gradient @ e.covariance @ gradient), 0.0)))
     if s <= _MIN_RELATIVE_DEVIATION * abs(g):
+        if model.late():
+            return now
         name = model.system.outgoing(e.mode).guards.names[row]
         return fire_guards(model, now, (name,), e.mean, law)
     step, p = truncate_at_guard(e.covariance, gradient, g, s)

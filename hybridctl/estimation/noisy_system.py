@@ -18,6 +18,7 @@ from hybridctl.base.errors import (
     IntegrationError,
     SimulationError,
 )
+from hybridctl.estimation.deadline import NO_DEADLINE, NO_TIME_LEFT, Deadline, DeadlineError, Piece
 from hybridctl.estimation.estimate import Estimate, project_onto_constraints
 from hybridctl.estimation.noise import EXACT_GUARDS, EventNoise, GuardNoise, Noise
 from hybridctl.estimation.salted_jump import Strategy
@@ -55,10 +56,6 @@ _MAX_EXTENSION_STEPS = 100
 """Integrator steps past the guards of a mode: see `NoisySystem.flow_past_guards`."""
 
 
-def _is_never_late() -> bool:
-    return False
-
-
 @dataclass(frozen=True, eq=False)
 class NoisySystem:
     """A hybrid system with the noise of its flow, its resets and its guards.
@@ -75,8 +72,9 @@ class NoisySystem:
         atol: Absolute tolerance of the integrator.
         max_events: Largest number of events of one prediction, see `simulate`.
         zeno_horizon: Time in s within which events accumulate, see `simulate`.
-        late: Function that returns whether the deadline of a sample is exceeded. If it is, no
-            further event is followed.
+        deadline: Deadline of the present sample, by which work is cut.
+        is_optional: Whether predictions are given up where the mode would have to be frozen,
+            because their user drops them then.
         stepped: Function that is called with the time in s after each step of the integrator, or
             None.
     """
@@ -91,8 +89,18 @@ class NoisySystem:
     atol: float = 1e-9
     max_events: int = 1000
     zeno_horizon: float = 1e-3
-    late: Callable[[], bool] = _is_never_late
+    deadline: Deadline = NO_DEADLINE
+    is_optional: bool = False
     stepped: Callable[[float], None] | None = None
+
+    def late(self) -> bool:
+        """Return whether the deadline of the sample is exceeded: no further event is followed."""
+        return self.deadline.is_exceeded()
+
+    @property
+    def closing(self) -> tuple[Piece, ...]:
+        """The work by which a prediction is ended without time; none for an optional one."""
+        return () if self.is_optional else ("closing",)
 
     def evaluate_at(self, e: Estimate, law: InputLaw) -> Point:
         """Return the point of the estimate's mode at the mean.
@@ -260,7 +268,7 @@ class NoisySystem:
     @cached_property
     def with_few_events(self) -> NoisySystem:
         """The same for less likely hypotheses, which are given up where they rattle."""
-        return replace(self, max_events=_MAX_UNLIKELY_EVENTS)
+        return replace(self, max_events=_MAX_UNLIKELY_EVENTS, is_optional=True)
 
     @cached_property
     def without_process_noise(self) -> NoisySystem:
@@ -300,6 +308,7 @@ class NoisySystem:
         first_step: float | None = None,
         progress: Callable[[float], None] | None = None,
         terminal: Callable[[Event], bool] | None = None,
+        then: Sequence[Piece] = (),
     ) -> HybridTrajectory:
         """Return a simulation that starts from the mean of an estimate, which may have diverged.
 
@@ -312,20 +321,37 @@ class NoisySystem:
             first_step: First step of the integrator, s; None for its own choice.
             progress: Called with the time in s after each step; None for `stepped`.
             terminal: Returns whether an event ends the simulation; None for no event.
+            then: Work that follows a simulation that the deadline has ended.
 
         Raises:
             SimulationError: The simulation cannot go on. A mean that violates the constraints or
                 guards of its mode is one of these cases, no error of the user.
+            DeadlineError: At a step of the integrator no time was left but for `then`.
         """
+        report = progress or self.stepped
+        if self.deadline is not NO_DEADLINE:
+            report = self._end_when_late(report, then)
         try:
             with computed_starts():
                 return simulate(
-                    system, key, x, span, law,
-                    progress=progress or self.stepped, terminal=terminal,
+                    system, key, x, span, law, progress=report, terminal=terminal,
                     options=SimulationOptions(first_step=first_step), **self.settings,
                 )  # fmt: skip
         except (ConstraintViolatedError, GuardViolatedError) as error:
             raise SimulationError(str(error)) from error
+
+    def _end_when_late(
+        self, report: Callable[[float], None] | None, then: Sequence[Piece]
+    ) -> Callable[[float], None]:
+        """Return a progress function that raises `DeadlineError` without time for further steps."""
+
+        def report_in_time(t: float) -> None:
+            if not self.deadline.has_time_for(*then):
+                raise DeadlineError(f"{NO_TIME_LEFT} at t = {t:.9g} s")
+            if report is not None:
+                report(t)
+
+        return report_in_time
 
     def _flow(
         self, system: HybridSystem, key: ModeKey, x: Array, span: tuple[float, float], law: InputLaw
@@ -354,6 +380,22 @@ def compute_guard_rates(point: Point) -> Array:
     """
     d = point.guard_jacobian
     return np.asarray(d.time + d.state @ point.field)
+
+
+def find_falling_guards(model: NoisySystem, e: Estimate, law: InputLaw) -> list[str]:
+    """Return the guards that fall and are at most one guard tolerance above zero at the mean.
+
+    Args:
+        model: The system and its noise.
+        e: The estimate.
+        law: Input law, which is evaluated at the mean.
+    """
+    point = model.evaluate_at(e, law)
+    falling = point.guards <= model.guard_tolerances(e.mode)
+    if not falling.any():
+        return []
+    falling &= compute_guard_rates(point) < 0.0
+    return [name for name, falls in zip(point.mode.guard_names, falling, strict=True) if falls]
 
 
 def find_input_guards(point: Point) -> NDArray[np.bool_]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -13,10 +13,15 @@ from numpy.typing import ArrayLike
 
 from hybridctl.base.checks import check_flag, check_instance, check_number
 from hybridctl.base.errors import InputError
+from hybridctl.estimation.cut_prediction import rehearse
+from hybridctl.estimation.deadline import Deadline
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter_state import FilterState, Input
 from hybridctl.estimation.salted_kalman_filter import SaltedKalmanFilter
+from hybridctl.hybrid.mode import ModeKey
 
+_REMEMBERED_CORRECTIONS = 16
+"""Last corrections whose least duration is reserved for each: most have no event. A choice."""
 _NEWEST_WEIGHT = 0.1
 """Weight of the newest piece of work in the running mean of their times. A choice."""
 Work = Callable[[FilterState], FilterState]
@@ -27,20 +32,21 @@ class Estimator:
     r"""A `SaltedKalmanFilter` that a loop steps, with an estimate within a deadline.
 
     A sample is work in pieces: the prediction to its time, and a correction for each channel.
-    Samples with events take several times as long as others. A piece that has begun is finished,
-    and each step finishes at least one.
+    Samples with events take several times as long as others.
 
-    With `finish`, pieces that the deadline leaves no time for are done first in the next steps, in
-    their order, so that the estimate is then that of the filter. Until then `step` returns the last
-    estimate extrapolated to the present by :math:`\dot x = f(x, u)`, in one step of Euler's method.
+    With `finish`, a piece that has begun is finished, and each step finishes at least one. Pieces
+    that the deadline leaves no time for are done first in the next steps, in their order, so that
+    the estimate is then that of the filter. Until then `step` returns the last estimate
+    extrapolated to the present by :math:`\dot x = f(x, u)`, in one step of Euler's method.
 
-    Without `finish`, each sample is done in its step, which takes little more than the deadline and
-    one event. Events after the deadline are not followed (`SaltedKalmanFilter.limit_events`). They
-    are lost, and the covariance is larger for it.
+    Without `finish`, each sample is done in its step, and work that there is no time for is cut
+    (`SaltedKalmanFilter.limit_time`): the covariance is larger for it, and notes say what was cut.
+    The prediction has the time that corrections have not needed before. The first visit of a mode
+    takes longer, because its functions are made or read from disk: `prepare` does that before.
 
-    Life cycle: `step` at each sample, `reset` to start again. An error in a value is raised by the
-    `step` that does this piece of work, which with `finish` may be a later one. The piece is then
-    dropped, and the next step goes on with the others.
+    Life cycle: `prepare` where time matters, `step` at each sample, `reset` to start again. An
+    error in a value is raised by the `step` that does this piece of work, which with `finish` may
+    be a later one. The piece is then dropped, and the next step goes on with the others.
 
     Args:
         kept: The filter. It is not changed.
@@ -68,11 +74,13 @@ class Estimator:
     ) -> None:
         check_instance("kept", kept, SaltedKalmanFilter)
         self._finish = check_flag("finish", finish)
-        self.filter = kept if finish else kept.limit_events(self._is_late)
+        self._work_deadline = Deadline(clock)
+        self.filter = kept if finish else kept.limit_time(self._work_deadline)
         if deadline != math.inf:
             check_number("deadline", deadline, above=0.0)
-        self._deadline, self._clock, self._limit = deadline, clock, math.inf
+        self._deadline, self._clock = deadline, clock
         self._mean_duration = 0.0  # of a piece of work, s; zero before the first
+        self._corrections = deque[float](maxlen=_REMEMBERED_CORRECTIONS)  # their durations, s
         self.reset(initial)
 
     def reset(self, initial: Estimate) -> None:
@@ -84,6 +92,16 @@ class Estimator:
         self.state = self.filter.start(initial)
         self._time = self.state.time
         self._left: deque[Work] = deque()
+
+    def prepare(self, modes: Iterable[ModeKey], input: Input = None) -> None:
+        """Make the functions of modes before they are visited, and of events that leave them.
+
+        Args:
+            modes: Keys of the modes, such as those of `FilterResult` that a run on a log visits.
+            input: Input, as for `step`.
+        """
+        model, e = self.filter.model, self.state.estimate
+        rehearse(model, e, modes, model.law(e.mode, input))
 
     @property
     def behind(self) -> int:
@@ -109,19 +127,20 @@ class Estimator:
             raise InputError(f"t must not be before the last sample, {self._time} s, got {time}")
         self._left.extend(self._split_into_pieces(time, values, input))
         self._time = time
-        now, self._limit = begun, begun + self._deadline
+        now, correction = begun, min(self._corrections, default=0.0)
         while self._left and (
             not self._finish or now == begun or now - begun + self._mean_duration <= self._deadline
         ):
-            self.state = self._left.popleft()(self.state)
+            piece = self._left.popleft()
+            # Corrections come last, and each takes at least this long.
+            self._work_deadline.limit = begun + self._deadline - correction * len(self._left)
+            self.state = piece(self.state)
             last, now = now, self._clock()
             weight = _NEWEST_WEIGHT if self._mean_duration else 1.0
             self._mean_duration += weight * (now - last - self._mean_duration)
+            if isinstance(piece, partial):
+                self._corrections.append(now - last)
         return self._extrapolate(input) if self._left else self.state.estimate
-
-    def _is_late(self) -> bool:
-        """Return whether the deadline of the present step is exceeded."""
-        return self._clock() > self._limit
 
     def _split_into_pieces(
         self, t: float, values: Mapping[str, ArrayLike], given: Input

@@ -11,18 +11,21 @@ passed by `kalman_equations`. This module adds what happens where that is not po
   the mean stops at the first guard, and the covariance gains the way past it. The guard's event
   follows at the end of that part, if there is a mode for it.
 - *Events accumulate* (Zeno) in a system without a rest mode. Guards and rates are set to zero.
-- *The deadline of the sample is exceeded.* The mode is frozen for the rest of the interval.
+- *The deadline of the sample is exceeded.* Work ends where it is, at a step of the integrator, an
+  arc or an event, and linearised steps lead to the end: see `cut_prediction`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 
 import numpy as np
 
 from hybridctl.base.errors import EventLimitError, SimulationError, SystemDefinitionError, ZenoError
+from hybridctl.estimation.cut_prediction import cut_short
+from hybridctl.estimation.deadline import DeadlineError
 from hybridctl.estimation.estimate import Estimate, nearest_semidefinite
 from hybridctl.estimation.kalman_equations import (
     StatePrediction,
@@ -32,15 +35,18 @@ from hybridctl.estimation.kalman_equations import (
     predict_along_arc,
     predict_in_one_step,
 )
-from hybridctl.estimation.noisy_system import NoisySystem, compute_guard_rates, find_input_guards
+from hybridctl.estimation.noisy_system import (
+    NoisySystem,
+    compute_guard_rates,
+    find_falling_guards,
+    find_input_guards,
+)
 from hybridctl.estimation.salted_jump import compute_rest_projection
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.tolerances import MAX_REST_RATE_RATIO
-from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.sensitivity.propagation import linearize_field_at
 
-NO_TIME_LEFT = "no time is left"
-"""Reason in the notes on work that a deadline has cut. `FilterResult.cut` counts these."""
 _MAX_SIMULATIONS = 20
 """Simulations of one prediction that are begun, in all parts of its interval together. A mean that
 stays outside its mode would make them shorter and shorter. A choice."""
@@ -69,7 +75,8 @@ def predict(
     Process noise is integrated along each arc. `notes` of the result say where the mode was frozen,
     where the flow could not go on, and where events that accumulate became a rest, see this module.
     `mode_frozen` is set in the first two cases. A rest alone does not set it, even where the flow
-    past its guards, by which the covariance grows there, could not go on.
+    past its guards, by which the covariance grows there, could not go on. An optional prediction
+    (`NoisySystem.is_optional`) ends in these cases where it is, before `end`.
 
     Args:
         model: The system and its noise.
@@ -125,6 +132,11 @@ def extend_past_guards(
     return now.continue_by(*reached)
 
 
+def _give_up(now: StatePrediction) -> StatePrediction:
+    """Return an optional prediction that cannot go on: its user drops it for `mode_frozen`."""
+    return now._replace(mode_frozen=True)
+
+
 def _predict_by_simulation(
     model: NoisySystem,
     now: StatePrediction,
@@ -147,15 +159,21 @@ def _predict_by_simulation(
         simulations: Counter of the simulations of the whole prediction. Advanced.
     """
     while now.estimate.time < end:
-        if model.late():
-            return _freeze_mode(model, now, end, law, NO_TIME_LEFT)
+        if not model.deadline.has_time_for("event", *model.closing):
+            return _give_up(now) if model.is_optional else cut_short(model, now, end, law)
         try:
             now = _simulate_once(model, now, end, law, next(simulations))
+        except DeadlineError:
+            continue
         except SimulationError as error:
             if now.estimate.time + shortest < end:
                 middle = 0.5 * (now.estimate.time + end)
                 half = _predict_by_simulation(model, now, middle, law, shortest, simulations)
+                if half.mode_frozen and model.is_optional:
+                    return half
                 return _predict_by_simulation(model, half, end, law, shortest, simulations)
+            if model.is_optional:
+                return _give_up(now)
             return _freeze_mode(model, now, end, law, str(error))
     return now
 
@@ -173,6 +191,7 @@ def _simulate_once(
         rounds: Number of simulations of the whole prediction before, with those that failed.
 
     Raises:
+        DeadlineError: The deadline is exceeded.
         EventLimitError: There are too many events, of a mean inside its mode.
         ZenoError: Events accumulate, and the system is not at rest there.
         SimulationError: There were too many simulations, or this one cannot go on.
@@ -186,10 +205,19 @@ def _simulate_once(
     # whenever it comes back to the mode. So at the second event the simulation is ended, by an
     # EventLimitError, and only its first arc and its first event are used.
     limited = replace(model, max_events=1) if outside else model
+    deadline, passed = model.deadline, count(1)
+    begun = deadline.clock()
+
+    def is_last(event: Event) -> bool:
+        """Return whether there is no time for the covariance through one event more."""
+        k = next(passed)
+        another = (deadline.clock() - begun) / k
+        return not deadline.has_time_for(*("event",) * (k + 1), *model.closing, beside=another)
+
     try:
         run = limited.simulate(
             system, e.mode, e.mean, (e.time, until), law,
-            first_step=until - e.time, terminal=lambda event: model.late(),
+            first_step=until - e.time, terminal=is_last, then=model.closing,
         )  # fmt: skip
     except EventLimitError as error:
         if not outside:
@@ -200,7 +228,7 @@ def _simulate_once(
             raise
         there = _follow_simulation(model, now, error.trajectory, only_first_event=False)
         # An event has moved the mean off the simulation, or the deadline is exceeded.
-        if there.estimate.time < error.trajectory.end:
+        if there.estimate.time < error.trajectory.end or model.late():
             return there
         rest = _rest_at_accumulation(model, there, end, law)
         if rest is None:
@@ -214,8 +242,8 @@ def _follow_simulation(
 ) -> StatePrediction:
     """Return the prediction along a simulation: flow, event, flow, ...
 
-    It ends after an event that moves the mean off the simulation (see `salted_jump`), and after the
-    next event once the deadline is exceeded.
+    It ends after an event that moves the mean off the simulation (see `salted_jump`), and before
+    the next event for which the deadline leaves no time.
 
     Args:
         model: The system and its noise.
@@ -223,16 +251,20 @@ def _follow_simulation(
         run: The simulation.
         only_first_event: Whether it ends after the first event.
     """
+    deadline = model.deadline
     for k, arc in enumerate(run.arcs):
-        mode = model.system.mode(arc.mode)
-        now = now.continue_by(*predict_along_arc(model, mode, arc, now.estimate, arc.end))
-        if k == len(run.events):  # the last arc ends without an event
+        if not deadline.has_time_for("event", *model.closing):
             return now
-        event = run.events[k]
-        before = now._replace(pre_event=(*now.pre_event, now._replace(pre_event=())))
-        now = pass_event(model, before, event)
+        with deadline.measure("event"):
+            mode = model.system.mode(arc.mode)
+            now = now.continue_by(*predict_along_arc(model, mode, arc, now.estimate, arc.end))
+            if k == len(run.events):  # the last arc ends without an event
+                return now
+            event = run.events[k]
+            before = now._replace(pre_event=(*now.pre_event, now._replace(pre_event=())))
+            now = pass_event(model, before, event)
         moved = not np.array_equal(now.estimate.mean, event.state_after)
-        if only_first_event or moved or model.late():
+        if only_first_event or moved:
             return now
     return now
 
@@ -358,23 +390,29 @@ def _stop_at_first_guard(
     way = model.system.mode(e.mode).space.difference(x, free.estimate.mean)
     p = free.estimate.covariance + np.outer(way, way)
     stopped = free._replace(estimate=replace(free.estimate, mean=x, covariance=p))
-    falling = _find_falling_guards(model, stopped.estimate, law)
-    falling = [name for name in falling if name not in outside]
+    falling = find_falling_guards(model, stopped.estimate, law)
+    return _fire_guards(model, stopped, [name for name in falling if name not in outside], law)
+
+
+def _fire_guards(
+    model: NoisySystem, stopped: StatePrediction, falling: Sequence[str], law: InputLaw
+) -> StatePrediction:
+    """Return a prediction whose mean has stopped at some guards, after their event.
+
+    It is the given one without any guard, if the event cannot be executed, and if the mode after it
+    would be left at once.
+
+    Args:
+        model: The system and its noise.
+        stopped: The prediction.
+        falling: The guards.
+        law: Input law.
+    """
     if not falling:
         return stopped
     try:
-        after = fire_guards(model, stopped, falling, x, law)
+        after = fire_guards(model, stopped, falling, stopped.estimate.mean, law)
     except (SimulationError, SystemDefinitionError):  # there is no mode for the event
         return stopped
     # A mode that would be left at once is no better than the one that was kept.
-    return stopped if _find_falling_guards(model, after.estimate, law) else after
-
-
-def _find_falling_guards(model: NoisySystem, e: Estimate, law: InputLaw) -> list[str]:
-    """Return the guards that fall and are at most one guard tolerance above zero at the mean."""
-    point = model.evaluate_at(e, law)
-    falling = point.guards <= model.guard_tolerances(e.mode)
-    if not falling.any():
-        return []
-    falling &= compute_guard_rates(point) < 0.0
-    return [name for name, falls in zip(point.mode.guard_names, falling, strict=True) if falls]
+    return stopped if find_falling_guards(model, after.estimate, law) else after

@@ -36,8 +36,9 @@ from scipy.optimize import brentq
 
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import SimulationError
+from hybridctl.estimation.deadline import NO_TIME_LEFT
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.event_hypotheses import correct_hypotheses, predict_hypotheses
+from hybridctl.estimation.event_hypotheses import predict_hypotheses
 from hybridctl.estimation.filter_state import (
     FilterRules,
     FilterState,
@@ -48,6 +49,7 @@ from hybridctl.estimation.filter_state import (
     Row,
     begin_sample,
 )
+from hybridctl.estimation.hypothesis_correction import correct_hypotheses
 from hybridctl.estimation.kalman_equations import Innovation, StatePrediction, linearize_residual
 from hybridctl.estimation.mode_consistency import reconcile
 from hybridctl.estimation.prediction import extend_past_guards
@@ -93,10 +95,16 @@ def monitor_rejections(
     found = None
     if count >= patience:
         found = _inflate(rules, state, channel, value, given)
-    if found is None and (
+    is_lost = found is None and (
         count >= patience
         or (channel in state.rejections.unsure and count >= _REJECTIONS_AFTER_INFLATION)
-    ):
+    )
+    if is_lost and rules.model.late():
+        # The count goes on, so the next rejected value tries it.
+        best, *others = state.hypotheses
+        best = best._replace(notes=(*best.notes, f"a restart was put off: {NO_TIME_LEFT}"))
+        state = state._replace(hypotheses=(best, *others))
+    elif is_lost:
         found = _restart(rules, state, rows)
     if found is not None:
         believing = state.rejections.count_believed(channel)

@@ -12,11 +12,11 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from hybridctl.base.checks import Array, check_instance, check_member
+from hybridctl.estimation.deadline import NO_TIME_LEFT
 from hybridctl.estimation.estimate import Estimate, Mixture
 from hybridctl.estimation.filter_state import FilterState, Hypothesis
 from hybridctl.estimation.guard_probabilities import AMBIGUOUS_SAMPLE
 from hybridctl.estimation.kalman_equations import Innovation
-from hybridctl.estimation.prediction import NO_TIME_LEFT
 from hybridctl.estimation.record import ChannelRow, Record
 from hybridctl.estimation.salted_jump import RATE_NOT_SIGNIFICANT
 from hybridctl.hybrid.mode import ModeKey

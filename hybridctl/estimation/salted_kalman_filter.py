@@ -12,7 +12,7 @@ transition matrices of the arcs and the saltation matrices of the events between
 - `prediction`: their loop over arcs and events, and what replaces a simulation that fails;
 - `salted_jump`: the covariance through an event;
 - `mode_consistency`: events that a value reveals;
-- `event_hypotheses`: the policy that follows several orders of events;
+- `event_hypotheses` and `hypothesis_correction`: the policy that follows several orders of events;
 - `recovery`: the policy for an estimate that is lost.
 """
 
@@ -39,13 +39,12 @@ from hybridctl.base.checks import (
 )
 from hybridctl.base.errors import GuardViolatedError, InputError
 from hybridctl.estimation.contact_signal import ContactSignal
+from hybridctl.estimation.deadline import Deadline
 from hybridctl.estimation.estimate import Estimate, check_estimate
 from hybridctl.estimation.event_hypotheses import (
     DEFAULT_HYPOTHESES,
     Hypotheses,
-    apply_contact_signal,
     choose_limits,
-    correct_hypotheses,
     predict_hypotheses,
 )
 from hybridctl.estimation.filter_state import (
@@ -57,6 +56,7 @@ from hybridctl.estimation.filter_state import (
     MomentRule,
     begin_sample,
 )
+from hybridctl.estimation.hypothesis_correction import apply_contact_signal, correct_hypotheses
 from hybridctl.estimation.kalman_equations import linearize_residual
 from hybridctl.estimation.measurement import AnyMeasurement, flow_tolerance
 from hybridctl.estimation.mixture import add_sides, mix_hypotheses
@@ -275,16 +275,17 @@ class SaltedKalmanFilter:
             record, start, self.channels, *steps, lambda state: state, progress, watch
         )
 
-    def limit_events(self, late: Callable[[], bool]) -> SaltedKalmanFilter:
-        """Return the same filter, which follows no further events once a deadline is exceeded.
+    def limit_time(self, deadline: Deadline) -> SaltedKalmanFilter:
+        """Return the same filter, whose work on a sample is cut by a deadline.
 
-        From then on the mode is frozen: the mean stops at the next guard that falls through zero,
-        and the covariance gains the way that the flow would have taken past it. Notes say so.
+        Events and hypotheses are followed for which there is time. Without time the prediction ends
+        by linearised steps with one event at most (`cut_prediction`), with the covariance of what
+        may be beyond them. Notes say what was cut.
 
         Args:
-            late: Returns whether the deadline is exceeded. It is asked at each event.
+            deadline: The deadline, whose limit is set before each sample.
         """
-        return self._with_model(replace(self.model, late=late))
+        return self._with_model(replace(self.model, deadline=deadline))
 
     def count_steps(self, stepped: Callable[[float], None]) -> SaltedKalmanFilter:
         """Return the same filter, which calls a function after each step of its integrator.

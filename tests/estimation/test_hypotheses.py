@@ -12,6 +12,7 @@ import hybridctl as hc
 from hybridctl import symbolic
 from hybridctl.app.models import find_model
 from hybridctl.base.errors import InputError
+from hybridctl.estimation.deadline import Deadline
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.initial_estimate import build_kalman_filter, first_estimate
 from hybridctl.estimation.measurement import (
@@ -236,7 +237,9 @@ def test_a_deadline_cuts_the_less_likely_hypotheses_and_says_so():
     record, _ = simulate_record(model, chosen)
     start, rest = first_estimate(model, chosen, record)
     kf = build_kalman_filter(model, chosen)
-    late = kf.limit_events(lambda: True)
+    over = Deadline()
+    over.limit = -np.inf
+    late = kf.limit_time(over)
     steps = kf.run(rest, start).steps
     several = next(step for step in steps if len(step.hypotheses) > 1)
     n = len(several.hypotheses)
