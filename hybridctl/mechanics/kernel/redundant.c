@@ -81,8 +81,8 @@ static int factorise_columns(double *columns, int m, double *q, double *b) {
 /* Factorise W^(1/2) B = Z S: Z (m, rank) with a row for each vector, S (rank, rank) by columns.
  *
  * `half` is the root of the weights (m,), NULL for one. Returns the product of S's diagonal. */
-static double factorise_weighted(const double *b, const double *half, int m, int rank, double *z,
-                                 double *s) {
+double factorise_weighted(const double *b, const double *half, int m, int rank, double *z,
+                          double *s) {
     double product = 1.0;
     memset(s, 0, (size_t)rank * rank * sizeof(double));
     for (int k = 0; k < rank; k++) {
@@ -130,7 +130,7 @@ static double factorise_shared(struct kernel *p, int with_friction, int *rank) {
 }
 
 /* Write the roots of the weights (m,) of the multipliers; 0 where there are none but one. */
-static int find_weights(struct kernel *p, double *half) {
+int find_weights(struct kernel *p, double *half) {
     const int k = p->closed_count, m = p->active_count;
     const double least = LEAST_WEIGHT * sqrt(multiply(p->solution, p->solution, k));
     if (m == k || !(least > 0.0)) return 0; /* no friction of a contact that sticks, or no load */
@@ -293,6 +293,7 @@ static int move_inside_cones(struct kernel *p, double *n) {
     const double outside = -ON_CONE * size;
     memcpy(own, p->solution, (size_t)m * sizeof(double));
     shared->near = PROGRAMME_ON_CONE;
+    shared->is_at_border = 1;
     /* A single direction may move forces between all bodies; several are looked at one by one. */
     const int is_single = shared->rank == m - 1;
     for (int pair = is_single ? ALL_PAIRS : 0; pair < (is_single ? 0 : k); pair++) {
@@ -308,6 +309,7 @@ static int move_inside_cones(struct kernel *p, double *n) {
         if (!free || !find_interval_end(p, pair, n, units, THICKNESS * size, &z, &contact)) {
             memcpy(p->solution, own, (size_t)m * sizeof(double));
             shared->near = 0.0;
+            shared->is_at_border = 0;
             return DONE;
         }
         /* Cones that allow hardly a point are Python's, and so is an apex, of several equations. */
@@ -362,6 +364,7 @@ int share_forces(struct kernel *p, int needs_forces, double *ratio) {
     shared->contradiction = find_contradiction(p, p->matrix);
     find_least(shared->z, shared->s, NULL, m, rank, shared->y, p->solution);
     shared->near = ON_CONE;
+    shared->is_at_border = 0;
     if (slides || needs_forces) {
         if (find_weights(p, shared->half)) {
             factorise_weighted(shared->b, shared->half, m, rank, shared->weighted, shared->root);
