@@ -21,12 +21,12 @@ static int count_columns(const struct kernel *p) { return 2 * p->nv + p->nu; }
 /* Return the doubles of scratch memory, with room for m = r. */
 int derivative_scratch_size(const struct kernel *p) {
     const int z = count_columns(p), r = p->row_count, rows = p->all_rows, k = p->closed_count;
-    const int shared = shared_scratch_size(p), jamming = k * (2 * r + 3 * k) + 2 * p->nv + r + 2 * rows;
+    const int shared = shared_scratch_size(p), jamming = k * (4 * r + 2 * k + 2 * p->nv) + 2 * (p->nv + rows);
     return p->nx + (2 * r + 1) * z + 4 * p->nv * rows + rows + (shared > jamming ? shared : jamming);
 }
 
 /* Add -J' K D(J v) to D f at fixed multipliers times J', by columns of (q, v). */
-static void add_turning(const struct kernel *p, const struct point_derivatives *d) {
+ALONG_ROWS static void add_turning(const struct kernel *p, const struct point_derivatives *d) {
     const int n = p->nv, states = 2 * n, columns = count_columns(p);
     for (int j = 0; j < p->closed_count; j++) {
         const struct closed_contact *contact = p->closed + j;
@@ -43,7 +43,8 @@ static void add_turning(const struct kernel *p, const struct point_derivatives *
                                               s[1] * p->terms.jacobian[first * n + i]);
             if (across == 0.0) continue;
             double *into = d->field + i * columns;
-            for (int c = 0; c < states; c++) into[c] += across * (s[0] * y[c] - s[1] * x[c]);
+            add_row(into, across * s[0], y, states);
+            add_row(into, -across * s[1], x, states);
         }
     }
 }
@@ -51,7 +52,7 @@ static void add_turning(const struct kernel *p, const struct point_derivatives *
 /* Write -C M^-1 (right-hand side) - D(target) for the constrained rows, into m_z (m, z).
  *
  * `field` has been multiplied by U^-1, so that the first term is a product with Y' (equations.c). */
-static void set_constraints(const struct kernel *p, const struct point_derivatives *d, double *m_z) {
+ALONG_ROWS static void set_constraints(const struct kernel *p, const struct point_derivatives *d, double *m_z) {
     const int n = p->nv, states = 2 * n, columns = count_columns(p), width = p->row_count + 1;
     const double s = p->stabilization;
     memset(m_z, 0, (size_t)p->active_count * columns * sizeof(double));
@@ -61,7 +62,7 @@ static void set_constraints(const struct kernel *p, const struct point_derivativ
         for (int i = 0; i < n; i++) {
             const double factor = p->moved[i * width + own], *from = d->field + i * columns;
             if (factor == 0.0) continue;
-            for (int c = 0; c < columns; c++) into[c] -= factor * from[c];
+            add_row(into, -factor, from, columns);
         }
         for (int c = 0; c < states; c++)
             into[c] -= d->accelerations[row * states + c] + 2.0 * s * d->rates[row * states + c];
@@ -81,6 +82,17 @@ static void mix_forces(const struct kernel *p, const double *m_z, double *f_z) {
             for (int c = 0; c < columns; c++)
                 f_z[t * columns + c] = p->direction[2 * j + t - p->closed[j].first] *
                                        m_z[j * columns + c];
+}
+
+/* Add Y f_z (nv, z), Y = U^-1 J'. */
+ALONG_ROWS static void add_forces(const struct kernel *p, const double *f_z, double *field) {
+    const int columns = count_columns(p), width = p->row_count + 1;
+    for (int i = 0; i < p->nv; i++)
+        for (int a = 0; a < p->row_count; a++) {
+            const double factor = p->moved[i * width + a], *from = f_z + a * columns;
+            if (factor == 0.0) continue;
+            add_row(field + i * columns, factor, from, columns);
+        }
 }
 
 /* Add what turns with the direction of a contact that starts, to U^T D a (nv, z) and f_z (r, z).
@@ -118,19 +130,20 @@ static int add_starting(struct kernel *p, const struct point_derivatives *d, dou
     return DONE;
 }
 
-/* Add `factor` times a row (count,). */
-static void add_row(double *into, double factor, const double *from, int count) {
-    for (int c = 0; c < count; c++) into[c] += factor * from[c];
+/* Write M^-1 J' f (nv, count) for forces f (r, count). */
+static void find_motions(const struct kernel *p, const double *f, int count, double *motions) {
+    const int n = p->nv, r = p->row_count, width = r + 1;
+    memset(motions, 0, (size_t)n * count * sizeof(double));
+    for (int i = 0; i < n; i++)
+        for (int a = 0; a < r; a++) {
+            const double factor = p->moved[i * width + a];
+            if (factor != 0.0) add_row(motions + i * count, factor, f + a * count, count);
+        }
+    solve_mass_root_transposed(p->terms.mass, n, motions, count);
 }
 
-/* Write M^-1 J' f (nv,) for forces f (r,). */
-static void find_motion(const struct kernel *p, const double *f, double *motion) {
-    const int n = p->nv, r = p->row_count, width = r + 1;
-    for (int i = 0; i < n; i++) {
-        motion[i] = 0.0;
-        for (int a = 0; a < r; a++) motion[i] += p->moved[i * width + a] * f[a];
-    }
-    solve_mass_root_transposed(p->terms.mass, n, motion, 1);
+static void copy_column(const double *matrix, int rows, int columns, int column, double *into) {
+    for (int i = 0; i < rows; i++) into[i] = matrix[i * columns + column];
 }
 
 /* Add how the friction of sliding contact j, J_t' (-mu s), turns with its velocity, times y (nv,). */
@@ -165,8 +178,9 @@ static int differentiate_ratio(struct kernel *p, const struct point_derivatives 
     const int count = count_sliding(p);
     if (count == 0) return DONE;
     if (!p->tree || p->shared.rank || p->starting >= 0) return ASK_PYTHON;
-    double *x = scratch, *l = x + k * r, *t = l + k * r, *inverse = t + k * k, *copy = inverse + k * k;
-    double *z = copy + k * k, *y = z + n, *f = y + n, *pulls = f + r, *along = pulls + p->all_rows;
+    double *x = scratch, *l = x + k * r, *t = l + k * r, *inverse = t + k * k;
+    double *z = inverse + k * k, *y = z + n, *f = y + n, *motions = f + 2 * r * k;
+    double *pulls = motions + 2 * n * k, *along = pulls + p->all_rows;
     double ratio, determinant;
     int owners = 0; /* of sliding contacts, in order */
     for (int j = 0; j < k; j++) {
@@ -196,22 +210,31 @@ static int differentiate_ratio(struct kernel *p, const struct point_derivatives 
     for (int j = 0, own = 0; j < k; j++)
         if (slides_now(p, j)) memcpy(l + j * count, inverse + count * own++, count * sizeof(double));
     solve_symmetric(p->even, m, l, count);
+    /* Forces of L, and D' - C' X, columns by columns. */
+    const int both = 2 * count;
+    memset(f, 0, (size_t)r * both * sizeof(double));
+    for (int i = 0; i < m; i++)
+        for (int own = 0; own < count; own++) {
+            f[p->active[i] * both + own] = l[i * count + own];
+            f[p->active[i] * both + count + own] = -x[i * count + own];
+        }
+    for (int j = 0, own = count; j < k; j++) {
+        if (!slides_now(p, j)) continue;
+        for (int e = p->closed[j].first; e < p->closed[j].last; e++)
+            f[e * both + own] += p->direction[2 * j + e - p->closed[j].first];
+        own++;
+    }
+    find_motions(p, f, both, motions);
+    memset(pulls, 0, (size_t)p->all_rows * sizeof(double));
+    memset(along, 0, (size_t)p->all_rows * sizeof(double));
     for (int j = 0, own = 0; j < k; j++) {
         if (!slides_now(p, j)) continue;
-        memset(f, 0, (size_t)r * sizeof(double));
-        memset(along, 0, (size_t)p->all_rows * sizeof(double));
-        for (int i = 0; i < m; i++) {
-            f[p->active[i]] = l[i * count + own];
-            along[p->rows[p->active[i]]] = l[i * count + own];
+        copy_column(motions, n, both, own, y);
+        copy_column(motions, n, both, count + own, z);
+        for (int a = 0; a < r; a++) {
+            along[p->rows[a]] = f[a * both + own];
+            pulls[p->rows[a]] = f[a * both + count + own];
         }
-        find_motion(p, f, y);
-        memset(f, 0, (size_t)r * sizeof(double));
-        for (int i = 0; i < m; i++) f[p->active[i]] = -x[i * count + own];
-        for (int e = p->closed[j].first; e < p->closed[j].last; e++)
-            f[e] += p->direction[2 * j + e - p->closed[j].first];
-        find_motion(p, f, z);
-        memset(pulls, 0, (size_t)p->all_rows * sizeof(double));
-        for (int a = 0; a < r; a++) pulls[p->rows[a]] = f[a];
         add_tree_gradient(p->tree, z, pulls, y, along, -ratio, change);
         add_turning_pull(p, d, j, y, ratio, change);
         own++;
@@ -293,7 +316,7 @@ static void differentiate_terms(struct kernel *p, double *forces, double *accele
 /* Differentiate acceleration and guards at coordinates x (nx,) and input u (nu,): DONE or ASK_PYTHON. */
 int differentiate_point(struct kernel *p, const double *x, const double *u, double *scratch,
                         struct point_derivatives *d) {
-    const int n = p->nv, columns = count_columns(p), width = p->row_count + 1;
+    const int n = p->nv, columns = count_columns(p);
     double *rate = scratch, *m_z = rate + p->nx, *f_z = m_z + p->row_count * columns;
     double *across = f_z + p->row_count * columns, *work = across + columns, ratio;
     struct sliding_times times; /* asked for so that forces are shared */
@@ -323,12 +346,7 @@ int differentiate_point(struct kernel *p, const double *x, const double *u, doub
             return ASK_PYTHON;
         }
         mix_forces(p, m_z, f_z);
-        for (int i = 0; i < n; i++)
-            for (int a = 0; a < p->row_count; a++) {
-                const double factor = p->moved[i * width + a], *from = f_z + a * columns;
-                if (factor == 0.0) continue;
-                for (int c = 0; c < columns; c++) d->field[i * columns + c] += factor * from[c];
-            }
+        add_forces(p, f_z, d->field);
     }
     if (p->starting >= 0 && add_starting(p, d, across, f_z) != DONE) return ASK_PYTHON;
     solve_mass_root_transposed(p->terms.mass, n, d->field, columns);

@@ -66,7 +66,7 @@ static int find_directions(struct kernel *p, int *slow) {
 }
 
 /* Compute the responses J M^-1 J' and J M^-1 (S u - h) from Y and y, and the targets. */
-static void compute_responses(struct kernel *p) {
+ALONG_ROWS static void compute_responses(struct kernel *p) {
     const int n = p->nv, r = p->row_count, k = p->closed_count, width = r + 1;
     const struct terms *terms = &p->terms;
     memset(p->delassus, 0, (size_t)r * r * sizeof(double));
@@ -76,7 +76,7 @@ static void compute_responses(struct kernel *p) {
         for (int a = 0; a < r; a++) {
             double factor = row[a], *into = p->delassus + a * r;
             if (factor == 0.0) continue;
-            for (int b = 0; b < r; b++) into[b] += factor * row[b];
+            add_row(into, factor, row, r);
             p->free[a] += factor * row[r];
         }
     }

@@ -20,10 +20,6 @@ int shared_scratch_size(const struct kernel *p) {
     return 4 * r * z + r * n + n * n + 6 * r + n + p->all_rows + 2 * r;
 }
 
-static void add_row(double *into, double factor, const double *from, int count) {
-    for (int c = 0; c < count; c++) into[c] += factor * from[c];
-}
-
 /* Write t = S^-T Q' c and y = Q S^-1 t: m = W^(1/2) Z t, G' y = W^-1 m. */
 static void find_adjoint(const struct kernel *p, const double *right, const double *s, double *t,
                          double *scratch, double *y) {
@@ -68,7 +64,7 @@ static void turn_rows(struct kernel *p, const double *y, double *motion, double 
 
 /* Write the first `count` rows of Z (S^-T Q' c' - Z' b) + b for c' (m, z) and b, whose first `used` columns
  * are not zero; `inner` is scratch (rank, z). */
-static void solve_changes(const struct kernel *p, const double *z, const double *s,
+ALONG_ROWS static void solve_changes(const struct kernel *p, const double *z, const double *s,
                           const double *wanted, const double *b, int used, int count, double *inner,
                           double *result) {
     const int m = p->active_count, rank = p->shared.rank, columns = 2 * p->nv + p->nu;
@@ -94,7 +90,7 @@ static void solve_changes(const struct kernel *p, const double *z, const double 
 
 /* Replace c' (m, z) by the derivatives of the multipliers: DONE, or ASK_PYTHON where they are at the
  * border of a cone, or how rows turn is not known. All contacts stick. */
-int differentiate_shared(struct kernel *p, double *wanted, double *scratch) {
+ALONG_ROWS int differentiate_shared(struct kernel *p, double *wanted, double *scratch) {
     struct sharing *shared = &p->shared;
     struct tree *tree = p->tree;
     const int m = p->active_count, k = p->closed_count, n = p->nv, rank = shared->rank;

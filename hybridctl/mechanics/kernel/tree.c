@@ -21,27 +21,27 @@
 
 #include "contact_kernel.h"
 
-static void add_cross(const double *a, const double *b, double factor, double *into) {
+static inline void add_cross(const double *a, const double *b, double factor, double *into) {
     into[0] += factor * (a[1] * b[2] - a[2] * b[1]);
     into[1] += factor * (a[2] * b[0] - a[0] * b[2]);
     into[2] += factor * (a[0] * b[1] - a[1] * b[0]);
 }
 
-static double dot(const double *a, const double *b, int n) {
+static inline double dot(const double *a, const double *b, int n) {
     double total = 0.0;
     for (int i = 0; i < n; i++) total += a[i] * b[i];
     return total;
 }
 
 /* Add the motion a x b. */
-static void add_motion_cross(const double *a, const double *b, double *into) {
+static inline void add_motion_cross(const double *a, const double *b, double *into) {
     add_cross(a + 3, b, 1.0, into);
     add_cross(a, b + 3, 1.0, into);
     add_cross(a + 3, b + 3, 1.0, into + 3);
 }
 
 /* Add the force a x* f. */
-static void add_force_cross(const double *a, const double *f, double *into) {
+static inline void add_force_cross(const double *a, const double *f, double *into) {
     add_cross(a + 3, f, 1.0, into);
     add_cross(a + 3, f + 3, 1.0, into + 3);
     add_cross(a, f, 1.0, into + 3);
@@ -57,7 +57,7 @@ static void add_skew(const double *a, double factor, double *matrix) {
     matrix[7] += factor * a[0];
 }
 
-static void add_product(const double *matrix, const double *x, double *into) {
+static inline void add_product(const double *matrix, const double *x, double *into) {
     for (int i = 0; i < 3; i++) into[i] += dot(matrix + 3 * i, x, 3);
 }
 
@@ -67,7 +67,7 @@ static void add_transposed(const double *matrix, const double *x, double *into) 
 }
 
 /* Add the momentum I x. */
-static void add_momentum(const struct body_inertia *inertia, const double *x, double *into) {
+static inline void add_momentum(const struct body_inertia *inertia, const double *x, double *into) {
     for (int i = 0; i < 3; i++) into[i] += inertia->mass * x[i];
     add_cross(x + 3, inertia->moment, 1.0, into);
     add_cross(inertia->moment, x, 1.0, into + 3);

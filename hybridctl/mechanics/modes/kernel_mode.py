@@ -79,11 +79,11 @@ class KernelDerivatives(NamedTuple):
     """Derivatives by z = (q, v, u) that the kernel finds at a point; None for those of Python.
 
     Attributes:
-        acceleration: Those of the acceleration (nv, z).
+        field: Those of the field (v, a), (2 nv, z).
         guards: Those of the guards (n, z).
     """
 
-    acceleration: Array | None
+    field: Array | None
     guards: Array | None
 
 
@@ -146,14 +146,10 @@ class KernelPoint(ContactPoint):
     @PointProperty
     def field_jacobian(self) -> FieldJacobian:
         """The derivatives of the field, D_x (2 nv, 2 nv) and D_u (2 nv, nu)."""
-        a_z = self.kernel_derivatives.acceleration
-        if a_z is None:
+        rows = self.kernel_derivatives.field
+        if rows is None:
             return super().field_jacobian
-        nv = len(self.v)
-        both = np.zeros((2 * nv, a_z.shape[1]))
-        np.fill_diagonal(both[:nv, nv:], 1.0)
-        both[nv:] = a_z
-        return FieldJacobian(both[:, : 2 * nv], both[:, 2 * nv :])
+        return FieldJacobian(rows[:, : len(rows)], rows[:, len(rows) :])
 
     @PointProperty
     def guard_jacobian(self) -> GuardJacobian:
@@ -285,6 +281,8 @@ class ModeKernel:
             python_mode=_PythonMode(reference),
         )
         self._frames = self._set_tree(phase)
+        # Derivatives of the field, in which those of v are the same everywhere.
+        self._velocities = np.eye(2 * robot.nv, 2 * robot.nv + robot.nu, robot.nv)
 
     def _set_tree(self, phase: ContactPhase) -> BodyFrames | None:
         """Give the kernel the bodies of the robot, and return where their poses will be.
@@ -355,8 +353,8 @@ class ModeKernel:
         """
         x, u, robot = _as_doubles(x), _as_doubles(u), self._dynamics.robot
         nq, nv = robot.nq, robot.nv
-        columns = 2 * nv + robot.nu
-        field, guards = np.empty((nv, columns)), np.empty((self._guard_count, columns))
+        both = self._velocities.copy()
+        field, guards = both[nv:], np.empty((self._guard_count, both.shape[1]))
         if self._frames is not None:
             frames = self._frames
             frames.place(x[:nq])
@@ -370,7 +368,7 @@ class ModeKernel:
             field[:, 2 * nv :] = robot.actuation
             given = _as_doubles(d.accelerations), _as_doubles(d.rates)
             covers = self._kernel.differentiate_terms(x, u, *given, field, guards)
-        return KernelDerivatives(field if covers[0] else None, guards if covers[1] else None)
+        return KernelDerivatives(both if covers[0] else None, guards if covers[1] else None)
 
     def take_step(self, ahead: StepRequest, law: HeldInput) -> CompiledStep | None:
         """Return a step of DOP853.
