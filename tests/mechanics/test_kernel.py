@@ -97,14 +97,18 @@ def compare_values(mode: ContactMode, point, found, tolerance: float):
     np.testing.assert_allclose(found.rate[:nq], expected[:nq], rtol=0, atol=1e-14 * scale)
     scale = max(1.0, float(np.abs(point.guards).max(initial=0.0)))
     np.testing.assert_allclose(found.guards, point.guards, rtol=0, atol=tolerance * scale)
-    a_z, both = ModeKernel(mode).differentiate(x, u), np.hstack(point.field_jacobian)
+    (field_z, guards_z), both = ModeKernel(mode).differentiate(x, u), np.hstack(point.field_jacobian)
     redundant = bool(mode.phase.closed) and point.solution.kkt.redundant
-    if a_z is None:  # derivatives of shared forces are computed in Python
+    if field_z is None:  # derivatives of shared forces are computed in Python
         assert redundant
     # Where forces are not inside their cones, weights of 1e-6 cost Python's derivatives digits.
     elif not redundant or point.force_solution.inside_cones:
         scale = max(1.0, float(np.abs(both).max()))
-        np.testing.assert_allclose(a_z, both[len(point.v) :], rtol=0, atol=tolerance * scale)
+        np.testing.assert_allclose(field_z, both, rtol=0, atol=tolerance * scale)
+    if guards_z is not None and (not redundant or point.force_solution.inside_cones):
+        both = np.hstack(point.guard_jacobian[1:])
+        scale = max(1.0, float(np.abs(both).max(initial=0.0)))
+        np.testing.assert_allclose(guards_z, both, rtol=0, atol=tolerance * scale)
     if mode.steady_pace is None:
         longest = min(mode.decay_time, 0.9 * found.stop)
         rtol = max(1e-7, tolerance)

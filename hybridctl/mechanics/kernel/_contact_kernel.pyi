@@ -48,6 +48,25 @@ class Kernel:
         /,
     ) -> tuple[bool, int, float]: ...
     def find_forces(self, x: Array, u: Array, rate: Array, forces: Array, /) -> bool: ...
+    def set_tree(
+        self,
+        *,
+        parents: Sequence[int],
+        owners: Sequence[int],
+        contact_joints: Sequence[int],
+        row_owners: Sequence[int],
+        gravity: Array,
+        inertias: Array,
+        points: Array,
+        directions: Array,
+        springs: Array,
+        dampers: Array,
+        actuation: Array,
+        load_rank: int,
+    ) -> None: ...
     def differentiate(
-        self, x: Array, u: Array, accelerations: Array, rates: Array, field: Array, /
-    ) -> bool: ...
+        self, x: Array, u: Array, poses: Array, columns: Array, field: Array, guards: Array, /
+    ) -> tuple[bool, bool]: ...
+    def differentiate_terms(
+        self, x: Array, u: Array, accelerations: Array, rates: Array, field: Array, guards: Array, /
+    ) -> tuple[bool, bool]: ...

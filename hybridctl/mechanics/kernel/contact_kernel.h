@@ -18,9 +18,21 @@
 #ifndef HYBRIDCTL_CONTACT_KERNEL_H
 #define HYBRIDCTL_CONTACT_KERNEL_H
 
+/* Of a function whose inner loops go along rows: it is compiled for wider registers, too, which are taken
+ * where the processor has them. Results are the same to the bit: rows are not summed. */
+#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__linux__)
+#include <features.h>
+#ifdef __GLIBC__ /* which chooses when the library is loaded */
+#define ALONG_ROWS __attribute__((target_clones("avx2", "default")))
+#endif
+#endif
+#ifndef ALONG_ROWS
+#define ALONG_ROWS
+#endif
+
 /* Number of the calls in module.c, and of what they mean: that of kernel/extension.py, which does not
  * use an extension with another one. It changes with them. */
-enum { KERNEL_INTERFACE = 2 };
+enum { KERNEL_INTERFACE = 3 };
 
 /* What became of an evaluation. */
 enum status {
@@ -73,7 +85,56 @@ struct sharing {
     double *right, *y, *copy;     /* (m,) */
     int rank;                     /* 0 where contacts are not redundant */
     double contradiction;         /* residual of G m = c, relative to c */
+    int is_at_border;             /* whether forces were moved to the border of a cone */
     double near;                  /* force, relative to the largest normal one, that counts as zero */
+};
+
+/* Inertia of a body, or of several, about the origin of the world. */
+struct body_inertia {
+    double mass;       /* kg */
+    double moment[3];  /* mass times centre, kg m */
+    double turning[9]; /* of turning, (3, 3), kg m^2 */
+};
+
+/* Sums over the bodies behind a joint, see tree.c; of doubles alone. */
+struct behind {
+    struct body_inertia inertia;
+    double momentum[3];  /* p, linear */
+    double turn[9];      /* H (3, 3) */
+    double force[6];     /* that accelerates them, less that of contacts */
+    double pull[3];      /* contact force F */
+    double pull_turn[9]; /* T (3, 3): moments of w x F are T w */
+};
+
+/* The bodies of a robot whose contacts are points on planes of the world (tree.c). */
+struct tree {
+    int joints, n, contacts, rows;        /* joints with the world, which is the first */
+    int *parents;                         /* (joints,), each before its children */
+    int *owners;                          /* joint of each velocity (n,), in order */
+    int *contact_joints, *row_owners;     /* (contacts,) and (rows,) */
+    int *path_starts, *path_ends, *paths; /* velocities that move the body of each joint */
+    double gravity[3];                    /* m/s^2 */
+    double *inertias;    /* mass, centre, and inertia about it (xx xy yy xz yz zz), (joints, 10) */
+    double *points;      /* of contacts in their joints' frames (contacts, 3) */
+    double *directions;  /* of rows in the world (rows, 3) */
+    double *springs, *dampers; /* (n,) */
+    double *actuation;   /* S (n, nu) */
+    int load_rank;       /* rank of the loads of the closed contacts on bodies; -1 if unknown */
+
+    /* Scratch memory. */
+    const double *columns; /* J_k (n, 6) */
+    struct body_inertia *placed;
+    struct behind *sums;
+    double *placed_points, *contact_forces; /* (contacts, 3) */
+    double *velocities, *accelerations;     /* (joints, 6) */
+    double *changes;                        /* (n, 18) */
+    double *momenta;                        /* (2, joints, 6) */
+    void *memory;
+};
+
+struct tree_motion {
+    const double *v, *a;   /* (n,) */
+    const double *forces;  /* along all rows (rows,) */
 };
 
 struct kernel {
@@ -95,6 +156,7 @@ struct kernel {
     double *target;    /* accelerations J a that keep contacts closed and sticking (r,) */
     double *slip;      /* rates J v of the rows of closed contacts (r,) */
     int held;          /* closed contact that is to slide but is held at a standstill; -1 for none */
+    int slow;          /* closed contact with near-zero velocity; -1 for none */
     int starting;      /* closed contact that slides the way it accelerates; -1 for none */
     int *active;       /* rows of the multipliers at the point: constrained, and those of `held` */
     int active_count;
@@ -108,6 +170,11 @@ struct kernel {
     double *change;    /* of the forces with the angle of a direction (r,) */
     double *column;    /* (nv,) */
     struct sharing shared;
+    struct tree *tree; /* NULL where terms are differentiated in Python */
+
+    /* The point that the scratch memory is of, as it was asked for; compared to the bit. */
+    enum { NO_POINT = 0, ACCELERATION = 1, FORCES = 2 } known;
+    double *known_x, *known_u;
 };
 
 /* The limits of steps that hybrid.model.Pace names, for contacts that slide in a surface, s. */
@@ -123,6 +190,11 @@ static inline int slides_now(const struct kernel *kernel, int j) {
 
 static inline int count_sliding(const struct kernel *kernel) {
     return kernel->sliding_count - (kernel->held >= 0);
+}
+
+/* Add `factor` times a row to another one. */
+static inline void add_row(double *restrict into, double factor, const double *restrict from, int count) {
+    for (int c = 0; c < count; c++) into[c] += factor * from[c];
 }
 
 /* dense.c: small dense matrices */
@@ -141,6 +213,7 @@ int solve_multipliers(struct kernel *kernel, double *columns, int width, double 
 int solve_forces(struct kernel *kernel, double *ratio);
 int solve_any_forces(struct kernel *kernel, int needs_forces, double *ratio);
 void scatter_solution(const struct kernel *kernel, double *forces);
+void compute_acceleration(const struct kernel *kernel, double *acceleration);
 void compute_slip_acceleration(const struct kernel *kernel, int contact, double *acceleration);
 int has_finite(const double *values, int count);
 
@@ -156,12 +229,33 @@ int differentiate_angle(struct kernel *kernel, int contact, double *forces, doub
 /* redundant.c: forces of redundant contacts inside their cones */
 int share_forces(struct kernel *kernel, int needs_forces, double *ratio);
 void solve_least_norm(struct kernel *kernel, double *columns, int width);
+int find_weights(struct kernel *kernel, double *half);
+double factorise_weighted(const double *b, const double *half, int m, int rank, double *z, double *s);
 
-/* derivatives.c: the field's derivatives at a point, from those of the terms */
+/* shared_derivatives.c: their derivatives */
+int differentiate_shared(struct kernel *kernel, double *wanted, double *scratch);
+int shared_scratch_size(const struct kernel *kernel);
+
+/* tree.c: derivatives of the terms of points on planes */
+void place_tree(struct tree *tree, const double *poses, const double *columns);
+void differentiate_tree(struct tree *tree, const struct tree_motion *motion, const int *rows,
+                        int row_count, double *equations, int width, double *accelerations,
+                        double *rates);
+void add_tree_gradient(struct tree *tree, const double *z, const double *f, const double *y,
+                       const double *g, double factor, double *gradient);
+void differentiate_pull(struct tree *tree, const double *forces, double *pulled);
+void find_tree_velocities(struct tree *tree, const double *z);
+void turn_tree_row(const struct tree *tree, int row, double *turn);
+
+/* derivatives.c: derivatives of field and guards at a point, from those of the terms */
 struct point_derivatives {
-    const double *accelerations; /* of J a + dJ/dt v at fixed a, by (q, v) (R, 2 nv) */
-    const double *rates;         /* of J v by (q, v) (R, 2 nv) */
-    double *field;               /* in: -D(M a + h - J' f) and S, by (q, v, u); out: D a (nv, z) */
+    double *accelerations; /* of J a + dJ/dt v at fixed a, by (q, v) (R, 2 nv) */
+    double *rates;         /* of J v by (q, v) (R, 2 nv) */
+    double *field;         /* in: -D(M a + h - J' f) and S, by (q, v, u); out: D a (nv, z) */
+    const double *poses;   /* of all joints (joints, 12), rotations by columns; NULL without a tree */
+    const double *columns; /* J_k (nv, 6); then the other three are computed here */
+    double *guards;        /* out: D g (n, z); NULL if they are not asked for */
+    int has_guards;        /* out: whether they are covered */
 };
 
 int differentiate_point(struct kernel *kernel, const double *x, const double *u, double *scratch,

@@ -14,7 +14,7 @@
  * velocities move no common body (Featherstone, Rigid Body Dynamics Algorithms, 6.5), and zeros are
  * skipped. Returns whether M is positive definite.
  */
-int factorise_mass(double *mass, int n) {
+ALONG_ROWS int factorise_mass(double *mass, int n) {
     for (int j = n - 1; j >= 0; j--) {
         double pivot = mass[j * n + j];
         if (!(pivot > 0.0)) return 0;
@@ -31,27 +31,27 @@ int factorise_mass(double *mass, int n) {
 }
 
 /* Replace columns B (n, width) by U^-1 B. */
-void solve_mass_root(const double *root, int n, double *columns, int width) {
+ALONG_ROWS void solve_mass_root(const double *root, int n, double *columns, int width) {
     for (int j = n - 1; j >= 0; j--) {
         double *pivot_row = columns + j * width, inverse = 1.0 / root[j * n + j];
         for (int l = 0; l < width; l++) pivot_row[l] *= inverse;
         for (int i = 0; i < j; i++) {
             double factor = root[i * n + j], *row = columns + i * width;
             if (factor == 0.0) continue;
-            for (int l = 0; l < width; l++) row[l] -= factor * pivot_row[l];
+            add_row(row, -factor, pivot_row, width);
         }
     }
 }
 
 /* Replace columns B (n, width) by U^-T B. */
-void solve_mass_root_transposed(const double *root, int n, double *columns, int width) {
+ALONG_ROWS void solve_mass_root_transposed(const double *root, int n, double *columns, int width) {
     for (int j = 0; j < n; j++) {
         double *pivot_row = columns + j * width, inverse = 1.0 / root[j * n + j];
         for (int l = 0; l < width; l++) pivot_row[l] *= inverse;
         for (int i = j + 1; i < n; i++) {
             double factor = root[j * n + i], *row = columns + i * width;
             if (factor == 0.0) continue;
-            for (int l = 0; l < width; l++) row[l] -= factor * pivot_row[l];
+            add_row(row, -factor, pivot_row, width);
         }
     }
 }
@@ -82,18 +82,18 @@ int factorise_symmetric(double *matrix, int n, double least_ratio, double *deter
 }
 
 /* Replace columns B (n, width) by the solution of L L' X = B. */
-void solve_symmetric(const double *root, int n, double *columns, int width) {
+ALONG_ROWS void solve_symmetric(const double *root, int n, double *columns, int width) {
     for (int i = 0; i < n; i++) {
         double *row = columns + i * width, inverse = 1.0 / root[i * n + i];
         for (int l = 0; l < i; l++)
-            for (int c = 0; c < width; c++) row[c] -= root[i * n + l] * columns[l * width + c];
+            add_row(row, -root[i * n + l], columns + l * width, width);
         for (int c = 0; c < width; c++) row[c] *= inverse;
     }
     for (int i = n - 1; i >= 0; i--) {
         double *row = columns + i * width, inverse = 1.0 / root[i * n + i];
         for (int c = 0; c < width; c++) row[c] *= inverse;
         for (int l = 0; l < i; l++)
-            for (int c = 0; c < width; c++) columns[l * width + c] -= root[i * n + l] * row[c];
+            add_row(columns + l * width, -root[i * n + l], row, width);
     }
 }
 
@@ -110,7 +110,7 @@ static void exchange(double *first, double *second, int count) {
  * The matrix is overwritten, columns B (n, width) are replaced by the solution. Returns whether all
  * pivots are above `least_ratio` times the largest one in size.
  */
-int factorise_and_solve(double *matrix, int n, double least_ratio, double *columns, int width,
+ALONG_ROWS int factorise_and_solve(double *matrix, int n, double least_ratio, double *columns, int width,
                         double *determinant) {
     double largest = 0.0, least = INFINITY, product = 1.0;
     for (int j = 0; j < n; j++) {
@@ -131,15 +131,14 @@ int factorise_and_solve(double *matrix, int n, double least_ratio, double *colum
         for (int i = j + 1; i < n; i++) {
             double factor = matrix[i * n + j] / pivot;
             if (factor == 0.0) continue;
-            for (int l = j + 1; l < n; l++) matrix[i * n + l] -= factor * row[l];
-            for (int c = 0; c < width; c++) columns[i * width + c] -= factor * right[c];
+            add_row(matrix + i * n + j + 1, -factor, row + j + 1, n - j - 1);
+            add_row(columns + i * width, -factor, right, width);
         }
     }
     for (int i = n - 1; i >= 0; i--) {
         double *right = columns + i * width, inverse = 1.0 / matrix[i * n + i];
         for (int l = i + 1; l < n; l++)
-            for (int c = 0; c < width; c++)
-                right[c] -= matrix[i * n + l] * columns[l * width + c];
+            add_row(right, -matrix[i * n + l], columns + l * width, width);
         for (int c = 0; c < width; c++) right[c] *= inverse;
     }
     *determinant = product;

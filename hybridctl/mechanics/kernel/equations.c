@@ -66,7 +66,7 @@ static int find_directions(struct kernel *p, int *slow) {
 }
 
 /* Compute the responses J M^-1 J' and J M^-1 (S u - h) from Y and y, and the targets. */
-static void compute_responses(struct kernel *p) {
+ALONG_ROWS static void compute_responses(struct kernel *p) {
     const int n = p->nv, r = p->row_count, k = p->closed_count, width = r + 1;
     const struct terms *terms = &p->terms;
     memset(p->delassus, 0, (size_t)r * r * sizeof(double));
@@ -76,7 +76,7 @@ static void compute_responses(struct kernel *p) {
         for (int a = 0; a < r; a++) {
             double factor = row[a], *into = p->delassus + a * r;
             if (factor == 0.0) continue;
-            for (int b = 0; b < r; b++) into[b] += factor * row[b];
+            add_row(into, factor, row, r);
             p->free[a] += factor * row[r];
         }
     }
@@ -160,6 +160,18 @@ int solve_forces(struct kernel *p, double *ratio) {
 int solve_any_forces(struct kernel *p, int needs_forces, double *ratio) {
     if (solve_forces(p, ratio) == DONE) return DONE;
     return share_forces(p, needs_forces, ratio);
+}
+
+/* Write the acceleration (nv,) of the forces solved last. */
+void compute_acceleration(const struct kernel *p, double *acceleration) {
+    const int n = p->nv, r = p->row_count, width = r + 1;
+    for (int i = 0; i < n; i++) {
+        const double *row = p->moved + i * width;
+        double total = row[r];
+        for (int a = 0; a < r; a++) total += row[a] * p->forces[a];
+        acceleration[i] = total;
+    }
+    solve_mass_root_transposed(p->terms.mass, n, acceleration, 1);
 }
 
 /* Write the acceleration J a - target (2,) of a contact along its two tangents. */
@@ -252,8 +264,11 @@ int evaluate_point(struct kernel *p, const double *x, const double *u, double *r
                    double *guards, struct sliding_times *times) {
     const int n = p->nv, r = p->row_count, width = r + 1;
     struct terms *terms = &p->terms;
+    p->known = NO_POINT;
     memcpy(terms->x, x, (size_t)p->nx * sizeof(double));
     memcpy(terms->u, u, (size_t)p->nu * sizeof(double));
+    memcpy(p->known_x, x, (size_t)p->nx * sizeof(double));
+    memcpy(p->known_u, u, (size_t)p->nu * sizeof(double));
     terms->mass[0] = NAN; /* of a function that writes nothing */
     terms->call(terms->data);
     if (!factorise_mass(terms->mass, n)) return ASK_PYTHON;
@@ -264,26 +279,19 @@ int evaluate_point(struct kernel *p, const double *x, const double *u, double *r
     }
     solve_mass_root(terms->mass, n, p->moved, width);
     double ratio = 1.0;
-    p->held = p->starting = -1;
+    p->held = p->slow = p->starting = -1;
     p->shared.rank = 0;
     if (p->closed_count) {
         compute_responses(p);
-        int slow = -1, count = find_directions(p, &slow);
+        const int count = find_directions(p, &p->slow);
         if (count > 1) return ASK_PYTHON; /* together they are Coulomb's law (standstill.py) */
-        const int status = count ? solve_slow_contact(p, slow, &ratio)
+        const int status = count ? solve_slow_contact(p, p->slow, &ratio)
                                  : solve_any_forces(p, guards || times, &ratio);
         if (status != DONE) return ASK_PYTHON;
     }
     if (rate) {
-        double *acceleration = rate + p->nq;
         memcpy(rate, terms->q_rate, (size_t)p->nq * sizeof(double));
-        for (int i = 0; i < n; i++) {
-            const double *row = p->moved + i * width;
-            double total = row[r];
-            for (int a = 0; a < r; a++) total += row[a] * p->forces[a];
-            acceleration[i] = total;
-        }
-        solve_mass_root_transposed(terms->mass, n, acceleration, 1);
+        compute_acceleration(p, rate + p->nq);
         if (!has_finite(rate, p->nx)) return ASK_PYTHON;
     }
     if (guards) {
@@ -291,6 +299,7 @@ int evaluate_point(struct kernel *p, const double *x, const double *u, double *r
         if (!has_finite(guards, p->guard_count)) return ASK_PYTHON;
     }
     if (times) compute_times(p, times);
+    p->known = guards || times ? FORCES : ACCELERATION;
     return DONE;
 }
 

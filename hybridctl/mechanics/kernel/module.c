@@ -8,30 +8,13 @@
 #include <math.h>
 #include <string.h>
 
-#include "contact_kernel.h"
-
-enum { TERM_ARRAYS = 9, MAX_SIZE = 4096 };
-
-typedef struct {
-    PyObject_HEAD
-    struct kernel kernel;
-    Py_buffer term_arrays[TERM_ARRAYS]; /* those of struct terms, in its order */
-    int held_arrays;                    /* how many of them are held */
-    Py_buffer tableau;                  /* struct tableau */
-    PyObject *owner;                    /* keeps the function of the terms alive */
-    PyObject *python_mode;              /* (x, u, with_guards) -> rate, guards; as bytes in */
-    double *memory;                     /* scratch of the equations, and `last_*` */
-    /* The end of the last step: state and input, rate and guards; a step from there has no need to
-     * evaluate them. They are compared to the bit, so that whoever asks gets the same numbers. */
-    int has_last;
-    double *last_x, *last_u, *last_rate, *last_guards;
-} KernelObject;
+#include "module.h"
 
 /* Buffers */
 
 /* Hold the buffer of an object of `count` doubles; 0, or -1 with an error. */
-static int take_doubles(PyObject *object, Py_ssize_t count, int writable, const char *name,
-                        Py_buffer *buffer) {
+int take_doubles(PyObject *object, Py_ssize_t count, int writable, const char *name,
+                 Py_buffer *buffer) {
     int flags = PyBUF_FORMAT | PyBUF_C_CONTIGUOUS | (writable ? PyBUF_WRITABLE : 0);
     if (PyObject_GetBuffer(object, buffer, flags)) return -1;
     int is_double = buffer->format && !strcmp(buffer->format, "d") && buffer->itemsize == 8;
@@ -56,7 +39,7 @@ static int copy_pivots(PyObject *object, int count, int *pivots) {
 }
 
 /* Copy a sequence of integers, each in [0, limit), into new memory; NULL with an error. */
-static int *copy_indices(PyObject *object, int limit, const char *name, int *count) {
+int *copy_indices(PyObject *object, int limit, const char *name, int *count) {
     PyObject *sequence = PySequence_Fast(object, "indices must be a sequence");
     if (!sequence) return NULL;
     Py_ssize_t size = PySequence_Fast_GET_SIZE(sequence);
@@ -144,10 +127,10 @@ static int make_memory(KernelObject *self) {
                          &p->shared.q, &p->shared.b,  &p->shared.z, &p->shared.weighted,
                          &p->shared.s, &p->shared.root, &p->shared.half, &p->shared.right,
                          &p->shared.y, &p->shared.copy, &self->last_x, &self->last_u,
-                         &self->last_rate, &self->last_guards};
+                         &self->last_rate, &self->last_guards, &p->known_x, &p->known_u};
     const size_t sizes[] = {n * (r + 1), r * r, r, r, r, r, 2 * k, 2 * k, k, r * r, r * r, r, r, n,
                             r * r, r * r, r * r, r * r, r * r, r * r, r, r, r, r,
-                            p->nx, p->nu, p->nx, p->guard_count};
+                            p->nx, p->nu, p->nx, p->guard_count, p->nx, p->nu};
     const int count = sizeof sizes / sizeof *sizes;
     size_t total = 0, used = 0;
     for (int i = 0; i < count; i++) total += sizes[i] + 1;
@@ -168,6 +151,7 @@ static void kernel_dealloc(KernelObject *self) {
     for (int i = 0; i < self->held_arrays; i++) PyBuffer_Release(&self->term_arrays[i]);
     if (self->tableau.obj) PyBuffer_Release(&self->tableau);
     PyMem_Free(self->memory);
+    free_tree(self->kernel.tree);
     PyMem_Free(self->kernel.closed);
     PyMem_Free(self->kernel.guards);
     PyMem_Free(self->kernel.rows);
@@ -291,15 +275,8 @@ static int ask_python(void *context, const double *x, const double *u, double *r
     return status;
 }
 
-/* Hold the buffers of a call's arguments; on an error none stays held. */
-struct argument {
-    PyObject *object;
-    Py_ssize_t count;
-    int writable;
-    const char *name;
-};
-
-static int take_arguments(const struct argument *arguments, int count, Py_buffer *buffers) {
+/* Hold the buffers of a call's arguments: 0, or -1 with an error, and then none stays held. */
+int take_arguments(const struct argument *arguments, int count, Py_buffer *buffers) {
     for (int i = 0; i < count; i++) {
         const struct argument *a = arguments + i;
         if (take_doubles(a->object, a->count, a->writable, a->name, buffers + i)) {
@@ -310,11 +287,11 @@ static int take_arguments(const struct argument *arguments, int count, Py_buffer
     return 0;
 }
 
-static void release_all(Py_buffer *buffers, int count) {
+void release_all(Py_buffer *buffers, int count) {
     for (int i = 0; i < count; i++) PyBuffer_Release(buffers + i);
 }
 
-static PyObject *refuse_count(const char *name, Py_ssize_t wanted, Py_ssize_t given) {
+PyObject *refuse_count(const char *name, Py_ssize_t wanted, Py_ssize_t given) {
     return PyErr_Format(PyExc_TypeError, "%s takes %zd arguments, got %zd", name, wanted, given);
 }
 
@@ -525,41 +502,6 @@ static PyObject *kernel_find_forces(KernelObject *self, PyObject *const *args, P
     return PyBool_FromLong(status == DONE);
 }
 
-PyDoc_STRVAR(differentiate_doc,
-             "differentiate(x, u, accelerations, rates, field)\n--\n\n"
-             "Differentiate the acceleration; return whether the point is covered.\n\n"
-             "Args:\n"
-             "    x: Coordinates (nx,).\n"
-             "    u: Input (nu,).\n"
-             "    accelerations: Derivatives of J a + dJ/dt v by (q, v), (R, 2 nv).\n"
-             "    rates: Derivatives of J v by (q, v), (R, 2 nv).\n"
-             "    field: In: -D(M a + h - J' f) by (q, v), and S, (nv, 2 nv + nu).\n"
-             "        Out: derivatives of the acceleration by (q, v, u).\n");
-
-static PyObject *kernel_differentiate(KernelObject *self, PyObject *const *args,
-                                      Py_ssize_t count) {
-    struct kernel *p = &self->kernel;
-    if (count != 5 || !self->memory) return refuse_count("differentiate", 5, count);
-    const Py_ssize_t n = p->nv, rows = p->all_rows;
-    const struct argument arguments[] = {{args[0], p->nx, 0, "x"},
-                                         {args[1], p->nu, 0, "u"},
-                                         {args[2], 2 * n * rows, 0, "accelerations"},
-                                         {args[3], 2 * n * rows, 0, "rates"},
-                                         {args[4], n * (2 * n + p->nu), 1, "field"}};
-    Py_buffer b[5];
-    if (take_arguments(arguments, 5, b)) return NULL;
-    double *scratch = PyMem_Malloc((size_t)derivative_scratch_size(p) * sizeof(double));
-    if (!scratch) {
-        release_all(b, 5);
-        return PyErr_NoMemory();
-    }
-    struct point_derivatives d = {b[2].buf, b[3].buf, b[4].buf};
-    int status = differentiate_point(p, b[0].buf, b[1].buf, scratch, &d);
-    PyMem_Free(scratch);
-    release_all(b, 5);
-    return PyBool_FromLong(status == DONE);
-}
-
 static PyMethodDef kernel_methods[] = {
     {"evaluate", (PyCFunction)(void (*)(void))kernel_evaluate, METH_FASTCALL, evaluate_doc},
     {"step", (PyCFunction)(void (*)(void))kernel_step, METH_FASTCALL, step_doc},
@@ -567,6 +509,10 @@ static PyMethodDef kernel_methods[] = {
     {"find_forces", (PyCFunction)(void (*)(void))kernel_find_forces, METH_FASTCALL, forces_doc},
     {"differentiate", (PyCFunction)(void (*)(void))kernel_differentiate, METH_FASTCALL,
      differentiate_doc},
+    {"differentiate_terms", (PyCFunction)(void (*)(void))kernel_differentiate_terms, METH_FASTCALL,
+     differentiate_terms_doc},
+    {"set_tree", (PyCFunction)(void (*)(void))kernel_set_tree, METH_VARARGS | METH_KEYWORDS,
+     set_tree_doc},
     {"solve_stages", (PyCFunction)(void (*)(void))kernel_solve_stages, METH_FASTCALL, stages_doc},
     {NULL, NULL, 0, NULL}};
 

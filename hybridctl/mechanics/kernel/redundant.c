@@ -31,49 +31,63 @@ static const double FREE_DIRECTION = 1e-6;    /* error of a number of directions
 enum { MAX_LINE_STEPS = 40 };
 static const double LEAST_WEIGHT = 1e-6; /* relative to all normal forces: modes/tolerances.py */
 
-static double multiply(const double *a, const double *b, int n) {
-    double total = 0.0;
-    for (int i = 0; i < n; i++) total += a[i] * b[i];
-    return total;
+static inline double multiply(const double *a, const double *b, int n) {
+    double s = 0.0, t = 0.0, u = 0.0, v = 0.0; /* sums that do not wait for each other */
+    int i = 0;
+    for (; i + 4 <= n; i += 4) {
+        s += a[i] * b[i];
+        t += a[i + 1] * b[i + 1];
+        u += a[i + 2] * b[i + 2];
+        v += a[i + 3] * b[i + 3];
+    }
+    for (; i < n; i++) s += a[i] * b[i];
+    return (s + t) + (u + v);
 }
 
-static void subtract(double *a, double factor, const double *b, int n) {
-    for (int i = 0; i < n; i++) a[i] -= factor * b[i];
+static inline void subtract(double *a, double factor, const double *b, int n) {
+    add_row(a, -factor, b, n);
 }
 
-/* Factorise columns (m, m), each stored as a row, into Q (m, rank), stored likewise, and B (m, rank)
- * by Gram-Schmidt with pivots. Returns the rank, -1 where it is not certain. */
-static int factorise_columns(double *columns, int m, double *q, double *b) {
+static inline void add_squares(double *restrict into, const double *restrict from, int count) {
+    for (int c = 0; c < count; c++) into[c] += from[c] * from[c];
+}
+
+/* Factorise G (m, m) into Q (m, rank), with a row for each vector, and B (m, rank), likewise, by
+ * Gram-Schmidt with pivots. G is overwritten. Returns the rank, -1 where it is not certain. */
+ALONG_ROWS static int factorise_columns(double *g, int m, double *q, double *b, double *sizes) {
     double largest = 0.0;
     memset(b, 0, (size_t)m * m * sizeof(double)); /* a row for each vector of Q */
     for (int k = 0; k < m; k++) {
         int best = -1;
         double most = 0.0;
+        memset(sizes, 0, (size_t)m * sizeof(double));
+        for (int i = 0; i < m; i++)
+            add_squares(sizes, g + i * m, m);
         for (int j = 0; j < m; j++) {
-            const double size = multiply(columns + j * m, columns + j * m, m);
-            if (!(size < INFINITY)) return -1;
-            if (size > most) {
-                most = size;
+            if (!(sizes[j] < INFINITY)) return -1;
+            if (sizes[j] > most) {
+                most = sizes[j];
                 best = j;
             }
         }
         if (k == 0) largest = sqrt(most);
         if (best < 0 || sqrt(most) <= ROUNDING * largest) return k;
-        double *column = columns + best * m, *unit = q + k * m;
+        double *unit = q + k * m, *along = b + k * m;
+        for (int i = 0; i < m; i++) unit[i] = g[i * m + best];
         for (int i = 0; i < k; i++) { /* once more, against rounding */
-            const double left = multiply(q + i * m, column, m);
-            subtract(column, left, q + i * m, m);
+            const double left = multiply(q + i * m, unit, m);
+            subtract(unit, left, q + i * m, m);
             b[i * m + best] += left;
         }
-        const double size = sqrt(multiply(column, column, m));
+        const double size = sqrt(multiply(unit, unit, m));
         if (!(size > LEAST_COLUMN * largest)) return -1;
-        for (int i = 0; i < m; i++) unit[i] = column[i] / size;
-        for (int j = 0; j < m; j++) {
-            const double along = multiply(unit, columns + j * m, m);
-            b[k * m + j] = along;
-            subtract(columns + j * m, along, unit, m);
+        for (int i = 0; i < m; i++) unit[i] /= size;
+        for (int i = 0; i < m; i++) add_row(along, unit[i], g + i * m, m);
+        along[best] = size;
+        for (int i = 0; i < m; i++) {
+            add_row(g + i * m, -unit[i], along, m);
+            g[i * m + best] = 0.0; /* it is used */
         }
-        memset(column, 0, (size_t)m * sizeof(double)); /* it is used */
     }
     return m;
 }
@@ -81,8 +95,8 @@ static int factorise_columns(double *columns, int m, double *q, double *b) {
 /* Factorise W^(1/2) B = Z S: Z (m, rank) with a row for each vector, S (rank, rank) by columns.
  *
  * `half` is the root of the weights (m,), NULL for one. Returns the product of S's diagonal. */
-static double factorise_weighted(const double *b, const double *half, int m, int rank, double *z,
-                                 double *s) {
+ALONG_ROWS double factorise_weighted(const double *b, const double *half, int m, int rank, double *z,
+                          double *s) {
     double product = 1.0;
     memset(s, 0, (size_t)rank * rank * sizeof(double));
     for (int k = 0; k < rank; k++) {
@@ -119,18 +133,18 @@ static double factorise_shared(struct kernel *p, int with_friction, int *rank) {
     struct sharing *shared = &p->shared;
     for (int i = 0; i < m; i++) {
         const double *row = p->delassus + p->active[i] * r;
-        for (int j = 0; j < m; j++) p->matrix[j * m + i] = row[p->active[j]];
+        for (int j = 0; j < m; j++) p->matrix[i * m + j] = row[p->active[j]];
         for (int j = 0; with_friction && j < p->closed_count; j++)
             for (int t = p->closed[j].first; slides_now(p, j) && t < p->closed[j].last; t++)
-                p->matrix[j * m + i] += row[t] * p->direction[2 * j + t - p->closed[j].first];
+                p->matrix[i * m + j] += row[t] * p->direction[2 * j + t - p->closed[j].first];
     }
-    *rank = factorise_columns(p->matrix, m, shared->q, shared->b);
+    *rank = factorise_columns(p->matrix, m, shared->q, shared->b, p->change);
     if (*rank < 1) return NAN;
     return factorise_weighted(shared->b, NULL, m, *rank, shared->z, shared->s);
 }
 
 /* Write the roots of the weights (m,) of the multipliers; 0 where there are none but one. */
-static int find_weights(struct kernel *p, double *half) {
+int find_weights(struct kernel *p, double *half) {
     const int k = p->closed_count, m = p->active_count;
     const double least = LEAST_WEIGHT * sqrt(multiply(p->solution, p->solution, k));
     if (m == k || !(least > 0.0)) return 0; /* no friction of a contact that sticks, or no load */
@@ -293,6 +307,7 @@ static int move_inside_cones(struct kernel *p, double *n) {
     const double outside = -ON_CONE * size;
     memcpy(own, p->solution, (size_t)m * sizeof(double));
     shared->near = PROGRAMME_ON_CONE;
+    shared->is_at_border = 1;
     /* A single direction may move forces between all bodies; several are looked at one by one. */
     const int is_single = shared->rank == m - 1;
     for (int pair = is_single ? ALL_PAIRS : 0; pair < (is_single ? 0 : k); pair++) {
@@ -308,6 +323,7 @@ static int move_inside_cones(struct kernel *p, double *n) {
         if (!free || !find_interval_end(p, pair, n, units, THICKNESS * size, &z, &contact)) {
             memcpy(p->solution, own, (size_t)m * sizeof(double));
             shared->near = 0.0;
+            shared->is_at_border = 0;
             return DONE;
         }
         /* Cones that allow hardly a point are Python's, and so is an apex, of several equations. */
@@ -362,6 +378,7 @@ int share_forces(struct kernel *p, int needs_forces, double *ratio) {
     shared->contradiction = find_contradiction(p, p->matrix);
     find_least(shared->z, shared->s, NULL, m, rank, shared->y, p->solution);
     shared->near = ON_CONE;
+    shared->is_at_border = 0;
     if (slides || needs_forces) {
         if (find_weights(p, shared->half)) {
             factorise_weighted(shared->b, shared->half, m, rank, shared->weighted, shared->root);

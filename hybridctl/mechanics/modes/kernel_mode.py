@@ -31,6 +31,7 @@ from hybridctl.hybrid.model import (
     CompiledStep,
     CompiledSteps,
     FieldJacobian,
+    GuardJacobian,
     Pace,
     PointProperty,
     StepRequest,
@@ -43,6 +44,8 @@ from hybridctl.mechanics.modes.contact_mode import MAX_STEP_TO_STOP, ContactMode
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.modes.guards import ContactGuard, Kind
 from hybridctl.mechanics.modes.phase import ContactPhase
+from hybridctl.mechanics.multibody.sweeps import BodyFrames
+from hybridctl.mechanics.terms.flat_terms import FlatTerms
 from hybridctl.symbolic.compiled_function import CallableFunction, find_buffer_evaluator
 
 if TYPE_CHECKING:
@@ -70,6 +73,18 @@ class KernelValues(NamedTuple):
     guards: Array
     stop: float
     turn: float
+
+
+class KernelDerivatives(NamedTuple):
+    """Derivatives by z = (q, v, u) that the kernel finds at a point; None for those of Python.
+
+    Attributes:
+        field: Those of the field (v, a), (2 nv, z).
+        guards: Those of the guards (n, z).
+    """
+
+    field: Array | None
+    guards: Array | None
 
 
 class KernelPoint(ContactPoint):
@@ -121,17 +136,41 @@ class KernelPoint(ContactPoint):
         return Pace(longest, self.values.turn)
 
     @PointProperty
+    def kernel_derivatives(self) -> KernelDerivatives:
+        """The derivatives that the kernel finds here."""
+        kernel = self.mode.kernel
+        if kernel is None:
+            return KernelDerivatives(None, None)
+        return kernel.differentiate(self.x, self.u)
+
+    @PointProperty
     def field_jacobian(self) -> FieldJacobian:
         """The derivatives of the field, D_x (2 nv, 2 nv) and D_u (2 nv, nu)."""
-        kernel = self.mode.kernel
-        a_z = None if kernel is None else kernel.differentiate(self.x, self.u)
-        if a_z is None:
+        rows = self.kernel_derivatives.field
+        if rows is None:
             return super().field_jacobian
-        nv = len(self.v)
-        both = np.zeros((2 * nv, a_z.shape[1]))
-        np.fill_diagonal(both[:nv, nv:], 1.0)
-        both[nv:] = a_z
-        return FieldJacobian(both[:, : 2 * nv], both[:, 2 * nv :])
+        return FieldJacobian(rows[:, : len(rows)], rows[:, len(rows) :])
+
+    @PointProperty
+    def guard_jacobian(self) -> GuardJacobian:
+        """The derivatives of the guards by time (n,), state (n, 2 nv) and input (n, nu)."""
+        rows = self.kernel_derivatives.guards
+        if rows is None:
+            return super().guard_jacobian
+        n = 2 * len(self.v)
+        return GuardJacobian(np.zeros(len(rows)), rows[:, :n], rows[:, n:])
+
+    def guard_row(self, i: int) -> GuardJacobian:
+        """Return the derivatives of guard i, see `ContactPoint.guard_row`.
+
+        Args:
+            i: Number of the guard.
+        """
+        rows = self.kernel_derivatives.guards
+        if rows is None:
+            return super().guard_row(i)
+        n = 2 * len(self.v)
+        return GuardJacobian(np.zeros(()), rows[i, :n], rows[i, n:])
 
 
 class KernelContactMode(ContactMode, CompiledSteps):
@@ -241,6 +280,39 @@ class ModeKernel:
             # Without a cycle: the reference does not have this kernel.
             python_mode=_PythonMode(reference),
         )
+        self._frames = self._set_tree(phase)
+        # Derivatives of the field, in which those of v are the same everywhere.
+        self._velocities = np.eye(2 * robot.nv, 2 * robot.nv + robot.nu, robot.nv)
+
+    def _set_tree(self, phase: ContactPhase) -> BodyFrames | None:
+        """Give the kernel the bodies of the robot, and return where their poses will be.
+
+        Args:
+            phase: Phase of the mode.
+
+        Returns:
+            The poses. None where terms are differentiated in Python: the kernel does it for points
+            on planes of the world.
+        """
+        terms, robot = self._dynamics.terms, self._dynamics.robot
+        if not isinstance(terms, FlatTerms) or terms.body_frames is None:
+            return None
+        bodies, ground = terms.body_frames.describe_bodies(), terms.ground
+        self._kernel.set_tree(
+            parents=bodies.parents,
+            owners=bodies.owners,
+            contact_joints=list(ground.joints),
+            row_owners=self._dynamics.contact_set.owner.tolist(),
+            gravity=bodies.gravity,
+            inertias=bodies.inertias,
+            points=_as_doubles(ground.points),
+            directions=_as_doubles(ground.directions),
+            springs=_as_doubles(robot.passive.stiffness),
+            dampers=_as_doubles(robot.passive.damping),
+            actuation=_as_doubles(robot.actuation),
+            load_rank=terms.count_loads(phase.closed) if phase.closed else -1,
+        )
+        return terms.body_frames
 
     def evaluate(self, x: Array, u: Array) -> KernelValues | None:
         """Return what the kernel finds at a point, None where it does not cover it.
@@ -270,29 +342,33 @@ class ModeKernel:
             return None
         return rate[self._dynamics.robot.nq :], forces
 
-    def differentiate(self, x: Array, u: Array) -> Array | None:
-        """Return the derivatives (nv, 2 nv + nu) of the acceleration by (q, v, u).
+    def differentiate(self, x: Array, u: Array) -> KernelDerivatives:
+        """Return the derivatives by (q, v, u), where the kernel covers the point.
 
-        Those of the terms come from Python (`FlatTerms` takes less time than expressions do).
+        Those of the terms are computed in the kernel for points on planes, else in Python.
 
         Args:
             x: State (nx,).
             u: Input (nu,).
-
-        Returns:
-            The derivatives, None where the kernel does not cover the point.
         """
         x, u, robot = _as_doubles(x), _as_doubles(u), self._dynamics.robot
-        solved = self.find_forces(x, u)
-        if solved is None:
-            return None
         nq, nv = robot.nq, robot.nv
-        d = self._dynamics.terms.derivatives(x[:nq], x[nq:], *solved)
-        field = np.empty((nv, 2 * nv + robot.nu))
-        np.negative(d.equations, out=field[:, : 2 * nv])
-        field[:, 2 * nv :] = robot.actuation
-        accelerations, rates = _as_doubles(d.accelerations), _as_doubles(d.rates)
-        return field if self._kernel.differentiate(x, u, accelerations, rates, field) else None
+        both = self._velocities.copy()
+        field, guards = both[nv:], np.empty((self._guard_count, both.shape[1]))
+        if self._frames is not None:
+            frames = self._frames
+            frames.place(x[:nq])
+            covers = self._kernel.differentiate(x, u, frames.poses, frames.columns, field, guards)
+        else:
+            solved = self.find_forces(x, u)
+            if solved is None:
+                return KernelDerivatives(None, None)
+            d = self._dynamics.terms.derivatives(x[:nq], x[nq:], *solved)
+            np.negative(d.equations, out=field[:, : 2 * nv])
+            field[:, 2 * nv :] = robot.actuation
+            given = _as_doubles(d.accelerations), _as_doubles(d.rates)
+            covers = self._kernel.differentiate_terms(x, u, *given, field, guards)
+        return KernelDerivatives(both if covers[0] else None, guards if covers[1] else None)
 
     def take_step(self, ahead: StepRequest, law: HeldInput) -> CompiledStep | None:
         """Return a step of DOP853.

@@ -115,6 +115,93 @@ class Sweeps(threading.local):
         return np.array(self._rotations), np.array(self._positions)
 
 
+_FIXED_AXES = frozenset(
+    f"JointModel{name}"
+    for name in (
+        *(f"{kind}{axis}" for kind in ("R", "P", "RUB") for axis in "XYZ"),
+        *("RevoluteUnaligned", "RevoluteUnboundedUnaligned", "PrismaticUnaligned"),
+        *("FreeFlyer", "Spherical", "Planar", "Translation"),
+    )
+)
+"""Names of joints whose axes are fixed in the body that they move."""
+_POSE = 12
+"""Numbers of a pose in Pinocchio's memory: a rotation by columns, and a position."""
+
+
+class BodyInertias(NamedTuple):
+    """The bodies of N joints, the first of which is the world.
+
+    Attributes:
+        parents: Parent of each joint (N,).
+        owners: Joint of each velocity (nv,).
+        inertias: Mass in kg, centre in the joint's frame in m, and inertia about it as xx, xy, yy,
+            xz, yz, zz in kg m^2, (N, 10).
+        gravity: Acceleration (3,), m/s^2.
+    """
+
+    parents: list[int]
+    owners: list[int]
+    inertias: Array
+    gravity: Array
+
+
+class BodyFrames(threading.local):
+    """Poses of all joints of a `pinocchio.Model`, and its velocities' axes, without a copy.
+
+    Each thread has its own memory. It is for joints whose axes are fixed in the body that they move.
+
+    Args:
+        model: The `pinocchio.Model`.
+
+    Attributes:
+        poses: Rotations by columns and positions of all joints in the world (N, 12), of the last
+            `place`.
+        columns: Spatial velocity (nv, 6) that each velocity gives the body of its joint, likewise.
+
+    Raises:
+        ValueError: If an axis of a joint is not fixed, or poses do not follow on each other.
+    """
+
+    def __init__(self, model: Any) -> None:
+        if any(joint.shortname() not in _FIXED_AXES for joint in list(model.joints)[1:]):
+            raise ValueError("axes of joints are not fixed in the bodies that they move")
+        self._made = model
+        self._model, self._data = model, model.createData()
+        places = list(self._data.oMi)
+        first = places[0].rotation
+        start = first.ctypes.data
+        for j, place in enumerate(places):  # as a vector of C++ has them
+            own = start + _POSE * first.itemsize * j
+            found = place.rotation.ctypes.data, place.translation.ctypes.data
+            if found != (own, own + 9 * first.itemsize):
+                raise ValueError("poses do not follow on each other in memory")
+        size = first.itemsize
+        self.poses: Array = np.lib.stride_tricks.as_strided(
+            first, (len(places), _POSE), (_POSE * size, size), writeable=False
+        )
+        self.columns: Array = self._data.J.T
+
+    def __reduce__(self) -> tuple[type[BodyFrames], tuple[Any]]:
+        return BodyFrames, (self._made,)
+
+    def place(self, q: Array) -> None:
+        """Compute poses and columns at q (nq,)."""
+        pin.computeJointJacobians(self._model, self._data, q)
+
+    def describe_bodies(self) -> BodyInertias:
+        """Return the bodies of all joints."""
+        model = self._model
+        joints = list(model.joints)
+        owners = [j for j in range(1, len(joints)) for _ in range(joints[j].nv)]
+        inertias = np.zeros((len(joints), 10))
+        for j, body in enumerate(model.inertias):
+            inertia = body.inertia
+            rows, columns = (0, 0, 1, 0, 1, 2), (0, 1, 1, 2, 2, 2)
+            inertias[j] = body.mass, *body.lever, *inertia[rows, columns]
+        parents = [int(parent) for parent in model.parents]
+        return BodyInertias(parents, owners, inertias, np.array(model.gravity.linear))
+
+
 def inverse_dynamics_derivatives(
     model: Any, data: Any, motion: tuple[Array, Array, Array], wrenches: Mapping[int, Array]
 ) -> tuple[Any, Any]:

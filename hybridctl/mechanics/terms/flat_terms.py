@@ -17,6 +17,7 @@ and K[j, i] where i carries j, with :math:`K = \sum J_p^T [f]_\times J_\omega`.
 from __future__ import annotations
 
 import threading
+from functools import cached_property
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from hybridctl.base.checks import Array, Indices
 from hybridctl.mechanics.contacts.contact_kinematics import PointsOnPlanes
 from hybridctl.mechanics.multibody.joints import skew
 from hybridctl.mechanics.multibody.robot import Robot
-from hybridctl.mechanics.multibody.sweeps import Sweeps
+from hybridctl.mechanics.multibody.sweeps import BodyFrames, Sweeps
 from hybridctl.mechanics.terms.contact_terms import (
     ImpulseDerivatives,
     TermDerivatives,
@@ -73,6 +74,27 @@ class FlatTerms(Terms):
 
     def __reduce__(self) -> tuple[type[FlatTerms], tuple[Robot, PointsOnPlanes, Indices]]:
         return type(self), self._made_of
+
+    @property
+    def ground(self) -> PointsOnPlanes:
+        """Points and planes."""
+        return self._made_of[1]
+
+    @cached_property
+    def body_frames(self) -> BodyFrames | None:
+        """Poses of all bodies for the compiled kernel, None where it cannot use them."""
+        return self._robot.make_body_frames()
+
+    def count_loads(self, closed: tuple[int, ...]) -> int:
+        """Return how many forces at closed contacts act on bodies independently.
+
+        Args:
+            closed: Closed contacts.
+
+        Returns:
+            The number; -1 if some contact has no friction, see `load_turns`.
+        """
+        return self._compute_rank(closed) if self._in_space else -1
 
     def values(self, q: Array, v: Array, u: Array) -> TermValues:
         """Return all terms at a point.

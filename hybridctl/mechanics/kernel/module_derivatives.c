@@ -1,0 +1,196 @@
+/* Calls of the Python type for derivatives, and what they need to know of a robot's bodies. */
+#include "module.h"
+
+#include <string.h>
+
+void free_tree(struct tree *tree) {
+    if (!tree) return;
+    PyMem_Free(tree->parents);
+    PyMem_Free(tree->owners);
+    PyMem_Free(tree->contact_joints);
+    PyMem_Free(tree->row_owners);
+    PyMem_Free(tree->path_starts);
+    PyMem_Free(tree->memory);
+    PyMem_Free(tree);
+}
+
+/* List the velocities that move the body of each joint, and make the scratch memory; 0, or -1. */
+static int make_tree_memory(struct tree *t, int nu) {
+    const size_t joints = t->joints, n = t->n, c = t->contacts, rows = t->rows;
+    double **places[] = {&t->inertias, &t->points, &t->directions, &t->springs, &t->dampers,
+                         &t->actuation, &t->placed_points, &t->contact_forces, &t->velocities,
+                         &t->accelerations, &t->changes, &t->momenta};
+    const size_t body = sizeof *t->placed / sizeof(double), sums = sizeof *t->sums / sizeof(double);
+    const size_t sizes[] = {10 * joints, 3 * c, 3 * rows, n, n, n * nu, 3 * c, 3 * c, 6 * joints,
+                            6 * joints, 18 * n, 12 * joints};
+    const int count = sizeof sizes / sizeof *sizes;
+    size_t total = (body + sums) * joints, used = 0;
+    for (int i = 0; i < count; i++) total += sizes[i];
+    double *memory = t->memory = PyMem_Calloc(total + 1, sizeof(double));
+    t->path_starts = PyMem_Calloc(joints * (2 + n), sizeof(int));
+    if (!memory || !t->path_starts) return -1;
+    for (int i = 0; i < count; used += sizes[i++]) *places[i] = memory + used;
+    t->placed = (struct body_inertia *)(memory + used);
+    t->sums = (struct behind *)(memory + used + body * joints);
+    t->path_ends = t->path_starts + joints;
+    t->paths = t->path_ends + joints;
+    for (int j = 1, k = 0, end = 0; j < t->joints; j++) {
+        const int parent = t->parents[j];
+        t->path_starts[j] = end;
+        for (int l = t->path_starts[parent]; l < t->path_ends[parent]; l++) t->paths[end++] = t->paths[l];
+        for (; k < t->n && t->owners[k] == j; k++) t->paths[end++] = k;
+        t->path_ends[j] = end;
+    }
+    return 0;
+}
+
+const char set_tree_doc[] =
+    "set_tree(parents, owners, contact_joints, row_owners, gravity, inertias, points, directions,\n"
+    "         springs, dampers, actuation, load_rank)\n--\n\n"
+    "Say of which bodies a robot is whose contacts are points on planes, so that `differentiate` can be\n"
+    "called. It is called once at most.\n\n"
+    "Args:\n"
+    "    parents: Parent of each joint (joints,), of the world 0, which is the first.\n"
+    "    owners: Joint of each velocity (nv,), in order.\n"
+    "    contact_joints: Joint of each contact.\n"
+    "    row_owners: Contact of each row.\n"
+    "    gravity: Acceleration (3,), m/s^2.\n"
+    "    inertias: Mass, centre and inertia about it (xx xy yy xz yz zz) of each joint's body (joints, 10).\n"
+    "    points: Contact points in their joints' frames (c, 3), m.\n"
+    "    directions: Directions of rows in the world (R, 3).\n"
+    "    springs: Stiffness of each velocity (nv,).\n"
+    "    dampers: Damping of each velocity (nv,).\n"
+    "    actuation: S (nv, nu).\n"
+    "    load_rank: Rank of what forces at the closed contacts do to bodies; -1 if it is not known.\n";
+
+PyObject *kernel_set_tree(KernelObject *self, PyObject *args, PyObject *keywords) {
+    static char *names[] = {"parents", "owners", "contact_joints", "row_owners", "gravity", "inertias",
+                            "points", "directions", "springs", "dampers", "actuation", "load_rank", NULL};
+    struct kernel *p = &self->kernel;
+    PyObject *parents, *owners, *joints, *rows, *arrays[7];
+    if (!self->memory || p->tree) {
+        PyErr_SetString(PyExc_TypeError, "a kernel has one tree");
+        return NULL;
+    }
+    struct tree *t = PyMem_Calloc(1, sizeof *t);
+    if (!t) return PyErr_NoMemory();
+    int count[4] = {0}, good = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOOOOOOOOOi", names, &parents, &owners, &joints,
+                                     &rows, arrays, arrays + 1, arrays + 2, arrays + 3, arrays + 4,
+                                     arrays + 5, arrays + 6, &t->load_rank))
+        goto fail;
+    if (!(t->parents = copy_indices(parents, MAX_SIZE, "parents", count))) goto fail;
+    t->joints = count[0];
+    t->n = p->nv;
+    t->contacts = p->contacts;
+    t->rows = p->all_rows;
+    if (!(t->owners = copy_indices(owners, t->joints, "owners", count + 1)) ||
+        !(t->contact_joints = copy_indices(joints, t->joints, "contact_joints", count + 2)) ||
+        !(t->row_owners = copy_indices(rows, t->contacts, "row_owners", count + 3)))
+        goto fail;
+    good = t->joints >= 1 && t->parents[0] == 0 && count[1] == t->n && count[2] == t->contacts &&
+           count[3] == t->rows;
+    for (int j = 1; good && j < t->joints; j++) good = t->parents[j] < j;
+    for (int k = 0; good && k < t->n; k++)
+        good = t->owners[k] >= (k ? t->owners[k - 1] : 1); /* none moves the world */
+    if (!good) {
+        PyErr_SetString(PyExc_ValueError, "bodies do not fit");
+        goto fail;
+    }
+    if (make_tree_memory(t, p->nu)) {
+        PyErr_NoMemory();
+        goto fail;
+    }
+    double *places[] = {t->gravity, t->inertias, t->points, t->directions, t->springs, t->dampers,
+                        t->actuation};
+    const Py_ssize_t sizes[] = {3, 10 * t->joints, 3 * t->contacts, 3 * t->rows, t->n, t->n,
+                                (Py_ssize_t)t->n * p->nu};
+    for (int i = 0; i < 7; i++) {
+        Py_buffer buffer;
+        if (take_doubles(arrays[i], sizes[i], 0, names[4 + i], &buffer)) goto fail;
+        memcpy(places[i], buffer.buf, (size_t)sizes[i] * sizeof(double));
+        PyBuffer_Release(&buffer);
+    }
+    p->tree = t;
+    Py_RETURN_NONE;
+fail:
+    free_tree(t);
+    return NULL;
+}
+
+/* Differentiate at x and u, and return which results are there; NULL with an error. */
+static PyObject *differentiate(struct kernel *p, const double *x, const double *u,
+                               struct point_derivatives *d) {
+    double *scratch = PyMem_Malloc((size_t)derivative_scratch_size(p) * sizeof(double));
+    if (!scratch) return PyErr_NoMemory();
+    const int status = differentiate_point(p, x, u, scratch, d);
+    PyMem_Free(scratch);
+    return Py_BuildValue("OO", status == DONE ? Py_True : Py_False,
+                         status == DONE && d->has_guards ? Py_True : Py_False);
+}
+
+const char differentiate_doc[] =
+    "differentiate(x, u, poses, columns, field, guards)\n--\n\n"
+    "Differentiate acceleration and guards; return whether each is covered. After `set_tree`.\n\n"
+    "Args:\n"
+    "    x: Coordinates (nx,).\n"
+    "    u: Input (nu,).\n"
+    "    poses: Rotations by columns and positions of all joints in the world (joints, 12).\n"
+    "    columns: Spatial velocity of its body by each velocity, in the world (nv, 6).\n"
+    "    field: Out: derivatives of the acceleration by (q, v, u), (nv, 2 nv + nu).\n"
+    "    guards: Out: those of the guards (n, 2 nv + nu).\n";
+
+PyObject *kernel_differentiate(KernelObject *self, PyObject *const *args, Py_ssize_t count) {
+    struct kernel *p = &self->kernel;
+    if (count != 6 || !self->memory) return refuse_count("differentiate", 6, count);
+    if (!p->tree) {
+        PyErr_SetString(PyExc_TypeError, "a kernel without a tree differentiates no terms");
+        return NULL;
+    }
+    const Py_ssize_t n = p->nv, z = 2 * n + p->nu;
+    const struct argument arguments[] = {{args[0], p->nx, 0, "x"},
+                                         {args[1], p->nu, 0, "u"},
+                                         {args[2], 12 * (Py_ssize_t)p->tree->joints, 0, "poses"},
+                                         {args[3], 6 * n, 0, "columns"},
+                                         {args[4], n * z, 1, "field"},
+                                         {args[5], p->guard_count * z, 1, "guards"}};
+    Py_buffer b[6];
+    if (take_arguments(arguments, 6, b)) return NULL;
+    struct point_derivatives d = {
+        .poses = b[2].buf, .columns = b[3].buf, .field = b[4].buf, .guards = b[5].buf};
+    PyObject *found = differentiate(p, b[0].buf, b[1].buf, &d);
+    release_all(b, 6);
+    return found;
+}
+
+const char differentiate_terms_doc[] =
+    "differentiate_terms(x, u, accelerations, rates, field, guards)\n--\n\n"
+    "Differentiate acceleration and guards with derivatives of the terms that are given; return whether\n"
+    "each is covered.\n\n"
+    "Args:\n"
+    "    x: Coordinates (nx,).\n"
+    "    u: Input (nu,).\n"
+    "    accelerations: Derivatives of J a + dJ/dt v by (q, v), (R, 2 nv).\n"
+    "    rates: Derivatives of J v by (q, v), (R, 2 nv).\n"
+    "    field: In: -D(M a + h - J' f) by (q, v), and S, (nv, 2 nv + nu).\n"
+    "        Out: derivatives of the acceleration by (q, v, u).\n"
+    "    guards: Out: those of the guards (n, 2 nv + nu).\n";
+
+PyObject *kernel_differentiate_terms(KernelObject *self, PyObject *const *args, Py_ssize_t count) {
+    struct kernel *p = &self->kernel;
+    if (count != 6 || !self->memory) return refuse_count("differentiate_terms", 6, count);
+    const Py_ssize_t n = p->nv, rows = p->all_rows, z = 2 * n + p->nu;
+    const struct argument arguments[] = {{args[0], p->nx, 0, "x"},
+                                         {args[1], p->nu, 0, "u"},
+                                         {args[2], 2 * n * rows, 0, "accelerations"},
+                                         {args[3], 2 * n * rows, 0, "rates"},
+                                         {args[4], n * z, 1, "field"},
+                                         {args[5], p->guard_count * z, 1, "guards"}};
+    Py_buffer b[6];
+    if (take_arguments(arguments, 6, b)) return NULL;
+    struct point_derivatives d = {
+        .accelerations = b[2].buf, .rates = b[3].buf, .field = b[4].buf, .guards = b[5].buf};
+    PyObject *found = differentiate(p, b[0].buf, b[1].buf, &d);
+    release_all(b, 6);
+    return found;
+}

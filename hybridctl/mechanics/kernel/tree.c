@@ -1,0 +1,398 @@
+/* Derivatives of the terms of a robot whose contacts are points on planes of the world.
+ *
+ * All vectors are spatial ones at the origin of the world, linear parts first. Velocity k has the
+ * column J_k, which is fixed in the body of its joint; its parent body moves with V_p and A_p. A change of its
+ * coordinate moves all bodies behind it by J_k. In axes that are moved along, each of them (velocity V,
+ * column J) has
+ *
+ *     dV = V_p x J_k,          dA = A_p x J_k + V_p x dV + dV x V,    by the coordinate,
+ *     dV = J_k,                dA = (V_j + V_p) x J_k + J_k x V,      by the velocity,
+ *
+ * with V_j of the joint's own body. Forces I A + V x* I V then change by I dA' + B dV, dA' being the part
+ * that is the same for all bodies, with
+ *
+ *     B X = I (X x V) + X x* (I V) + V x* (I X) = (2 w x p, H w),   w the angular part of X,
+ *
+ * p the linear momentum and H (3, 3) as in `add_body`: so I, p and H are summed over the bodies behind
+ * each joint. Contact forces keep their directions in the world, so that they change by minus the turn
+ * w x F in axes that are moved along.
+ */
+#include <string.h>
+
+#include "contact_kernel.h"
+
+static inline void add_cross(const double *a, const double *b, double factor, double *into) {
+    into[0] += factor * (a[1] * b[2] - a[2] * b[1]);
+    into[1] += factor * (a[2] * b[0] - a[0] * b[2]);
+    into[2] += factor * (a[0] * b[1] - a[1] * b[0]);
+}
+
+static inline double dot(const double *a, const double *b, int n) {
+    double total = 0.0;
+    for (int i = 0; i < n; i++) total += a[i] * b[i];
+    return total;
+}
+
+/* Add the motion a x b. */
+static inline void add_motion_cross(const double *a, const double *b, double *into) {
+    add_cross(a + 3, b, 1.0, into);
+    add_cross(a, b + 3, 1.0, into);
+    add_cross(a + 3, b + 3, 1.0, into + 3);
+}
+
+/* Add the force a x* f. */
+static inline void add_force_cross(const double *a, const double *f, double *into) {
+    add_cross(a + 3, f, 1.0, into);
+    add_cross(a + 3, f + 3, 1.0, into + 3);
+    add_cross(a, f, 1.0, into + 3);
+}
+
+/* Add the matrix [a] x to a (3, 3) one. */
+static void add_skew(const double *a, double factor, double *matrix) {
+    matrix[1] -= factor * a[2];
+    matrix[2] += factor * a[1];
+    matrix[3] += factor * a[2];
+    matrix[5] -= factor * a[0];
+    matrix[6] -= factor * a[1];
+    matrix[7] += factor * a[0];
+}
+
+static inline void add_product(const double *matrix, const double *x, double *into) {
+    for (int i = 0; i < 3; i++) into[i] += dot(matrix + 3 * i, x, 3);
+}
+
+static void add_transposed(const double *matrix, const double *x, double *into) {
+    for (int i = 0; i < 3; i++)
+        for (int j = 0; j < 3; j++) into[j] += matrix[3 * i + j] * x[i];
+}
+
+/* Add the momentum I x. */
+static inline void add_momentum(const struct body_inertia *inertia, const double *x, double *into) {
+    for (int i = 0; i < 3; i++) into[i] += inertia->mass * x[i];
+    add_cross(x + 3, inertia->moment, 1.0, into);
+    add_cross(inertia->moment, x, 1.0, into + 3);
+    add_product(inertia->turning, x + 3, into + 3);
+}
+
+/* Write the inertia of the body of joint j about the origin of the world, from its pose there. */
+static void place_inertia(const struct tree *t, int j, const double *pose,
+                          struct body_inertia *inertia) {
+    const double *own = t->inertias + 10 * j, mass = own[0];
+    const double local[9] = {own[4], own[5], own[7], own[5], own[6], own[8], own[7], own[8], own[9]};
+    double turned[9], centre[3];
+    for (int i = 0; i < 3; i++) {
+        centre[i] = pose[9 + i];
+        for (int l = 0; l < 3; l++) {
+            centre[i] += pose[3 * l + i] * own[1 + l]; /* rotations are stored by columns */
+            turned[3 * i + l] = 0.0;
+            for (int k = 0; k < 3; k++) turned[3 * i + l] += pose[3 * k + i] * local[3 * k + l];
+        }
+    }
+    inertia->mass = mass;
+    const double square = dot(centre, centre, 3);
+    for (int i = 0; i < 3; i++) {
+        inertia->moment[i] = mass * centre[i];
+        for (int l = 0; l < 3; l++) {
+            double total = (i == l ? mass * square : 0.0) - mass * centre[i] * centre[l];
+            for (int k = 0; k < 3; k++) total += turned[3 * i + k] * pose[3 * k + l];
+            inertia->turning[3 * i + l] = total;
+        }
+    }
+}
+
+/* Place bodies, contact points and columns for coordinates whose poses and columns are given. */
+void place_tree(struct tree *t, const double *poses, const double *columns) {
+    t->columns = columns;
+    for (int j = 1; j < t->joints; j++) place_inertia(t, j, poses + 12 * j, t->placed + j);
+    for (int c = 0; c < t->contacts; c++) {
+        const double *pose = poses + 12 * t->contact_joints[c], *own = t->points + 3 * c;
+        double *point = t->placed_points + 3 * c;
+        for (int i = 0; i < 3; i++)
+            point[i] = pose[9 + i] + pose[i] * own[0] + pose[3 + i] * own[1] + pose[6 + i] * own[2];
+    }
+}
+
+/* Write the velocities (joints, 6) of all bodies for generalised velocities (n,). */
+static void find_velocities(const struct tree *t, const double *v, double *velocities) {
+    memset(velocities, 0, 6 * sizeof(double));
+    for (int j = 1, k = 0; j < t->joints; j++) {
+        double *own = velocities + 6 * j;
+        memcpy(own, velocities + 6 * t->parents[j], 6 * sizeof(double));
+        for (; k < t->n && t->owners[k] == j; k++)
+            for (int i = 0; i < 6; i++) own[i] += t->columns[6 * k + i] * v[k];
+    }
+}
+
+/* Write the accelerations (joints, 6) of all bodies, without gravity. */
+static void find_accelerations(const struct tree *t, const double *v, const double *a,
+                               const double *velocities, double *accelerations) {
+    memset(accelerations, 0, 6 * sizeof(double));
+    for (int j = 1, k = 0; j < t->joints; j++) {
+        double *own = accelerations + 6 * j, moved[6] = {0.0};
+        memcpy(own, accelerations + 6 * t->parents[j], 6 * sizeof(double));
+        for (; k < t->n && t->owners[k] == j; k++)
+            for (int i = 0; i < 6; i++) {
+                own[i] += t->columns[6 * k + i] * a[k];
+                moved[i] += t->columns[6 * k + i] * v[k];
+            }
+        add_motion_cross(velocities + 6 * j, moved, own);
+    }
+}
+
+/* Add what a body contributes to the sums over the bodies behind its joint. */
+static void add_body(const struct body_inertia *inertia, const double *velocity,
+                     const double *acceleration, const double *gravity, struct behind *sum) {
+    double momentum[6] = {0.0}, falling[6], spin_inertia[3] = {0.0};
+    const double *v = velocity, *w = velocity + 3, *h = inertia->moment;
+    memcpy(falling, acceleration, sizeof falling);
+    for (int i = 0; i < 3; i++) falling[i] -= gravity[i];
+    add_momentum(inertia, velocity, momentum);
+    add_momentum(inertia, falling, sum->force);
+    add_force_cross(velocity, momentum, sum->force);
+    sum->inertia.mass += inertia->mass;
+    for (int i = 0; i < 3; i++) {
+        sum->inertia.moment[i] += h[i];
+        sum->momentum[i] += momentum[i];
+    }
+    for (int i = 0; i < 9; i++) sum->inertia.turning[i] += inertia->turning[i];
+    /* H = -2 [h] [v] - [I w] - I [w] + [w] I, with I the inertia of turning */
+    add_product(inertia->turning, w, spin_inertia);
+    add_skew(spin_inertia, -1.0, sum->turn);
+    for (int i = 0; i < 3; i++)
+        for (int l = 0; l < 3; l++) /* [a] [b] = b a' - (a . b) 1 */
+            sum->turn[3 * i + l] -= 2.0 * (v[i] * h[l] - (i == l ? dot(h, v, 3) : 0.0));
+    for (int i = 0; i < 3; i++) {
+        const double *row = inertia->turning + 3 * i;
+        add_cross(row, w, -1.0, sum->turn + 3 * i); /* row of I [w]: row x w */
+        double column[3] = {row[0], row[1], row[2]}; /* I is symmetric: column i of [w] I */
+        double crossed[3] = {0.0};
+        add_cross(w, column, 1.0, crossed);
+        for (int l = 0; l < 3; l++) sum->turn[3 * l + i] += crossed[l];
+    }
+}
+
+/* Add the contact force (3,) at a point of the body to its sums. */
+static void add_contact_force(const double *point, const double *force, struct behind *sum) {
+    for (int i = 0; i < 3; i++) sum->force[i] -= force[i];
+    add_cross(point, force, -1.0, sum->force + 3);
+    for (int i = 0; i < 3; i++) sum->pull[i] += force[i];
+    for (int i = 0; i < 3; i++) /* -[p] [F] = (p . F) 1 - F p' */
+        for (int l = 0; l < 3; l++)
+            sum->pull_turn[3 * i + l] += (i == l ? dot(point, force, 3) : 0.0) - force[i] * point[l];
+}
+
+static void add_sums(const struct behind *own, struct behind *into) {
+    const double *from = (const double *)own;
+    double *to = (double *)into;
+    for (size_t i = 0; i < sizeof *own / sizeof(double); i++) to[i] += from[i];
+}
+
+/* Write I X + (2 w x p, H w) + (t x F, T t) for sums behind a joint: what Phi of D_k tau is. */
+static void find_change(const struct behind *sum, const double *a, const double *w,
+                        const double *turned, double *change) {
+    memset(change, 0, 6 * sizeof(double));
+    add_momentum(&sum->inertia, a, change);
+    add_cross(w, sum->momentum, 2.0, change);
+    add_product(sum->turn, w, change + 3);
+    if (!turned) return;
+    add_cross(turned, sum->pull, 1.0, change);
+    add_product(sum->pull_turn, turned, change + 3);
+}
+
+/* Write the contact force (3,) of each contact from forces along all rows. */
+static void find_contact_forces(const struct tree *t, const double *forces, double *each) {
+    memset(each, 0, 3 * (size_t)t->contacts * sizeof(double));
+    for (int r = 0; r < t->rows; r++)
+        for (int i = 0; forces[r] != 0.0 && i < 3; i++)
+            each[3 * t->row_owners[r] + i] += forces[r] * t->directions[3 * r + i];
+}
+
+/* Write -D(M a + h - J' f) by (q, v) into the first 2 n of `width` columns of `equations` (n, width),
+ * and derivatives of J a + dJ/dt v and J v of some rows into those of (R, 2 n), after place_tree. */
+void differentiate_tree(struct tree *t, const struct tree_motion *motion, const int *rows,
+                        int row_count, double *equations, int width, double *accelerations,
+                        double *rates) {
+    const int n = t->n;
+    double *velocities = t->velocities, *along = t->accelerations, *changes = t->changes;
+    find_velocities(t, motion->v, velocities);
+    find_accelerations(t, motion->v, motion->a, velocities, along);
+    find_contact_forces(t, motion->forces, t->contact_forces);
+    memset(t->sums, 0, (size_t)t->joints * sizeof *t->sums);
+    for (int j = 1; j < t->joints; j++)
+        add_body(t->placed + j, velocities + 6 * j, along + 6 * j, t->gravity, t->sums + j);
+    for (int c = 0; c < t->contacts; c++)
+        add_contact_force(t->placed_points + 3 * c, t->contact_forces + 3 * c,
+                          t->sums + t->contact_joints[c]);
+    for (int j = t->joints - 1; j > 0; j--) add_sums(t->sums + j, t->sums + t->parents[j]);
+
+    for (int k = 0; k < n; k++) {
+        const double *column = t->columns + 6 * k;
+        const int j = t->owners[k], parent = t->parents[j];
+        double *d = changes + 18 * k; /* dV, dA and dA by the velocity */
+        double both[6];
+        memset(d, 0, 18 * sizeof(double));
+        add_motion_cross(velocities + 6 * parent, column, d);
+        add_motion_cross(along + 6 * parent, column, d + 6);
+        add_motion_cross(velocities + 6 * parent, d, d + 6);
+        for (int i = 0; i < 6; i++) both[i] = velocities[6 * j + i] + velocities[6 * parent + i];
+        add_motion_cross(both, column, d + 12);
+    }
+    for (int m = 0; m < n; m++) memset(equations + m * width, 0, 2 * (size_t)n * sizeof(double));
+    for (int k = 0; k < n; k++) {
+        const int j = t->owners[k], parent = t->parents[j];
+        const double *column = t->columns + 6 * k, *d = changes + 18 * k;
+        const struct behind *sum = t->sums + j;
+        double falling[6], by_q[6], by_v[6];
+        memcpy(falling, d + 6, sizeof falling);
+        add_cross(t->gravity, column + 3, -1.0, falling);
+        find_change(sum, falling, d + 3, column + 3, by_q);
+        find_change(sum, d + 12, column + 3, NULL, by_v);
+        add_force_cross(column, sum->force, by_q);
+        for (int l = t->path_ends[parent]; l-- > t->path_starts[parent];) { /* behind m */
+            const int m = t->paths[l];
+            equations[m * width + k] = -dot(t->columns + 6 * m, by_q, 6);
+            equations[m * width + n + k] = -dot(t->columns + 6 * m, by_v, 6);
+        }
+    }
+    for (int m = 0; m < n; m++) {
+        const double *column = t->columns + 6 * m;
+        const struct behind *sum = t->sums + t->owners[m];
+        double moved[6] = {0.0}, by_spin[3] = {0.0}, by_turn[3] = {0.0};
+        add_momentum(&sum->inertia, column, moved);
+        add_cross(sum->momentum, column, 2.0, by_spin); /* J . (w x p) = w . (p x J) */
+        add_transposed(sum->turn, column + 3, by_spin);
+        add_cross(sum->pull, column, 1.0, by_turn);
+        add_transposed(sum->pull_turn, column + 3, by_turn);
+        double *row = equations + m * width;
+        for (int l = t->path_starts[t->owners[m]]; l < t->path_ends[t->owners[m]]; l++) {
+            const int k = t->paths[l];
+            const double *own = t->columns + 6 * k, *d = changes + 18 * k;
+            double falling[6];
+            memcpy(falling, d + 6, sizeof falling);
+            add_cross(t->gravity, own + 3, -1.0, falling);
+            row[k] = -(dot(moved, falling, 6) + dot(by_spin, d + 3, 3) + dot(by_turn, own + 3, 3));
+            row[n + k] = -(dot(moved, d + 12, 6) + dot(by_spin, own + 3, 3));
+        }
+        row[m] -= t->springs[m];
+        row[n + m] -= t->dampers[m];
+    }
+
+    for (int i = 0; i < row_count; i++) {
+        const int row = rows[i], contact = t->row_owners[row], j = t->contact_joints[contact];
+        const double *p = t->placed_points + 3 * contact, *d = t->directions + 3 * row;
+        const double *w = velocities + 6 * j + 3;
+        double wrench[6] = {d[0], d[1], d[2], 0.0, 0.0, 0.0}, speed[3], pull[3];
+        double by_speed[3] = {0.0}, by_pull[3] = {0.0};
+        add_cross(p, d, 1.0, wrench + 3);
+        memcpy(speed, velocities + 6 * j, sizeof speed);
+        add_cross(w, p, 1.0, speed);
+        memcpy(pull, along + 6 * j, sizeof pull);
+        add_cross(along + 6 * j + 3, p, 1.0, pull);
+        add_cross(w, speed, 1.0, pull);
+        add_cross(speed, d, 1.0, by_speed);
+        add_cross(pull, d, 1.0, by_pull);
+        double *a = accelerations + 2 * n * row, *v = rates + 2 * n * row;
+        memset(a, 0, 2 * (size_t)n * sizeof(double));
+        memset(v, 0, 2 * (size_t)n * sizeof(double));
+        for (int l = t->path_starts[j]; l < t->path_ends[j]; l++) {
+            const int k = t->paths[l];
+            const double *column = t->columns + 6 * k, *change = changes + 18 * k;
+            const double turned = dot(by_speed, column + 3, 3);
+            a[k] = dot(wrench, change + 6, 6) + 2.0 * dot(by_speed, change + 3, 3) +
+                   dot(by_pull, column + 3, 3);
+            a[n + k] = dot(wrench, change + 12, 6) + 2.0 * turned;
+            v[k] = dot(wrench, change, 6) + turned;
+            v[n + k] = dot(wrench, column, 6);
+        }
+    }
+}
+
+/* Write D_q(J' f) (n, n) at fixed forces (rows,), after place_tree. */
+void differentiate_pull(struct tree *t, const double *forces, double *pulled) {
+    const int n = t->n;
+    memset(pulled, 0, (size_t)n * n * sizeof(double));
+    find_contact_forces(t, forces, t->contact_forces);
+    memset(t->sums, 0, (size_t)t->joints * sizeof *t->sums);
+    for (int c = 0; c < t->contacts; c++)
+        add_contact_force(t->placed_points + 3 * c, t->contact_forces + 3 * c,
+                          t->sums + t->contact_joints[c]);
+    for (int j = t->joints - 1; j > 0; j--) add_sums(t->sums + j, t->sums + t->parents[j]);
+    for (int k = 0; k < n; k++) {
+        const int j = t->owners[k], parent = t->parents[j];
+        const double *column = t->columns + 6 * k;
+        const struct behind *sum = t->sums + j;
+        double by_q[6] = {0.0}, by_turn[3] = {0.0};
+        add_cross(column + 3, sum->pull, 1.0, by_q);
+        add_product(sum->pull_turn, column + 3, by_q + 3);
+        add_force_cross(column, sum->force, by_q); /* of minus the contact forces */
+        for (int l = t->path_starts[parent]; l < t->path_ends[parent]; l++)
+            pulled[t->paths[l] * n + k] = -dot(t->columns + 6 * t->paths[l], by_q, 6);
+        add_cross(sum->pull, column, 1.0, by_turn);
+        add_transposed(sum->pull_turn, column + 3, by_turn);
+        for (int l = t->path_starts[j]; l < t->path_ends[j]; l++)
+            pulled[k * n + t->paths[l]] = -dot(by_turn, t->columns + 6 * t->paths[l] + 3, 3);
+    }
+}
+
+/* Add y' D_q(M) z - D_q(f' J y) - D_q(g' J z) times `factor` to a gradient (n,), after place_tree.
+ *
+ * f and g are forces along all rows. With F of the momentum of all bodies behind a joint
+ * y' D_k(M) z = (Z_p x J_k) . F(y) + (Y_p x J_k) . F(z). */
+void add_tree_gradient(struct tree *t, const double *z, const double *f, const double *y,
+                       const double *g, double factor, double *gradient) {
+    const size_t size = 6 * (size_t)t->joints;
+    double *motions[2] = {t->velocities, t->accelerations}, *momenta[2] = {t->momenta, t->momenta + size};
+    const double *values[2] = {z, y}, *forces[2] = {g, f};
+    for (int s = 0; s < 2; s++) {
+        find_velocities(t, values[s], motions[s]);
+        memset(momenta[s], 0, size * sizeof(double));
+        for (int j = 1; j < t->joints; j++)
+            add_momentum(t->placed + j, motions[s] + 6 * j, momenta[s] + 6 * j);
+        for (int j = t->joints - 1; j > 0; j--)
+            for (int i = 0; i < 6; i++) momenta[s][6 * t->parents[j] + i] += momenta[s][6 * j + i];
+    }
+    for (int k = 0; k < t->n; k++) {
+        const int j = t->owners[k], parent = t->parents[j];
+        double first[6] = {0.0}, second[6] = {0.0};
+        add_motion_cross(motions[0] + 6 * parent, t->columns + 6 * k, first);
+        add_motion_cross(motions[1] + 6 * parent, t->columns + 6 * k, second);
+        gradient[k] += factor * (dot(first, momenta[1] + 6 * j, 6) + dot(second, momenta[0] + 6 * j, 6));
+    }
+    for (int s = 0; s < 2; s++) {
+        find_contact_forces(t, forces[s], t->contact_forces);
+        for (int c = 0; c < t->contacts; c++) {
+            const double *force = t->contact_forces + 3 * c, *p = t->placed_points + 3 * c;
+            if (force[0] == 0.0 && force[1] == 0.0 && force[2] == 0.0) continue;
+            const int j = t->contact_joints[c];
+            double wrench[6] = {force[0], force[1], force[2], 0.0, 0.0, 0.0};
+            double speed[3], across[3] = {0.0};
+            add_cross(p, force, 1.0, wrench + 3);
+            memcpy(speed, motions[s] + 6 * j, sizeof speed);
+            add_cross(motions[s] + 6 * j + 3, p, 1.0, speed);
+            add_cross(speed, force, 1.0, across);
+            for (int l = t->path_starts[j]; l < t->path_ends[j]; l++) {
+                const int k = t->paths[l];
+                double moved[6] = {0.0};
+                add_motion_cross(motions[s] + 6 * t->parents[t->owners[k]], t->columns + 6 * k, moved);
+                gradient[k] -= factor * (dot(wrench, moved, 6) +
+                                         dot(across, t->columns + 6 * k + 3, 3));
+            }
+        }
+    }
+}
+
+/* Write how row `row` turns with the body of its contact, which moves by z (n,), by q (n,): (d x w)' J_p
+ * of FlatTerms.load_turns, with the velocities of all bodies from find_tree_velocities. */
+void turn_tree_row(const struct tree *t, int row, double *turn) {
+    const int contact = t->row_owners[row], j = t->contact_joints[contact];
+    const double *p = t->placed_points + 3 * contact;
+    double wrench[6] = {0.0};
+    add_cross(t->directions + 3 * row, t->velocities + 6 * j + 3, 1.0, wrench);
+    add_cross(p, wrench, 1.0, wrench + 3);
+    memset(turn, 0, (size_t)t->n * sizeof(double));
+    for (int l = t->path_starts[j]; l < t->path_ends[j]; l++)
+        turn[t->paths[l]] = dot(wrench, t->columns + 6 * t->paths[l], 6);
+}
+
+/* Keep the velocities of all bodies for z (n,), see `turn_tree_row`. */
+void find_tree_velocities(struct tree *t, const double *z) { find_velocities(t, z, t->velocities); }
