@@ -12,13 +12,13 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 import numpy as np
+from hybridctl.robots import public
 
 from hybridctl.base.checks import Array
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.limb_symmetry import limb_symmetry
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import ContactSystem, contact_system
-from hybridctl.robots import public
 from hybridctl.sensitivity.symmetry import Symmetry
 
 JOINTS = tuple(f"{leg}_{joint}" for leg in ("FL", "FR") for joint in ("HAA", "HFE", "KFE"))
@@ -98,7 +98,8 @@ def _mirror_inertias(tree: ElementTree.Element) -> None:
             continue
         for part in ("mass", "origin", "inertia"):
             source, target = own.find(part), other.find(part)
-            assert source is not None and target is not None
+            assert source is not None
+            assert target is not None
             for key, value in source.items():
                 target.set(key, _mirror_value(key, value))
 

@@ -313,7 +313,8 @@ def test_the_coordinate_of_a_helical_joint_is_its_angle(screw):
 def test_a_base_by_euler_angles_moves_as_a_floating_one():
     """At the same pose and velocity both have the same energy and the same place of a frame."""
     free, turned = (Robot.from_urdf(PAIR, root=root) for root in ("floating", "euler"))
-    assert turned.nu == free.nu and turned.nq == turned.nv == free.nv
+    assert turned.nu == free.nu
+    assert turned.nq == turned.nv == free.nv
     rng = np.random.default_rng(3)
     place, (yaw, pitch, roll) = rng.normal(size=3), (0.4, -0.3, 0.2)
     joints, rates = rng.normal(size=free.nv - 6), rng.normal(size=turned.nv)
