@@ -84,8 +84,8 @@ class Gait:
 
     def curve(self, k: int) -> InputCurve:
         """Return the input of step k, from its touchdown on."""
-        first = self.step.feedforward[0]
-        exchanged = self.symmetry.inputs(self.walker.robot.nu) if k % 2 else np.eye(4)
+        first, nu = self.step.feedforward[0], self.walker.robot.nu
+        exchanged = self.symmetry.inputs(nu) if k % 2 else np.eye(nu)
         return replace(
             first,
             start=first.start + k * self.period,
@@ -94,7 +94,7 @@ class Gait:
 
     @cached_property
     def middle(self) -> Array:
-        """The state (14,) halfway through the step, left foot at rest on the ground."""
+        """The state (nx,) halfway through the step, left foot at rest on the ground."""
         start, policy = (five_link.LEFT_STANCE, self.step.run(0.0)), Feedforwards((self.curve(0),))
         halfway = (0.0, 0.5 * self.period)
         return simulate(self.walker, *start, halfway, policy, rtol=TIGHT, atol=TIGHT).final_state

@@ -246,7 +246,7 @@ def draw_start(
     scatter: tuple[float, float],
     place: GaitPlace | None = None,
 ) -> Array:
-    """Return a random start (14,) with the stance foot at rest.
+    """Return a random start (nx,) with the stance foot at rest.
 
     Args:
         gait: Gait that is walked.
@@ -255,7 +255,9 @@ def draw_start(
         place: Place of the start; None for mid-step of the left leg.
     """
     place = place or find_mid_step(gait)
-    state = place.state + np.repeat(scatter, 7) * random.normal(size=14)
+    state = place.state + np.repeat(scatter, gait.walker.robot.nv) * random.normal(
+        size=place.state.size
+    )
     project = gait.walker.mode(place.mode).project
     assert project is not None
     return project(state)

@@ -127,7 +127,7 @@ def simulate(
     \b
     A robot is dropped in a posture that its motors hold, and may be pushed:
       urdf: leg.urdf
-      root: sagittal                  # fixed (default), floating or sagittal
+      root: sagittal                  # fixed (default), floating, sagittal or euler
       contacts:
         toe: {frame: shank, offset: [0, 0, -0.25], friction: 0.8}
       motion: {posture: {hip: -0.6, knee: 1.2}, height: 0.1, duration: 2,

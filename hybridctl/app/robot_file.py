@@ -3,7 +3,7 @@
 Such as::
 
     urdf: leg.urdf                # beside this file, an absolute path, or package://PACKAGE/PATH
-    root: sagittal                # fixed (default), floating or sagittal
+    root: sagittal                # fixed (default), floating, sagittal or euler
     gravity: [0, 0, -9.81]        # m/s^2
     joints:                       # springs and dampers that hold a posture; by joint
       knee: {stiffness: 40, damping: 1, rest: 0.3}
@@ -174,7 +174,7 @@ class RobotEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     urdf: str
     contacts: dict[str, Any]
-    root: Literal["fixed", "floating", "sagittal"] = "fixed"
+    root: Literal["fixed", "floating", "sagittal", "euler"] = "fixed"
     gravity: Point = (0.0, 0.0, -9.81)
     terrain: Height = 0.0
     joints: dict[str, Any] = {}

@@ -1,6 +1,7 @@
 """The whole-body programme: its forces, its dynamics, what it refuses; the trot's clock."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -203,6 +204,81 @@ def test_touches_add_feet_early_and_hold_them_back_late(programme, trigger, earl
     law.step(1.05 * lasts, state, sensed)
     assert law.support.tolist() == [True, True, True, bool(late)]
     assert law.failures == 0
+
+
+def test_a_foot_that_bounces_swings_on_and_one_that_never_touches_bears_nothing(programme):
+    """Foot 0 touches early and is off again; it never touches after that."""
+    law, trot, state = _make_trot(programme, "touch")
+    lasts, standing = 0.45 * trot.period, 0.55 * trot.period
+    off = {"contact": np.array([False, True, True, True])}
+    law.step(0.0, state, {"contact": STANDING})
+    for time, sensed, bears in (
+        (0.7 * lasts, {"contact": STANDING}, True),
+        (0.7 * lasts + 0.01, off, True),
+        (0.7 * lasts + 0.03, off, False),
+        (lasts + 0.2 * standing, off, True),
+        (lasts + 0.6 * standing, off, False),
+        (lasts + 0.7 * standing, {"contact": STANDING}, True),
+    ):
+        law.step(time, state, sensed)
+        assert law.support[0] == bears, time
+
+
+def test_the_heading_is_not_taken_back_far(programme):
+    """A robot that was turned by a radian is asked for no more than a turn of 0.3 rad."""
+    law, _, state = _make_trot(programme, "clock")
+    law.step(0.0, state)
+    turned = state.copy()
+    turned[3:7] = 0.0, 0.0, np.sin(0.5), np.cos(0.5)
+    target = law._find_base_target(
+        turned[:19], turned[19:], make_rotation(turned[3:7]), *law._update_reference(
+            0.002, turned[:19], make_rotation(turned[3:7])
+        )
+    )  # fmt: skip
+    assert target[5] == pytest.approx(-law.trot.turn_gain[0] * np.sin(0.3), rel=1e-9)
+
+
+def test_a_gap_of_samples_longer_than_a_stance_hides_no_lift_off(programme):
+    """A foot swings from where it stood last, also if no sample has seen it stand."""
+    law, trot, state = _make_trot(programme, "clock")
+    law.step(0.1 * trot.period, state)
+    law.step(0.3 * trot.period, state)
+    moved = state.copy()
+    moved[0] += 0.2
+    law.step(1.3 * trot.period, moved)
+    places = programme.find_feet(moved[:19], moved[19:]).positions
+    np.testing.assert_allclose(law._lifted[[0, 3]], places[[0, 3]])
+
+
+def test_where_the_programme_fails_joints_are_drawn_to_the_posture(programme, monkeypatch):
+    law, trot, state = _make_trot(programme, "clock")
+    found = law.step(0.0, state)
+    assert (law.status, law.failures) == ("ok", 0)
+    solve = programme.solve
+    monkeypatch.setattr(programme, "solve", lambda *given: replace(solve(*given), is_solved=False))
+    state[7], state[19 + 6] = state[7] + 0.01, 0.3
+    np.testing.assert_array_equal(law.step(0.005, state), found)
+    assert law.status == "held"
+    u = law.step(0.02, state)
+    assert (law.status, law.failures) == ("posture", 2)
+    stiffness = programme.robot.weight * trot.height
+    assert u[0] == pytest.approx(-stiffness * (0.01 + 0.05 * 0.3), rel=1e-9)
+    np.testing.assert_allclose(u[1:], 0.0, atol=1e-12)
+    state[7] += 1e4
+    assert law.step(0.03, state)[0] == -programme.limits[0]
+    monkeypatch.undo()
+    state[7] -= 1e4
+    law.step(0.04, state)
+    assert law.status == "ok"
+    law.reset()
+    assert (law.status, law.failures) == ("ok", 0)
+
+
+def _make_trot(programme, trigger):
+    """A trot's law with its timing, and the state in which the robot stands."""
+    q = stand(programme)
+    trot = Trot(0.4, -programme.find_feet(q, np.zeros(18)).positions[:, 2].mean())
+    return TrotController(programme, trot, q, trigger), trot, np.concatenate([q, np.zeros(18)])
 
 
 def test_bad_samples_of_a_trot_are_refused_and_leave_no_trace(programme):

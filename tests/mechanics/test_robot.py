@@ -30,7 +30,7 @@ def all_joints() -> Robot:
     return Robot(model)
 
 
-@pytest.fixture(params=["all", "floating", "wheel", "sagittal", "mimic"])
+@pytest.fixture(params=["all", "floating", "wheel", "sagittal", "euler", "mimic"])
 def robot(request) -> Robot:
     if request.param == "all":
         return all_joints()
@@ -308,3 +308,32 @@ def test_the_coordinate_of_a_helical_joint_is_its_angle(screw):
     assert np.linalg.norm(pose[:3, 3]) == pytest.approx(0.6 * np.pi, rel=1e-15)
     assert robot.labels == (("screw [rad]",), ("screw rate [rad/s]",), ("screw torque [N m]",))
     assert robot.limits["screw"].turns
+
+
+def test_a_base_by_euler_angles_moves_as_a_floating_one():
+    """At the same pose and velocity both have the same energy and the same place of a frame."""
+    free, turned = (Robot.from_urdf(PAIR, root=root) for root in ("floating", "euler"))
+    assert turned.nu == free.nu
+    assert turned.nq == turned.nv == free.nv
+    rng = np.random.default_rng(3)
+    place, (yaw, pitch, roll) = rng.normal(size=3), (0.4, -0.3, 0.2)
+    joints, rates = rng.normal(size=free.nv - 6), rng.normal(size=turned.nv)
+    rotation = (
+        pin.utils.rotate("z", yaw) @ pin.utils.rotate("y", pitch) @ pin.utils.rotate("x", roll)
+    )
+    q = np.concatenate([place, pin.Quaternion(rotation).coeffs(), joints])
+    other = np.concatenate([place, [yaw, pitch, roll], joints])
+    spins = np.column_stack(
+        [
+            rotation.T @ np.array([0.0, 0.0, 1.0]),
+            pin.utils.rotate("x", -roll) @ np.array([0.0, 1.0, 0.0]),
+            np.array([1.0, 0.0, 0.0]),
+        ]
+    )
+    v = np.concatenate([rotation.T @ rates[:3], spins @ rates[3:6], rates[6:]])
+    energy = 0.5 * v @ free.mass_matrix(q) @ v
+    assert 0.5 * rates @ turned.mass_matrix(other) @ rates == pytest.approx(energy, rel=1e-12)
+    frame = free.link_names[-1]
+    np.testing.assert_allclose(
+        turned.point_position(other, frame), free.point_position(q, frame), atol=1e-12
+    )

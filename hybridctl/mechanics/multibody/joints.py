@@ -12,6 +12,9 @@ from hybridctl.base.errors import InputError
 
 SAGITTAL_JOINTS = ("root_x", "root_z", "root_pitch")
 """Names of the joints of a sagittal base: slides along x and z, then a turn about y."""
+EULER_JOINTS = ("root_x", "root_y", "root_z", "root_yaw", "root_pitch", "root_roll")
+"""Names of the joints of a base by Euler angles: slides along x, y and z, then turns about z, the
+turned y and the turned x."""
 
 _LEVI_CIVITA = np.zeros((3, 3, 3))
 for _i, _k, _j in ((0, 1, 2), (1, 2, 0), (2, 0, 1)):
@@ -150,14 +153,15 @@ def check_joints(model: Any) -> None:
 def list_motor_joints(model: Any) -> list[str]:
     """Return the joints that have a motor by default: all but those of a base that moves.
 
-    A floating base is found by the type of its joint, a free flyer, and a sagittal one by the names
-    of its joints, `SAGITTAL_JOINTS`.
+    A floating base is found by the type of its joint, a free flyer. Bases of several joints, of
+    `SAGITTAL_JOINTS` and `EULER_JOINTS`, are found by the names of these.
     """
     joints = list(zip(model.names, model.joints, strict=True))[1:]
+    chains = {*SAGITTAL_JOINTS, *EULER_JOINTS}
     return [
         name
         for name, joint in joints
-        if joint.shortname() != "JointModelFreeFlyer" and name not in SAGITTAL_JOINTS
+        if joint.shortname() != "JointModelFreeFlyer" and name not in chains
     ]
 
 

@@ -96,8 +96,8 @@ class Robot:
 
     Args:
         model: A `pinocchio.Model`, which is copied.
-        actuated: Joints with a motor, in the order of inputs. None for all but those of a floating
-            or sagittal base.
+        actuated: Joints with a motor, in the order of inputs. None for all but those of a base
+            that moves (`from_urdf`).
         stiffness: Stiffness k of springs by joint, N m/rad or N/m.
         rest: Rest positions of springs by joint, rad or m; 0 by default.
         damping: Damping d by joint, N m s/rad or N s/m; by default that of the model.
@@ -221,8 +221,9 @@ class Robot:
 
         Args:
             urdf: Path of the file, or its text.
-            root: "fixed" to the world, "floating", or "sagittal" (slides along x and z, turns about
-                y). None for fixed (see `contact_system`).
+            root: "fixed" to the world, "floating", "sagittal" (slides along x and z, turns about
+                y), or "euler" (slides along x, y and z, turns about z, y and x: for `Task`s, which
+                need symmetry without quaternions). None for fixed (see `contact_system`).
             actuated: Joints with a motor, see `Robot`.
             stiffness: Stiffness of springs by joint, N m/rad or N/m.
             rest: Rest positions of springs by joint, rad or m.
@@ -239,7 +240,7 @@ class Robot:
             UnknownNameError: A joint is named that does not exist.
         """
         if root is not None:
-            check_member("root", root, ("fixed", "floating", "sagittal"))
+            check_member("root", root, ("fixed", "floating", "sagittal", "euler"))
         document = parse_urdf(read_file_or_text("urdf", urdf))
         model = model_of(document, root or "fixed")
         if model.nv == 0:

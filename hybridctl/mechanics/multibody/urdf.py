@@ -23,7 +23,7 @@ import pinocchio as pin
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import FileFormatError
 from hybridctl.base.files import read_file_or_text
-from hybridctl.mechanics.multibody.joints import SAGITTAL_JOINTS
+from hybridctl.mechanics.multibody.joints import EULER_JOINTS, SAGITTAL_JOINTS
 from hybridctl.mechanics.multibody.links import CollisionMesh
 from hybridctl.mechanics.multibody.mimic import read_mimics
 from hybridctl.mechanics.multibody.urdf_arrival import check_arrival
@@ -37,9 +37,10 @@ from hybridctl.mechanics.multibody.urdf_document import (
     text_for_model,
 )
 
-Root = Literal["fixed", "floating", "sagittal"]
-"""Base of the root link: fixed to the world, floating with six degrees of freedom, or sagittal,
-which slides along x and z and turns about y."""
+Root = Literal["fixed", "floating", "sagittal", "euler"]
+"""Base of the root link: fixed to the world, floating with six degrees of freedom, sagittal, which
+slides along x and z and turns about y, or floating by Euler angles: it slides along x, y and z and
+turns about z, y and x. At a pitch of a right angle its mass matrix is singular."""
 Kind = Literal["box", "cylinder", "sphere", "mesh"]
 KINDS: tuple[Kind, ...] = ("box", "cylinder", "sphere", "mesh")
 _PURPOSES = {"visual": pin.GeometryType.VISUAL, "collision": pin.GeometryType.COLLISION}
@@ -47,8 +48,29 @@ _BASE_JOINTS: dict[Root, tuple[str, ...]] = {
     "fixed": ("universe",),
     "floating": ("universe", "root_joint"),
     "sagittal": ("universe", *SAGITTAL_JOINTS),
+    "euler": ("universe", *EULER_JOINTS),
 }
 """Names that Pinocchio gives to the joints of each base, and to the world."""
+_CHAINS: dict[Root, dict[str, type[Any]]] = {
+    "sagittal": dict(
+        zip(SAGITTAL_JOINTS, (pin.JointModelPX, pin.JointModelPZ, pin.JointModelRY), strict=True)
+    ),
+    "euler": dict(
+        zip(
+            EULER_JOINTS,
+            (
+                pin.JointModelPX,
+                pin.JointModelPY,
+                pin.JointModelPZ,
+                pin.JointModelRZ,
+                pin.JointModelRY,
+                pin.JointModelRX,
+            ),
+            strict=True,
+        )
+    ),
+}
+"""Names and types of the joints of bases that are a chain of joints, from the world on."""
 _LOG = logging.getLogger(__name__)
 _UP_AXIS = re.compile(rb"<up_axis>\s*(\w+)\s*</up_axis>")
 _HEADER = 65536
@@ -101,7 +123,7 @@ def model_of(document: UrdfDocument, root: Root) -> Any:
         if joint.get("type") == "planar":
             _turn_planar_joint(model, joint)
     check_arrival(document, model)
-    return _add_sagittal_base(model) if root == "sagittal" else model
+    return _add_chain_base(model, root) if root in _CHAINS else model
 
 
 def refuse_massless_joint(document: UrdfDocument, name: str) -> NoReturn:
@@ -207,18 +229,16 @@ def _turn_planar_joint(model: Any, joint: Element) -> None:
             frame.placement = back * frame.placement
 
 
-def _add_sagittal_base(model: Any) -> Any:
-    """Return a model on a base that slides along x and z and turns about y.
+def _add_chain_base(model: Any, root: Root) -> Any:
+    """Return a model on a base of `_CHAINS`.
 
-    The base is a chain of three joints, because Pinocchio's derivatives are wrong for a composite
-    joint.
+    The base is a chain of joints, because Pinocchio's derivatives are wrong for a composite joint.
     """
     base, parent = pin.Model(), 0
-    kinds = (pin.JointModelPX(), pin.JointModelPZ(), pin.JointModelRY())
-    for name, kind in zip(SAGITTAL_JOINTS, kinds, strict=True):
-        parent = base.addJoint(parent, kind, pin.SE3.Identity(), name)
+    for name, kind in _CHAINS[root].items():
+        parent = base.addJoint(parent, kind(), pin.SE3.Identity(), name)
         base.addJointFrame(parent)
-    frame = base.getFrameId(SAGITTAL_JOINTS[-1])
+    frame = base.getFrameId(base.names[parent])
     return pin.appendModel(base, model, frame, pin.SE3.Identity())
 
 

@@ -1,0 +1,154 @@
+"""The figures show bolt's planned step, its walks on plants, and the pushes that are survived."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hybridctl.experiments.walking.bolt_gait import BoltGait
+
+from hybridctl.app.page.motion import Mover, Scene, write_motion
+from hybridctl.app.plots import (
+    BASELINE,
+    CURVES,
+    REFERENCE,
+    TRACKING,
+    Line,
+    Panel,
+    draw_series,
+    make_figure,
+    save_figure,
+)
+from hybridctl.base.checks import Array
+from hybridctl.base.run_folder import RunFolder
+from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.mechanics.multibody.robot import Robot
+
+_SAMPLES = 200
+"""Points of a curve over a step."""
+_LIMB = ("{}_HAA", "{}_HFE", "{}_KFE", "{}_FOOT")
+"""Frames that are joined to the drawing of a leg."""
+
+
+def draw_step(path: Path, gait: BoltGait) -> None:
+    """Draw torques, angles of the base, force, used friction and swinging foot over a step.
+
+    Args:
+        path: File of the figure.
+        gait: The gait.
+    """
+    arc = gait.step.run.arcs[0]
+    times = np.linspace(arc.start, arc.end, _SAMPLES)
+    mode, torques = gait.walker.mode(arc.mode), arc.input(times)
+    points = [arc.state_and_input(t) for t in times.tolist()]
+    assert mode.outputs is not None
+    outputs = [mode.outputs(0.0, *point) for point in points]
+    normal = np.array([out["normal_force"][0] for out in outputs])
+    friction = np.array([out["friction_force"][0] for out in outputs])
+    gap = np.array([gait.walker.dynamics.gaps(x[:12])[1] for x, _ in points])
+    states = np.array([x for x, _ in points])
+    legs = ("stance", "swing")
+    names = [f"{leg} {joint}" for leg in legs for joint in ("abduction", "hip", "knee")]
+    styles = ["-"] * 3 + ["--"] * 3
+    colors = (TRACKING, REFERENCE, BASELINE) * 2
+    motors = [Line(times, *look) for look in zip(torques.T, names, colors, styles, strict=True)]
+    angles = [
+        Line(times, states[:, 3 + k], name, color)
+        for k, (name, color) in enumerate(zip(("yaw", "pitch", "roll"), colors, strict=False))
+    ]
+    used = Line(times, np.linalg.norm(friction, axis=1) / normal, "used")
+    limit = Line(times, np.full(_SAMPLES, gait.friction), "coefficient", BASELINE, "--")
+    panels = [
+        Panel("torque [N m]", motors, zero=True),
+        Panel("base [rad]", angles, zero=True),
+        Panel("normal force [N]", [Line(times, normal)]),
+        Panel("friction / normal", [used, limit]),
+        Panel("swinging foot [m]", [Line(times, gap)], zero=True),
+    ]
+    title = f"Bolt: one step at {gait.speed:g} m/s, left foot on the ground"
+    draw_series(path, [[p] for p in panels], title=title, xlabel="time since touchdown [s]")
+
+
+def draw_walks(path: Path, gait: BoltGait, walks: Mapping[tuple[str, str], Any]) -> None:
+    """Draw height, place across the way and heading of a walk of each case.
+
+    Args:
+        path: File of the figure.
+        gait: The gait.
+        walks: A `BoltWalk` by engine and law.
+    """
+    places = (("height [m]", 2), ("across [m]", 1), ("heading [rad]", 3), ("roll [rad]", 5))
+    panels = []
+    for label, index in places:
+        lines = [
+            Line(w.times, w.states[:, index], f"{engine}, {law}" if index == 2 else None, color)
+            for ((engine, law), w), color in zip(walks.items(), _cycle(len(walks)), strict=True)
+        ]
+        panels.append(Panel(label, lines, zero=index != 2))
+    title = f"Bolt walks at {gait.speed:g} m/s from a random start"
+    draw_series(path, [[p] for p in panels], title=title)
+
+
+def _cycle(count: int) -> list[str]:
+    """Return colours of curves, over again where there are too few."""
+    return [CURVES[k % len(CURVES)] for k in range(count)]
+
+
+def draw_pushes(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
+    """Draw the limits of pushes: a dot for each, and means with standard errors.
+
+    Args:
+        path: File of the figure.
+        records: Records of walks with pushes, see `bolt_walk.make_record`.
+    """
+    figure = make_figure(7.0, 1.2 + 0.36 * len(records))
+    axes, labels = figure.subplots(), []
+    rows = range(len(records))[::-1]
+    for row, r in zip(rows, records, strict=True):
+        found = np.array(r["push_limits"])
+        apart = np.linspace(-0.25, 0.25, len(found)) if len(found) > 1 else np.zeros(1)
+        color = TRACKING if r["engine"] == "mujoco" else REFERENCE
+        axes.plot(found, row + apart, "o", color=color, markersize=4, alpha=0.5)
+        error = r["push_error"] or 0.0
+        axes.errorbar(r["push_mean"], row, xerr=error, fmt="k|", capsize=3, markersize=12)
+        labels.append(f"{r['engine']}, {r['law']}")
+    axes.set_yticks(rows, labels)
+    axes.set_xlim(left=0.0)
+    axes.set_xlabel("largest impulse survived [N s]: each push, mean and standard error")
+    axes.grid(axis="x", alpha=0.3)
+    save_figure(figure, path)
+
+
+def write_walk(folder: RunFolder, gait: BoltGait, run: HybridTrajectory) -> None:
+    """Write the motion of a walk for the page.
+
+    Args:
+        folder: Folder of the results.
+        gait: Gait that is walked.
+        run: Recorded samples of the walk.
+    """
+    robot = gait.walker.robot
+    mover = Mover("bolt", run, partial(_compute_limbs, robot))
+    first, last = (run(t)[0] for t in (run.start, run.end))
+    across = (-0.3, 0.3)
+    grid = [
+        np.array([[x, y, 0.0] for y in across]) for x in np.arange(first - 0.2, last + 0.4, 0.1)
+    ]
+    grid += [np.array([[x, y, 0.0] for x in (first - 0.2, last + 0.4)]) for y in across]
+    scene = Scene(f"Bolt walks at {gait.speed:g} m/s", [mover], grid, ("x", "y", "z"))
+    write_motion(folder, [scene])
+
+
+def _compute_limbs(robot: Robot, x: Array) -> list[Array]:
+    """Return the polylines of the left leg, the right leg and the hips' axis, m."""
+    q = x[: robot.nq]
+    legs = [
+        np.array([robot.point_position(q, frame.format(leg)) for frame in _LIMB])
+        for leg in ("FL", "FR")
+    ]
+    base = robot.point_position(q, "base_link")
+    head = robot.point_position(q, "base_link", (0.0, 0.0, 0.1))
+    return [*legs, np.array([legs[0][0], base, legs[1][0]]), np.array([base, head])]
