@@ -25,6 +25,7 @@ from scipy.linalg import block_diag
 from hybridctl.base.checks import Array, check_member, check_number, check_vector
 from hybridctl.base.errors import InputError
 from hybridctl.hybrid.mode import ModeKey
+from hybridctl.mechanics.base_motion import BaseMotion, Way
 from hybridctl.mechanics.contact_law.law import SLIP_MINUS, SLIP_PLUS
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.joint_contacts import JointStop, Side
@@ -68,7 +69,7 @@ def limb_symmetry(
     joints: Mapping[str, str],
     contacts: Mapping[str, str],
     *,
-    free: Mapping[str, str] | None = None,
+    free: Mapping[str, str | tuple[str, Way]] | None = None,
     normal: ArrayLike = (0.0, 1.0, 0.0),
     tolerance: float = _TOLERANCE,
 ) -> Symmetry:
@@ -85,7 +86,8 @@ def limb_symmetry(
         contacts: Pairs of contacts in space that are exchanged, each given once. Stops and dry
             friction of joints follow their joints.
         free: Joints of one degree of freedom along which motions may be moved, by a name that the
-            caller gives to this direction, such as {"translation": "root_x"}.
+            caller gives to this direction, such as {"translation": "root_x"}. For a floating base
+            the joint and "x", "y" or "yaw", such as {"translation": ("root_joint", "x")}.
         normal: Normal (3,) of the plane of symmetry, in world axes at the neutral configuration;
             the plane contains the origin of the world.
         tolerance: Largest deviation from symmetry that is accepted: of joint axes in m and without
@@ -123,10 +125,7 @@ def limb_symmetry(
         raise InputError("joints: of each pair both or none must have a motor, which is not so")
     signs = _check_symmetry(system, mirror, order, tolerance)
     flipped = frozenset(name for name, sign in zip(names, signs, strict=True) if sign < 0.0)
-    ways = {
-        way: np.eye(2 * robot.nv)[robot.velocity_index(joint)]
-        for way, joint in (free or {}).items()
-    }
+    ways = find_free_motions(system, free or {}, tolerance)
     curved = robot.nq != robot.nv  # then maps of coordinates and of perturbations differ
     return Symmetry(
         np.kron(np.eye(2), mirror.velocities),
@@ -137,6 +136,64 @@ def limb_symmetry(
         ways,
         block_diag(mirror.coordinates, mirror.velocities) if curved else None,
     )
+
+
+def motion_symmetry(
+    system: ContactSystem,
+    free: Mapping[str, str | tuple[str, Way]],
+    *,
+    tolerance: float = _TOLERANCE,
+) -> Symmetry:
+    """Return the symmetry of a robot that may be moved, without an exchange of limbs.
+
+    Orbits close up to these motions: a gait in a circle, for instance, up to "x", "y" and "yaw".
+
+    Args:
+        system: Robot and contacts.
+        free: Joints along which motions may be moved, see `limb_symmetry`.
+        tolerance: Largest change of gaps by such a motion of 1 m or 1 rad, m.
+
+    Raises:
+        UnknownNameError: If the system lacks a name.
+        InputError: If a joint in `free` does not fit, or gaps change.
+    """
+    nq, nv = system.robot.nq, system.robot.nv
+    return Symmetry(
+        np.eye(2 * nv),
+        free=find_free_motions(system, free, check_number("tolerance", tolerance, above=0.0)),
+        coordinates=np.eye(nq + nv) if nq != nv else None,
+    )
+
+
+def find_free_motions(
+    system: ContactSystem, free: Mapping[str, str | tuple[str, Way]], tolerance: float
+) -> dict[str, Array | BaseMotion]:
+    """Return the free directions of a symmetry.
+
+    Args:
+        system: Robot and contacts.
+        free: Joints along which motions may be moved, see `limb_symmetry`.
+        tolerance: Largest change of gaps by a motion of a floating base of 1 m or 1 rad, m.
+
+    Raises:
+        UnknownNameError: If the system lacks a name.
+        InputError: If a joint does not fit, or gaps change.
+    """
+    robot, rng = system.robot, np.random.default_rng(_SEED)
+    ways: dict[str, Array | BaseMotion] = {}
+    for name, joint in free.items():
+        if isinstance(joint, str):
+            ways[name] = np.eye(2 * robot.nv)[robot.velocity_index(joint)]
+            continue
+        motion = ways[name] = BaseMotion.of(robot, *joint)
+        q = robot.integrate(robot.neutral(), rng.normal(size=robot.nv))
+        change = system.dynamics.gaps(motion.move(q, 1.0)) - system.dynamics.gaps(q)
+        if np.abs(change).max(initial=0.0) > tolerance:
+            raise InputError(
+                f"free: motions must not depend on {name!r}, but gaps change by "
+                f"{np.abs(change).max():.3g} m with {joint}"
+            )
+    return ways
 
 
 def _pair_contacts_of_joints(

@@ -209,7 +209,7 @@ def periodic_orbit(
                 derivative = returns.differentiate(current)
             returns.check_orbit(current.trajectory, tolerance)
             return PeriodicOrbit(current, derivative, tuple(residuals), symmetry)
-        step = _compute_newton_step(derivative, residual, symmetry)
+        step = _compute_newton_step(derivative, residual, symmetry, x)
         found = returns.search_line(x, step, residuals[-1])
         if found is None and returns.window > _SPLIT_WINDOW and simultaneous == "in turn":
             # Guards that are one event within the window move the end of the period by as much,
@@ -226,7 +226,7 @@ def periodic_orbit(
 
 
 def _compute_newton_step(
-    derivative: ConewiseMap, residual: Array, symmetry: Symmetry | None
+    derivative: ConewiseMap, residual: Array, symmetry: Symmetry | None, x: Array
 ) -> Array:
     """Return the step (ndx,) of least norm that closes an orbit, of the piece in whose cone it is.
 
@@ -234,12 +234,13 @@ def _compute_newton_step(
         derivative: DP.
         residual: P(x) - x (ndx,).
         symmetry: The symmetry up to which the orbit closes.
+        x: State (nx,) at the start.
     """
     steps = []
     for piece in derivative.pieces:
         closing = np.eye(len(residual)) - piece.matrix
         if symmetry is not None:
-            closing -= symmetry.free_part(closing)
+            closing -= symmetry.free_part(closing, x)
         step = np.linalg.lstsq(closing, residual, rcond=_RANK_TOLERANCE)[0]
         steps.append((float((piece.cone @ step).min(initial=0.0)), step))
     return np.asarray(max(steps, key=lambda found: found[0])[1], dtype=np.float64)

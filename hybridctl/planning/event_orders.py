@@ -86,15 +86,29 @@ def build_event_orders(
         u: Input (nu, 1) before the event.
         input_rate: Its rate du/dt (nu, 1).
     """
+    for order, waiting in list_event_orders(task, k):
+        yield _build_order(task, k, order, waiting, x, (u, input_rate))
+
+
+def list_event_orders(task: Task, k: int) -> list[tuple[tuple[int, ...], list[int]]]:
+    """Return all orders in which the contacts that change at the end of phase k may do so.
+
+    Args:
+        task: The task.
+        k: Index of the phase.
+
+    Returns:
+        Indices of the contacts that have changed, in their order, and of those that have yet to.
+        Nothing where fewer than two contacts change.
+    """
     after = task.find_mode_after(k)
     if after is None:
-        return
+        return []
     closing = set(closed_contacts(after)) - set(closed_contacts(task.phases[k].mode))
     contacts = sorted(closing | set(find_opening_contacts(task, k)))
     orders = (permutations(contacts, n) for n in range(1, len(contacts) + 1))
-    for order in sorted(chain(*orders)) if len(contacts) > 1 else ():
-        waiting = [i for i in contacts if i not in order]
-        yield _build_order(task, k, order, waiting, x, (u, input_rate))
+    ordered = sorted(chain(*orders)) if len(contacts) > 1 else []
+    return [(order, [i for i in contacts if i not in order]) for order in ordered]
 
 
 def _build_order(
@@ -138,7 +152,7 @@ def _build_order(
         actions = {i: "opens" if i in opening else "closes" for i in waiting}
         guards = [f"{system.contacts[i].name} {action}" for i, action in actions.items()]
         rows += _build_fall_limits(task, k, modes, guards, (x, *inputs))
-    limits = _append_to_names([limit for _, limit in rows], f" after {' then '.join(names)}")
+    limits = append_to_names([limit for _, limit in rows], f" after {' then '.join(names)}")
     values = ca.vertcat(*(value for value, _ in rows))
     return EventOrder(names, modes, bool(waiting), x, values, limits)
 
@@ -213,14 +227,15 @@ class ContinuedArc:
             if mode != OPEN and not (vanishing and self.length > 0.0):
                 least = 0.0 if vanishing else _FORCE_SHARE * task.margins.force
                 rows += build_cone_limits(task, forces, i, "N", least, mode)
-        limits = _append_to_names([limit for _, limit in rows], f" {self.where}")
+        limits = append_to_names([limit for _, limit in rows], f" {self.where}")
         values = [value for value, _ in rows]
         return LimitedFunction.from_rows(
             "rows", [forces, u], list(zip(values, limits, strict=True))
         )
 
 
-def _append_to_names(limits: Sequence[Limit], suffix: str) -> tuple[Limit, ...]:
+def append_to_names(limits: Sequence[Limit], suffix: str) -> tuple[Limit, ...]:
+    """Return the limits with this suffix at the end of their names."""
     return tuple(replace(limit, name=limit.name + suffix) for limit in limits)
 
 

@@ -28,6 +28,7 @@ from hybridctl.base.checks import Array
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.contact_law.law import CLOSED, OPEN, STICK
 from hybridctl.mechanics.impacts.impact_expressions import build_constraints, build_impact_map
+from hybridctl.mechanics.modes.implicit_expressions import ImplicitMode
 from hybridctl.mechanics.modes.mode_expressions import ModeField, mode_field
 from hybridctl.mechanics.modes.phase import contact_modes
 from hybridctl.mechanics.multibody.robot import Robot
@@ -140,7 +141,11 @@ class PhaseFunctions:
 
 
 def build_phase_functions(
-    task: Task, k: int, implied: frozenset[tuple[int, str]] = frozenset()
+    task: Task,
+    k: int,
+    implied: frozenset[tuple[int, str]] = frozenset(),
+    *,
+    has_ends: bool = True,
 ) -> PhaseFunctions:
     """Return the functions of phase k of a task.
 
@@ -149,20 +154,19 @@ def build_phase_functions(
         k: Index of the phase.
         implied: Guards, by index of the phase and name, that vanish wherever the others of their
             phase do (`task_checks.find_implied_guards`). They get no equation.
+        has_ends: Whether limits at the start and the end, and the jump, are made. Without, they are
+            empty.
     """
     system, phase = task.system, task.phases[k]
     mode = build_mode_field(task, k, contact_modes(phase.mode))
     x, u = mode.x, mode.u
-    path = [
-        *_build_force_limits(task, k, mode),
-        *_build_joint_limits(task, x),
-        *build_input_limits(task, u),
-    ]
+    path = build_path_limits(task, k, mode)
     rate, share = ca.SX.sym("rate", u.numel()), ca.SX.sym("share")
-    end = _build_event_limits(task, k, mode, rate, implied)
-    jump, early = build_jump(task, k), list[LimitedValue]()
+    end = build_end_limits(task, k, mode, rate, implied) if has_ends else []
+    start = build_lift_limits(task, k, mode) if has_ends else []
+    jump, early = build_jump(task, k) if has_ends else None, list[LimitedValue]()
     if jump is not None:
-        impact = _build_impact_limits(task, k, *jump(x)[1:])
+        impact = build_impact_limits(task, k, *jump(x)[1:])
         end += impact
         early = impact if task.margins.early else []
         jump = ca.Function("jump", [x], [jump(x)[0]])
@@ -177,7 +181,7 @@ def build_phase_functions(
         LimitedFunction.from_rows("path", [x, u], path),
         ca.Function("gaps", [x, share], [(1.0 - share) * left + share * approached]),
         tuple(system.contacts[i].name for i in opened),
-        LimitedFunction.from_rows("start", [x, u], build_lift_limits(task, k, mode)),
+        LimitedFunction.from_rows("start", [x, u], start),
         LimitedFunction.from_rows("end", [x, u, rate], end),
         jump,
         LimitedFunction.from_rows("early", [x], early),
@@ -316,6 +320,21 @@ def compute_least_gaps(task: Task, k: int, names: Sequence[str], fractions: Arra
     return np.asarray(task.margins.clearance * np.reshape(shares, (len(names), len(s))).T)
 
 
+def build_path_limits(task: Task, k: int, mode: ModeField | ImplicitMode) -> list[LimitedValue]:
+    """Return what is limited at any time of phase k: forces, sliding speeds, joints and inputs.
+
+    Args:
+        task: The task.
+        k: Index of the phase.
+        mode: Field, forces and guards of its mode, in symbols x and u.
+    """
+    return [
+        *_build_force_limits(task, k, mode),
+        *_build_joint_limits(task, mode.x),
+        *build_input_limits(task, mode.u),
+    ]
+
+
 def build_cone_limits(
     task: Task, forces: Expression, i: int, unit: str, least: float, mode: str
 ) -> list[LimitedValue]:
@@ -363,7 +382,7 @@ def build_input_limits(task: Task, u: Expression, share: float = 1.0) -> list[Li
     ]
 
 
-def build_lift_limits(task: Task, k: int, mode: ModeField) -> list[LimitedValue]:
+def build_lift_limits(task: Task, k: int, mode: ModeField | ImplicitMode) -> list[LimitedValue]:
     r"""Return the normal accelerations of contacts whose force vanished where phase k begins.
 
     They are :math:`\ddot g \ge` `Margins.lift`, under the input of phase k.
@@ -385,7 +404,7 @@ def build_lift_limits(task: Task, k: int, mode: ModeField) -> list[LimitedValue]
 
 
 def build_guard_fall_limit(
-    task: Task, key: ModeKey, mode: ModeField, name: str, input_rate: Expression
+    task: Task, key: ModeKey, mode: ModeField | ImplicitMode, name: str, input_rate: Expression
 ) -> LimitedValue:
     r"""Return the rate -dg/dt at which a guard falls, at least `Margins.unload` or `approach`.
 
@@ -405,7 +424,7 @@ def build_guard_fall_limit(
     return -rate, Limit(f"fall of guard {name!r}", f"{unit}/s", least)
 
 
-def build_end_equations(task: Task, k: int, mode: ModeField) -> list[Expression]:
+def build_end_equations(task: Task, k: int, mode: ModeField | ImplicitMode) -> list[Expression]:
     """Return what vanishes at the end of phase k: its guards, and friction at a release.
 
     Args:
@@ -417,14 +436,14 @@ def build_end_equations(task: Task, k: int, mode: ModeField) -> list[Expression]
         Expressions (1, 1) of x and u. Friction is that of contacts that open from sticking.
     """
     rate = ca.SX.sym("rate", mode.u.numel())
-    rows = _build_event_limits(task, k, mode, rate, frozenset())
+    rows = build_end_limits(task, k, mode, rate, frozenset())
     return [value for value, limit in rows if limit.lower == limit.upper]
 
 
-def _build_event_limits(
+def build_end_limits(
     task: Task,
     k: int,
-    mode: ModeField,
+    mode: ModeField | ImplicitMode,
     input_rate: Expression,
     implied: frozenset[tuple[int, str]],
 ) -> list[LimitedValue]:
@@ -458,7 +477,7 @@ def _build_event_limits(
     return rows
 
 
-def _build_force_limits(task: Task, k: int, mode: ModeField) -> list[LimitedValue]:
+def _build_force_limits(task: Task, k: int, mode: ModeField | ImplicitMode) -> list[LimitedValue]:
     """Return cones of the contacts that are closed in phase k, and speeds of those that slide."""
     phase, modes = task.phases[k], contact_modes(task.phases[k].mode)
     opening, rows = find_opening_contacts(task, k), list[LimitedValue]()
@@ -488,7 +507,7 @@ def _build_joint_limits(task: Task, x: Expression) -> list[LimitedValue]:
     return rows
 
 
-def _build_impact_limits(
+def build_impact_limits(
     task: Task, k: int, impulses: Expression, rates: Expression
 ) -> list[LimitedValue]:
     """Return cones of the contacts that an impact presses, and velocities of those it opens.

@@ -236,6 +236,10 @@ class Task:
             all orders of events are multiplied by 1 + m. Zero fixes m at zero.
         transition: Cost of the state transition, which is added to the others. Its phases end with
             one guard each. None for zero.
+        implicit: Whether the equations of motion are constraints, with accelerations and forces as
+            variables (`implicit_phases`). None leaves the choice: they are for robots of more than
+            twelve velocities, where nothing else of the task needs the dynamics solved for
+            accelerations. The optimum is the same.
 
     Raises:
         InputError: Parts that do not fit together.
@@ -257,6 +261,7 @@ class Task:
     spread: float | Sequence[float] = 0.0
     widen: float = 0.0
     transition: TransitionWeight | None = None
+    implicit: bool | None = None
 
     def __post_init__(self) -> None:
         check_instance("system", self.system, ContactSystem).contacts_in_space("a plan")
@@ -290,6 +295,13 @@ class Task:
         check_number("widen", self.widen, at_least=0.0)
         if self.transition is not None:
             self._check_transition(check_instance("transition", self.transition, TransitionWeight))
+        if self.implicit and (
+            self.transition is not None or np.any(self.spread) or self.margins.early > 0.0
+        ):
+            raise InputError(
+                "implicit must be None or False with a transition cost, a spread or early impacts, "
+                "which need the dynamics solved for accelerations"
+            )
 
     @property
     def largest_inputs(self) -> Array:

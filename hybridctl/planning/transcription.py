@@ -5,7 +5,8 @@ variables w are, phase by phase (`PhaseVariables`):
 
     knots (nx, N + 1) | collocation points (nx, N d) | input coefficients (nu, p + 1) | duration
 
-then perturbations of all phases if the task has a transition cost, and the common margin. Stages
+then perturbations of all phases if the task has a transition cost, accelerations and forces at the
+nodes if its equations of motion are constraints (`implicit_phases`), and the common margin. Stages
 are the intervals of the phases. Stage i of a phase holds knot i and the d points of its interval:
 its defects contain no other states but the next knot. The input coefficients and the duration of
 a phase are in the defects of all its stages. Phases are linked by jumps alone, the last knot of one
@@ -46,6 +47,12 @@ from hybridctl.planning.collocation import (
     compute_point_fractions,
 )
 from hybridctl.planning.event_orders import ContinuedArc, build_event_orders
+from hybridctl.planning.implicit_phases import (
+    ImplicitPhase,
+    NodeEquations,
+    build_implicit_phase,
+    uses_implicit_phases,
+)
 from hybridctl.planning.phase_functions import (
     Limit,
     LimitedFunction,
@@ -89,6 +96,8 @@ class Transcription:
         functions: Functions of each phase.
         perturbations: Perturbations of each phase; empty without a transition cost.
         perturbation_residual: Residual (m, 1) of the equations of the perturbations.
+        nodes: Equations of motion of nodes, with their variables; empty where the dynamics are
+            solved for accelerations.
     """
 
     task: Task
@@ -100,12 +109,14 @@ class Transcription:
     functions: tuple[PhaseFunctions, ...]
     perturbations: tuple[PhasePerturbations, ...]
     perturbation_residual: Expression
+    nodes: tuple[NodeEquations, ...] = ()
 
     @property
     def column(self) -> Expression:
         """All variables w (n, 1)."""
         columns = [column for phase in self.variables for column in phase.columns]
         columns += [ca.vec(part) for phase in self.perturbations for part in phase]
+        columns += [ca.vec(node.unknowns) for node in self.nodes]
         return ca.vertcat(*columns, self.margin)
 
     @property
@@ -149,7 +160,7 @@ class Transcription:
             free = np.full(sum(part.numel() for part in v.columns) - 1, np.inf)
             low.append(np.append(-free, phase.duration[0]))
             high.append(np.append(free, phase.duration[1]))
-        free = np.full(self._count_perturbations(), np.inf)
+        free = np.full(self._count_perturbations() + self._count_node_unknowns(), np.inf)
         low += [-free, np.zeros(1)]
         high += [free, np.array([np.inf if self.task.widen else 0.0])]
         return np.concatenate(low), np.concatenate(high)
@@ -173,7 +184,25 @@ class Transcription:
             curve[0] = _compute_holding_input(self.task, f.field, guess(k, 0.5))
             curve, duration = inputs[k] if inputs else (curve, 0.5 * sum(phase.duration))
             parts += [curve.ravel(), np.array([duration])]
-        return np.concatenate([*parts, np.zeros(1)])
+        start = np.concatenate([*parts, np.zeros(self._count_node_unknowns() + 1)])
+        if self.nodes:
+            self._solve_nodes(start)
+        return start
+
+    def _solve_nodes(self, values: Array) -> None:
+        """Set accelerations and forces to those that the equations of motion of each node have.
+
+        Args:
+            values: All variables (n,), in which those of the nodes are changed.
+        """
+        first = len(values) - 1 - self._count_node_unknowns()
+        for node in self.nodes:
+            found = node.solve_unknowns(self.column, values)
+            values[first : first + len(found)] = found
+            first += len(found)
+
+    def _count_node_unknowns(self) -> int:
+        return sum(node.unknowns.numel() for node in self.nodes)
 
     def add_perturbations(self, values: Array) -> Array:
         """Return all variables (n,), with the perturbations that solve their linear equations.
@@ -207,15 +236,23 @@ def transcribe(task: Task, implied: frozenset[tuple[int, str]] = frozenset()) ->
         build_phase_variables(phase, k, task.system.space.nx, robot.nu, task.degree)
         for k, phase in enumerate(task.phases)
     )
-    functions = tuple(build_phase_functions(task, k, implied) for k in phases)
+    margin = ca.MX.sym("margin")
+    implicit = list[ImplicitPhase]()
+    if uses_implicit_phases(task):
+        implicit = [build_implicit_phase(task, k, variables[k], margin, implied) for k in phases]
+    functions = tuple(
+        build_phase_functions(task, k, implied, has_ends=not implicit) for k in phases
+    )
     blocks, mapped = list[ConstraintBlock](), list[MappedFunction]()
     cost: Expression = ca.MX(0.0)
     for k in phases:
-        own_blocks, own_mapped, own_cost = _transcribe_phase(task, k, variables[k], functions[k])
+        own_blocks, own_mapped, own_cost = _transcribe_phase(
+            task, k, variables[k], functions[k], implicit[k] if implicit else None
+        )
         blocks += own_blocks
         mapped += own_mapped
         cost += own_cost
-    after = [
+    after = [phase.after for phase in implicit] or [
         v.knots[:, -1] if f.jump is None else f.jump(v.knots[:, -1])
         for v, f in zip(variables, functions, strict=True)
     ]
@@ -223,8 +260,7 @@ def transcribe(task: Task, implied: frozenset[tuple[int, str]] = frozenset()) ->
     for k in phases[1:]:
         gap = variables[k].knots[:, 0] - after[k - 1]
         blocks.append(ConstraintBlock(gap, coordinates, k, is_hard=True))
-    margin = ca.MX.sym("margin")
-    for k in phases:
+    for k in () if implicit else phases:
         blocks += _build_event_order_blocks(task, k, variables, margin)
     cost -= task.widen * margin
     first, last, duration = variables[0].knots[:, 0], after[-1], sum(v.duration for v in variables)
@@ -251,11 +287,12 @@ def transcribe(task: Task, implied: frozenset[tuple[int, str]] = frozenset()) ->
         functions,
         perturbations,
         ca.vertcat(*(ca.vec(block.values) for block in equations)),
+        tuple(node for phase in implicit for node in phase.nodes),
     )
 
 
 def _transcribe_phase(
-    task: Task, k: int, v: PhaseVariables, f: PhaseFunctions
+    task: Task, k: int, v: PhaseVariables, f: PhaseFunctions, implicit: ImplicitPhase | None
 ) -> tuple[list[ConstraintBlock], list[MappedFunction], Expression]:
     """Return constraints, functions at the collocation points, and running cost of one phase.
 
@@ -264,16 +301,23 @@ def _transcribe_phase(
         k: Index of the phase.
         v: Its variables.
         f: Its functions.
+        implicit: Its equations of motion as constraints, None where the dynamics are solved.
     """
     phase = task.phases[k]
     fractions = compute_point_fractions(phase)
     u = v.inputs @ ca.DM(compute_input_basis(fractions, task.degree))
     length = ca.repmat(v.duration / phase.intervals, 1, len(fractions))
-    flow = MappedFunction.map_over(_build_flow(f), v.points, u, length)
+    if implicit is None:
+        flow = MappedFunction.map_over(_build_flow(f), v.points, u, length)
+    else:
+        flow = implicit.flow
     rates, costs = flow.values[:-1, :], flow.values[-1, :]
     blocks = build_defects(phase, k, v.knots, v.points, rates, _get_state_limits(task))
-    path_blocks, path_mapped = _build_path_blocks(task, k, v, f)
+    path_blocks, path_mapped = _build_path_blocks(task, k, v, f, has_path=implicit is None)
     blocks += path_blocks
+    if implicit is not None:
+        blocks += [block for node in implicit.nodes for block in node.blocks]
+        path_mapped += [node.mapped for node in implicit.nodes]
     if f.start.limits:
         values = f.start(v.knots[:, 0], v.build_input(0.0))
         blocks.append(ConstraintBlock(values, f.start.limits, k, np.zeros(1)))
@@ -293,7 +337,7 @@ def _build_flow(f: PhaseFunctions) -> Any:
 
 
 def _build_path_blocks(
-    task: Task, k: int, v: PhaseVariables, f: PhaseFunctions
+    task: Task, k: int, v: PhaseVariables, f: PhaseFunctions, *, has_path: bool
 ) -> tuple[list[ConstraintBlock], list[MappedFunction]]:
     """Return the limits at collocation points and knots, and the functions in them.
 
@@ -306,13 +350,14 @@ def _build_path_blocks(
         k: Index of the phase.
         v: Its variables.
         f: Its functions.
+        has_path: Whether path limits are among the limits.
     """
     phase = task.phases[k]
     points = compute_point_fractions(phase)
     nodes = np.concatenate((points, compute_knot_fractions(phase)))
     states: Expression = ca.horzcat(v.points, v.knots)
     blocks, mapped = list[ConstraintBlock](), list[MappedFunction]()
-    if f.path.limits:
+    if has_path and f.path.limits:
         path, block = _build_path_limits(task, k, v, f.path, states, nodes)
         mapped.append(path)
         blocks.append(block)

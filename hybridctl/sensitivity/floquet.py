@@ -213,7 +213,8 @@ def find_trivial_directions(
     """
     known: dict[str, Array] = {}
     if symmetry is not None:
-        for name, direction in zip(symmetry.free, symmetry.directions.T, strict=True):
+        directions = symmetry.find_directions(lin.trajectory.arcs[0](lin.trajectory.start))
+        for name, direction in zip(symmetry.free, directions.T, strict=True):
             for matrix in matrices:
                 if not _is_fixed(matrix, direction):
                     raise InputError(

@@ -26,6 +26,7 @@ from scipy.linalg import eigh, null_space, solve_discrete_are
 from hybridctl.base.checks import Array, check_count, check_number
 from hybridctl.base.errors import InputError, SimulationError
 from hybridctl.base.progress import Progress, report_share
+from hybridctl.base.spaces import Space
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.lqr.finite_horizon import (
     Covariance,
@@ -55,17 +56,21 @@ _FREE_COST = 1e-9
 class LaterPeriod:
     """The map from a motion to its image one period later.
 
-    With a symmetry S of states and W of inputs, states go to S^-1 (x + shift) and inputs to W^-1 u.
+    With a symmetry S of states and W of inputs, states go to S^-1 g x and inputs to W^-1 u. The
+    motion g along the free directions takes the start of the period to S x(T).
 
     Attributes:
         symmetry: The symmetry; None for the same motion, later.
         period: Duration of a period, s.
-        shift: Shift c (nx,) of states along the free directions of the symmetry.
+        shift: Shift c (nx,) of states along the free directions, where these are constant.
+        moved: State space, and amounts (k,) of the free motions by which S x(T) is moved from x(0),
+            where a direction depends on the state. None otherwise.
     """
 
     symmetry: Symmetry | None
     period: float
     shift: Array
+    moved: tuple[Space, Array] | None = None
 
     @staticmethod
     def from_orbit(once: HybridTrajectory, symmetry: Symmetry | None) -> LaterPeriod:
@@ -74,17 +79,17 @@ class LaterPeriod:
         Args:
             once: One period of the orbit.
             symmetry: Symmetry up to which it closes; None for none.
-
-        Raises:
-            InputError: States with quaternions have free directions.
         """
-        shift = np.zeros(once.arcs[0].space.nx)
+        space, moved = once.arcs[0].space, None
+        shift = np.zeros(space.nx)
         if symmetry is not None and symmetry.free:
-            if symmetry.coordinates is not None:
-                raise InputError("symmetry: states with quaternions must have no free directions")
             start = once.arcs[0](once.start)
-            shift = symmetry.free_part(symmetry.matrix @ once.final_state - start)
-        return LaterPeriod(symmetry, once.end - once.start, shift)
+            if symmetry.coordinates is None and not symmetry.motions:
+                shift = symmetry.free_part(symmetry.matrix @ once.final_state - start)
+            else:
+                end = symmetry.image(once.final_state)
+                moved = space, symmetry.align(space, start, end)[1]
+        return LaterPeriod(symmetry, once.end - once.start, shift, moved)
 
     def map_arc(self, arc: Arc, index: int) -> Arc:
         """Return the image of an arc, with a given index."""
@@ -97,8 +102,9 @@ class LaterPeriod:
         )
         if self.symmetry is None:
             return later
-        states = arc.states @ self._inverse_state_map.T
-        states[:, 0] += self._inverse_state_map @ self.shift  # the constant term of each series
+        matrix, offset = self._state_map
+        states = arc.states @ matrix.T
+        states[:, 0] += offset  # the constant term of each series
         inputs = arc.inputs @ self._inverse_input_map(arc.inputs.shape[2]).T
         return replace(later, mode=self.symmetry.mode(arc.mode), states=states, inputs=inputs)
 
@@ -123,8 +129,8 @@ class LaterPeriod:
             mode_before=self.symmetry.mode(event.mode_before),
             mode_after=self.symmetry.mode(event.mode_after),
             guards=self._map_guards(event.guards),
-            state_before=self._inverse_state_map @ (event.state_before + self.shift),
-            state_after=self._inverse_state_map @ (event.state_after + self.shift),
+            state_before=self._map_state(event.state_before),
+            state_after=self._map_state(event.state_after),
             input_before=inputs @ event.input_before,
             input_after=inputs @ event.input_after,
             input_rate=inputs @ event.input_rate,
@@ -148,10 +154,21 @@ class LaterPeriod:
         return tuple(names if self.symmetry is None else map(self.symmetry.guard, names))
 
     @cached_property
-    def _inverse_state_map(self) -> Array:
-        """The inverse S^-1 (nx, nx)."""
+    def _state_map(self) -> tuple[Array, Array]:
+        """The matrix (nx, nx) and the offset (nx,) of the map S^-1 g of coordinates: it is affine."""
         assert self.symmetry is not None
-        return np.asarray(np.linalg.inv(self.symmetry.state_map))
+        inverse = np.asarray(np.linalg.inv(self.symmetry.state_map))
+        if self.moved is None:
+            return inverse, inverse @ self.shift
+        space, amounts = self.moved
+        offset = self.symmetry.add_shift(space, np.zeros(len(inverse)), amounts)
+        columns = [self.symmetry.add_shift(space, x, amounts) for x in np.eye(len(inverse))]
+        return inverse @ (np.array(columns) - offset).T, inverse @ offset
+
+    def _map_state(self, x: Array) -> Array:
+        """Return the image (nx,) of a state."""
+        matrix, offset = self._state_map
+        return np.asarray(matrix @ x + offset)
 
     def _inverse_input_map(self, nu: int) -> Array:
         """Return the inverse W^-1 (nu, nu)."""
@@ -192,7 +209,7 @@ class PeriodicLqr:
             periods: Number of periods, one at least.
 
         Raises:
-            InputError: The number is not that, or states with quaternions have free directions.
+            InputError: The number is not that.
         """
         once, gains = self.period.linearization.trajectory, self.period.gains
         later = LaterPeriod.from_orbit(once, self.symmetry)
@@ -322,7 +339,8 @@ def _solve_fixed_point(result: LqrResult, symmetry: Symmetry | None) -> Array:
     values, vectors = eigh(period.noise)
     root = map_perturbations(symmetry, vectors * np.sqrt(np.maximum(values, 0.0)))
     f, c = map_perturbations(symmetry, period.state), period.cost
-    z = _find_costly_directions(c, symmetry)
+    start = lin.trajectory.arcs[0](lin.trajectory.start)
+    z = _find_costly_directions(c, symmetry, start)
     try:
         v = z @ solve_discrete_are(z.T @ f @ z, z.T @ root, z.T @ c @ z, np.eye(len(f))) @ z.T
     except np.linalg.LinAlgError as error:
@@ -333,9 +351,9 @@ def _solve_fixed_point(result: LqrResult, symmetry: Symmetry | None) -> Array:
     return np.asarray(0.5 * (v + v.T))
 
 
-def _find_costly_directions(c: Array, symmetry: Symmetry | None) -> Array:
-    """Return a basis (ndx, k) across the free directions that cost nothing by C (ndx, ndx)."""
-    directions = np.zeros((len(c), 0)) if symmetry is None else symmetry.directions
+def _find_costly_directions(c: Array, symmetry: Symmetry | None, x: Array) -> Array:
+    """Return a basis (ndx, k) across the free directions at x that cost nothing by C (ndx, ndx)."""
+    directions = np.zeros((len(c), 0)) if symmetry is None else symmetry.find_directions(x)
     costs = np.abs(c @ directions).max(axis=0, initial=0.0)
     free = directions[:, costs <= _FREE_COST * np.abs(c).max()]
     return null_space(free.T) if free.shape[1] else np.eye(len(c))

@@ -1,0 +1,170 @@
+r"""Modes and impacts as equations of accelerations and forces, which are not solved for.
+
+.. math:: M a + h - S u - J^T E m = 0, \qquad C a - c = 0,
+
+with the terms of `mode_expressions`. Accelerations a and multipliers m are further inputs here. An
+optimiser finds them with the motion. Such expressions are short, and so are their second
+derivatives: without a factorisation of M they are those of recursive inverse dynamics (Featherstone
+2008, table 5.1). For a quadruped of 18 velocities on two feet the Hessian has a tenth of the
+operations. The rows C must be independent: otherwise m is not unique.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import casadi as ca
+
+from hybridctl.mechanics.contact_law.law import Modes
+from hybridctl.mechanics.contacts.contact import Contact
+from hybridctl.mechanics.contacts.contact_kinematics import ContactSet
+from hybridctl.mechanics.modes.mode_expressions import (
+    ModeEquations,
+    PhaseExpressions,
+    list_friction,
+)
+from hybridctl.mechanics.multibody.expressions import Bodies, Expression
+from hybridctl.mechanics.multibody.robot import Robot
+from hybridctl.mechanics.terms.contact_expressions import ContactPoints
+from hybridctl.mechanics.terms.expression_terms import RobotConstants
+
+SCALE = 1e3
+"""Accelerations, forces, velocities after impacts and impulses in these symbols, relative to SI.
+
+Solvers regularise Hessians by a multiple of the identity. In units of 1 m/s^2 and 1 N that would
+hold accelerations and forces fast, which are large and only follow the motion: solo12 rose by its
+feet in more than 60 iterations, instead of 15."""
+
+
+class ImplicitMode(NamedTuple):
+    """Field and guards of a mode, with accelerations and multipliers among the inputs.
+
+    Attributes:
+        x: Symbols (q, v), (nq + nv, 1).
+        u: Symbols (input, a / SCALE, m / SCALE), (nu + nv + m, 1).
+        field: The rate dx/dt (nq + nv, 1), which is the derivative of v only by the symbols a.
+        forces: Forces (r, 1) along all rows of all contacts, N, zero where open.
+        guards: Guards (n, 1), in the order of `ModeField.guards`.
+        residual: What vanishes, (nv + m, 1): forces in N m or N, then accelerations of the
+            constrained rows in m/s^2.
+    """
+
+    x: Expression
+    u: Expression
+    field: Expression
+    forces: Expression
+    guards: Expression
+    residual: Expression
+
+
+class ImplicitImpact(NamedTuple):
+    """An impact with its result as unknowns.
+
+    Attributes:
+        x: Symbols (q, v) before the impact, (nq + nv, 1).
+        unknowns: Symbols (v+, multipliers) / SCALE, (nv + m, 1).
+        after: State (nq + nv, 1) after the impact.
+        impulses: Impulses (r, 1) along all rows, N s.
+        rates: Rates J v+ (r, 1) of all rows after it, m/s.
+        residual: What vanishes, (nv + m, 1): impulses in N m s or N s, then velocities of the
+            constrained rows in m/s.
+    """
+
+    x: Expression
+    unknowns: Expression
+    after: Expression
+    impulses: Expression
+    rates: Expression
+    residual: Expression
+
+
+def has_independent_rows(robot: Robot, contacts: Sequence[Contact], modes: Modes) -> bool:
+    """Return whether the constrained rows of a mode are independent at sampled configurations.
+
+    Args:
+        robot: The robot.
+        contacts: Its contacts.
+        modes: Mode of each contact.
+    """
+    equations = ModeEquations.of(robot, ContactSet(robot, contacts), contacts, modes, 0.0)
+    return len(equations.independent.rows) == len(equations.phase.rows)
+
+
+def build_implicit_mode(
+    robot: Robot, contacts: Sequence[Contact], modes: Modes, *, stabilization: float = 0.0
+) -> ImplicitMode:
+    """Return the equations of a mode of contacts in space.
+
+    Guards at which sliding friction jams a contact are not supported: their place has a one.
+
+    Args:
+        robot: The robot.
+        contacts: Its contacts.
+        modes: Mode of each contact.
+        stabilization: Rate at which residuals decay, 1/s.
+    """
+    members = ContactSet(robot, contacts)
+    c = RobotConstants.of(robot, members, list_friction(contacts))
+    part = PhaseExpressions.of(members, contacts, modes)
+    x, u = ca.SX.sym("x", c.nq + c.nv), ca.SX.sym("u", c.actuation.shape[1])
+    z = ca.SX.sym("z", c.nv + len(part.rows))
+    a, m = SCALE * z[: c.nv], SCALE * z[c.nv :]
+    q, v = x[: c.nq], x[c.nq :]
+    bodies = Bodies(c.tree, q)
+    points = ContactPoints(bodies, c.places)
+    motion = bodies.motion(v, a)
+    rows = points.rows(motion, v, a)
+    forces = part.make_mix(rows.rates) @ m
+    balance = bodies.inverse_dynamics(motion, points.pushes(forces))
+    balance += ca.SX(c.tree.armature) * a + c.resistance(q, v) - ca.DM(c.actuation) @ u
+    gaps = ca.vertcat(rows.piece_gaps, ca.SX.zeros(rows.rates.numel() - c.contact_count, 1))
+    s = stabilization
+    held = (rows.accelerations + 2.0 * s * rows.rates + s * s * gaps)[part.rows]
+    return ImplicitMode(
+        x,
+        ca.vertcat(u, z),
+        ca.vertcat(bodies.rate @ v, a),
+        forces,
+        part.make_guards(rows, forces, ca.SX(1.0)),
+        ca.vertcat(balance, held),
+    )
+
+
+def build_implicit_impact(
+    robot: Robot, contacts: Sequence[Contact], modes: Modes
+) -> ImplicitImpact:
+    """Return the equations of the impact of `impact_expressions.build_impact_map`.
+
+    Args:
+        robot: The robot.
+        contacts: Its contacts.
+        modes: Mode of each contact in the impact.
+    """
+    members = ContactSet(robot, contacts)
+    c = RobotConstants.of(robot, members)
+    part = PhaseExpressions.of(members, contacts, modes)
+    x = ca.SX.sym("x", c.nq + c.nv)
+    z = ca.SX.sym("z", c.nv + len(part.rows))
+    after, m = SCALE * z[: c.nv], SCALE * z[c.nv :]
+    q, v = x[: c.nq], x[c.nq :]
+    bodies = Bodies(c.tree, q)
+    points = ContactPoints(bodies, c.places)
+    jacobian = points.jacobian()
+    impulses = part.make_mix(jacobian @ v) @ m
+    motion = bodies.motion(ca.SX.zeros(c.nv, 1), after - v, weight=False)
+    balance = bodies.inverse_dynamics(motion, points.pushes(impulses))
+    balance += ca.SX(c.tree.armature) * (after - v)
+    owners = [contacts[i] for i in members.owner[part.rows]]
+    rebound = [contact.restitution for contact in owners[: len(part.closed)]]
+    rebound += [contact.tangential_restitution for contact in owners[len(part.closed) :]]
+    rates = jacobian @ after
+    held = rates[part.rows] + ca.DM(rebound) * (jacobian @ v)[part.rows]
+    return ImplicitImpact(
+        x,
+        z,
+        ca.vertcat(q, after),
+        impulses,
+        rates,
+        ca.vertcat(balance, held),
+    )
