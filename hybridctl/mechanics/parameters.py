@@ -24,12 +24,13 @@ takes the place of a, without gravity and springs, and C D_p v+ = -D_p(E) J v-.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
 from hybridctl.base.checks import Array, check_member
 from hybridctl.base.errors import InputError, UnknownNameError
-from hybridctl.hybrid.model import JumpPoint, ModeKey, Point, PointProperty
+from hybridctl.hybrid.model import JumpPoint, ModeKey, ModeModel, Point, PointProperty
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.impacts.impact import ImpactResult, linearise_impact
 from hybridctl.mechanics.impacts.impact_derivatives import solve_impact_changes
@@ -41,6 +42,7 @@ from hybridctl.mechanics.modes.force_distribution import (
     differentiate_multipliers,
     scatter_adjoint,
 )
+from hybridctl.mechanics.modes.generated_mode import GeneratedContactMode
 from hybridctl.mechanics.modes.phase import ContactPhase
 from hybridctl.mechanics.modes.slip_directions import differentiate_starting_contacts
 from hybridctl.mechanics.multibody.bodies import Body
@@ -125,12 +127,24 @@ class _ContactParameterPoint(ParameterPoint):
     @PointProperty
     def field(self) -> Array:
         """The derivative D_p of the field (2 nv, np)."""
+        at = self.at
+        found = self.model.evaluate_fields(
+            at.mode, np.array([at.t]), np.atleast_2d(at.x), np.atleast_2d(at.u)
+        )
+        if found is not None and found[0][0] > 0.0:
+            return found[1][0]
         a_p = self.derivatives.acceleration_z
         return np.vstack([np.zeros_like(a_p), a_p])
 
     @PointProperty
     def guards(self) -> Array:
         """The derivative D_p of the guards (n, np)."""
+        mode, changes = self.at.mode, self.model.columns.number_changes
+        if isinstance(mode, GeneratedContactMode) and changes is not None:
+            point = np.atleast_2d(self.at.x), np.atleast_2d(self.at.u)
+            sound, by_parameters = mode.guard_number_slopes.along(changes, *point)
+            if sound[0] > 0.0:
+                return np.asarray(by_parameters[0])
         guards = self.at.mode.contact_guards
         return guards.by_parameters(self.derivatives, self.model.columns.static_friction)
 
@@ -157,6 +171,28 @@ class _ContactParameters(SystemParameters):
             at = self.system.mode(at.mode.key).calc(at.t, at.x, at.u)
         assert isinstance(at, ContactPoint)
         return self.point(self, at)
+
+    def evaluate_fields(
+        self, mode: ModeModel, times: Array, states: Array, inputs: Array
+    ) -> tuple[Array, Array] | None:
+        """Return the derivatives of the field at m points of a generated mode.
+
+        Args:
+            mode: The mode.
+            times: Times (m,), s.
+            states: States (m, nx).
+            inputs: Inputs (m, nu).
+
+        Returns:
+            See `ParameterModel.evaluate_fields`. None for other modes, and for parameters that
+            change numbers which generated functions take to be zero.
+        """
+        changes = self.columns.number_changes
+        if not isinstance(mode, GeneratedContactMode) or changes is None:
+            return None
+        points = times[:, None], states, inputs
+        sound, a_p = mode.field_number_slopes.along(changes, *points)
+        return sound, np.concatenate((np.zeros_like(a_p), a_p), axis=1)
 
     def differentiate_reset(self, key: ModeKey, fired: tuple[str, ...], at: JumpPoint) -> Array:
         """Return the derivative D_p of the reset (2 nv, np)."""
@@ -189,7 +225,7 @@ class ParameterColumns:
     """
 
     def __init__(self, dynamics: ContactDynamics, names: Sequence[str]) -> None:
-        self._robot, self.count = dynamics.robot, len(names)
+        self._robot, self.count, self._dynamics = dynamics.robot, len(names), dynamics
         nv, c = dynamics.robot.nv, len(dynamics.contacts)
         self._bodies = np.zeros((10 * len(dynamics.robot.joint_names), self.count))
         self._joints = {kind: np.zeros((nv, self.count)) for kind in JOINT_KINDS}
@@ -238,6 +274,33 @@ class ParameterColumns:
             body = self._robot.body(owner)
             rows = slice(10 * (body.joint - 1), 10 * body.joint)
             self._bodies[rows, column] = _inertial_derivative(body, kind)
+
+    @cached_property
+    def number_changes(self) -> Array | None:
+        """Derivatives of the numbers of generated functions by the np parameters.
+
+        None where a parameter changes a number that is zero: these functions lack it.
+        """
+        constants = self._dynamics.mode_constants
+        zero = constants.make_zero()
+        found = []
+        for j in range(self.count):
+            bodies = tuple(
+                body._replace(mass=np.array(pi[0]), moment=pi[1:4], inertia=_make_inertia(pi[4:]))
+                for body, pi in zip(
+                    zero.tree.bodies, self._bodies[:, j].reshape(-1, 10), strict=True
+                )
+            )
+            friction = np.column_stack((self.friction[:, j], self.static_friction[:, j]))
+            springs = {kind: each[:, j] for kind, each in self._joints.items()}
+            changed = zero._replace(
+                tree=zero.tree._replace(bodies=bodies),
+                springs=zero.springs._replace(**springs),
+                friction=friction,
+            )
+            found.append(constants.collect_changes(changed))
+        known = [one for one in found if one is not None]
+        return np.column_stack(known) if len(known) == self.count else None
 
     def torque(self, q: Array, v: Array, a: Array) -> Array:
         """Return the derivative D_p (M a + h), (nv, np).
@@ -300,6 +363,14 @@ def _inertial_derivative(body: Body, kind: str) -> Array:
         inertia = np.outer(a, b) if axes[0] == axes[1] else np.outer(a, b) + np.outer(b, a)
     entries = [inertia[_AXES.index(pair[0]), _AXES.index(pair[1])] for pair in _ORDER]
     return np.concatenate(([mass], moment, entries))
+
+
+def _make_inertia(entries: Array) -> Array:
+    """Return the symmetric matrix (3, 3) of entries (6,) in the order of `_ORDER`."""
+    matrix = np.zeros((3, 3))
+    for value, (a, b) in zip(entries, _ORDER, strict=True):
+        matrix[_AXES.index(a), _AXES.index(b)] = matrix[_AXES.index(b), _AXES.index(a)] = value
+    return matrix
 
 
 def _check_contact(name: str, kind: str, contact: Contact) -> None:

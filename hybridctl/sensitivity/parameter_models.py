@@ -110,6 +110,23 @@ class ParameterModel(ABC):
         """Return the derivatives at a point of a mode of the system."""
         return self.point(self, at)
 
+    def evaluate_fields(
+        self, mode: ModeModel, times: Array, states: Array, inputs: Array
+    ) -> tuple[Array, Array] | None:
+        """Return the derivatives of the field at m points of a mode, by one compiled call.
+
+        Args:
+            mode: The mode.
+            times: Times (m,), s.
+            states: States (m, nx).
+            inputs: Inputs (m, nu).
+
+        Returns:
+            Soundness (m,), which is positive where the others hold, and D_p f (m, ndx, np). None
+            where there is no compiled function; here there is none.
+        """
+        return None
+
     @abstractmethod
     def differentiate_reset(
         self, key: ModeKey, fired: tuple[str, ...], at: JumpPoint

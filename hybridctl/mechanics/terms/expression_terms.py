@@ -308,6 +308,40 @@ class RobotConstants(NamedTuple):
         self._replace_numbers(collect)
         return np.concatenate(found)
 
+    def collect_changes(self, changes: RobotConstants) -> Array | None:
+        """Return derivatives (np,) of the `numbers`.
+
+        Args:
+            changes: Constants of the same robot, with derivatives in place of their numbers.
+
+        Returns:
+            The derivatives. None if a number that is zero, which is none of `numbers`, changes.
+        """
+        kept: list[NDArray[np.bool_]] = []
+        found: list[Array] = [np.zeros(0)]
+        beyond = False
+
+        def look(numbers: Array) -> Array:
+            kept.append(numbers != 0.0)
+            return numbers
+
+        self._replace_numbers(look)
+        left = iter(kept)
+
+        def collect(derivatives: Array) -> Array:
+            nonlocal beyond
+            is_number = next(left)
+            beyond = beyond or bool(derivatives[~is_number].any())
+            found.append(derivatives[is_number])
+            return derivatives
+
+        changes._replace_numbers(collect)
+        return None if beyond else np.concatenate(found)
+
+    def make_zero(self) -> RobotConstants:
+        """Return the constants with zeros in place of all numbers."""
+        return self._replace_numbers(np.zeros_like)
+
     def has_zeros_of(self, other: RobotConstants) -> bool:
         """Return whether the same numbers are zero as in constants of the same kinematics.
 
