@@ -152,7 +152,10 @@ class NamedParameters:
         old = self.system.dynamics
         robot = _change_robot(old.robot, every)
         contacts = [_change_contact(c, every) for c in old.contacts if isinstance(c, Contact)]
-        return ContactSystem(old.with_values(robot, contacts))
+        dynamics = old.with_values(robot, contacts)
+        # Where contacts become rough, or stop being so, their guards are others.
+        is_alike = dynamics.contact_set is old.contact_set
+        return ContactSystem(dynamics, self.system.guard_names if is_alike else None)
 
 
 def _read_value(system: ContactSystem, name: str) -> float:

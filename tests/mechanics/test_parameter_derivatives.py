@@ -294,7 +294,7 @@ def test_what_has_no_derivative():
         parameter_derivatives(*pair(NONE), ["damping:root_joint"])
 
 
-@pytest.mark.parametrize("points, modes", CASES)
+@pytest.mark.parametrize(("points", "modes"), CASES)
 def test_one_compiled_call_gives_the_derivatives_of_all_points(points, modes):
     """Generated functions have another way to them than the equations of one point."""
     system, others = (

@@ -175,7 +175,10 @@ class ContactDynamics:
     @cached_property
     def mode_constants(self) -> RobotConstants:
         """Robot and contacts, by whose numbers the functions of `structure` are called."""
-        return RobotConstants.of(self.robot, self.contact_set, list_friction(self.contacts))
+        friction = list_friction(self.contacts)
+        if isinstance(self.terms, ExpressionTerms):
+            return self.terms.constants._replace(friction=friction)
+        return RobotConstants.of(self.robot, self.contact_set, friction)
 
     @cached_property
     def mode_numbers(self) -> Array:
