@@ -51,6 +51,7 @@ class FoldedParameters(ParameterModel):
     def __init__(self, names: Sequence[str], inner: ParameterModel, fold: Array) -> None:
         super().__init__(names, inner.moves_borders)
         self.inner, self.fold = inner, fold
+        self.moves_constraints = inner.moves_constraints
 
     def evaluate_fields(
         self, mode: ModeModel, times: Array, states: Array, inputs: Array

@@ -143,9 +143,7 @@ class ContactSystem(HybridSystem):
         space: State space of (q, v).
     """
 
-    def __init__(
-        self, dynamics: ContactDynamics, guard_names: Iterable[str] | None = None
-    ) -> None:
+    def __init__(self, dynamics: ContactDynamics, guard_names: Iterable[str] | None = None) -> None:
         self.dynamics = dynamics
         robot = dynamics.robot
         flat = robot.nq == robot.nv

@@ -89,6 +89,8 @@ class ParameterModel(ABC):
         names: Names of the parameters.
         moves_borders: Whether parameters may change the border of a reset, or what the reset does
             there. Resets at a border are then refused.
+        moves_constraints: Whether parameters change the constraints of modes. Runs that begin in
+            a mode with constraints are then refused: their start would leave it.
 
     Args:
         names: Names of the parameters.
@@ -100,6 +102,7 @@ class ParameterModel(ABC):
     """
 
     point: ClassVar[type[ParameterPoint]]
+    moves_constraints: bool = False
 
     def __init__(self, names: Sequence[str], moves_borders: bool = True) -> None:
         self.names, self.moves_borders = tuple(names), moves_borders

@@ -234,6 +234,12 @@ class GeneratedContactMode(ContactMode, CompiledMode):
         return NumberSlopes.of(made, self._finish(made), self.parameter_values)
 
     @property
+    def is_redundant(self) -> bool:
+        """Whether some of the constrained rows depend on others."""
+        equations = self._functions.equations
+        return len(equations.independent.rows) < len(equations.phase.rows)
+
+    @property
     def parameter_values(self) -> Array:
         """The numbers (np,) of robot and contacts, the last argument of all functions made here."""
         return self.dynamics.mode_numbers
