@@ -342,11 +342,17 @@ def evaluate_slopes(
     assert by_input is not None
     if parameters is None:
         return ArcSlopes(by_state, by_input, np.empty((*by_state.shape[:2], 0)))
-    each = (
-        parameters.calc(points.get(k) or mode.calc(float(times[k]), states[k], inputs[k])).field
-        for k in range(len(times))
-    )
-    return ArcSlopes(by_state, by_input, np.array(list(each)))
+    together = parameters.evaluate_fields(mode, times, states, inputs)
+    if together is None:
+        by_parameters = np.empty((*by_state.shape[:2], len(parameters.names)))
+        left = list(range(len(times)))
+    else:
+        sound, by_parameters = together
+        left = np.flatnonzero(~(sound > 0.0)).tolist()
+    for k in left:
+        point = points.get(k) or mode.calc(float(times[k]), states[k], inputs[k])
+        by_parameters[k] = parameters.calc(point).field
+    return ArcSlopes(by_state, by_input, by_parameters)
 
 
 def _collocate(

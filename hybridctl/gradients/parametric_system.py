@@ -10,7 +10,7 @@ import numpy as np
 
 from hybridctl.base.checks import Array, check_instance
 from hybridctl.base.errors import InputError
-from hybridctl.hybrid.model import JumpPoint, ModeKey, PointProperty
+from hybridctl.hybrid.model import JumpPoint, ModeKey, ModeModel, PointProperty
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.parameter_values import NamedParameters
 from hybridctl.mechanics.parameters import differentiate_by_parameters
@@ -51,6 +51,21 @@ class FoldedParameters(ParameterModel):
     def __init__(self, names: Sequence[str], inner: ParameterModel, fold: Array) -> None:
         super().__init__(names, inner.moves_borders)
         self.inner, self.fold = inner, fold
+        self.moves_constraints = inner.moves_constraints
+
+    def evaluate_fields(
+        self, mode: ModeModel, times: Array, states: Array, inputs: Array
+    ) -> tuple[Array, Array] | None:
+        """Return the derivatives of the field at m points, see `ParameterModel.evaluate_fields`.
+
+        Args:
+            mode: The mode.
+            times: Times (m,), s.
+            states: States (m, nx).
+            inputs: Inputs (m, nu).
+        """
+        inner = self.inner.evaluate_fields(mode, times, states, inputs)
+        return None if inner is None else (inner[0], inner[1] @ self.fold)
 
     def differentiate_reset(
         self, key: ModeKey, fired: tuple[str, ...], at: JumpPoint

@@ -26,7 +26,7 @@ from hybridctl.hybrid.event import Event
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.sensitivity.parameter_models import ParameterModel
-from hybridctl.sensitivity.parameters import augment_with_parameters
+from hybridctl.sensitivity.parameters import augment_with_parameters, check_start
 from hybridctl.sensitivity.simultaneous import Simultaneous
 
 FeedbackPullback = Callable[[int, Array], Array]
@@ -169,12 +169,15 @@ class Tape:
             The gradient.
 
         Raises:
-            InputError: A cotangent has the wrong shape; or an event has no gradient, see `Kink`.
+            InputError: A cotangent has the wrong shape; an event has no gradient, see `Kink`; or
+                parameters change the constraints that the initial state obeys.
             AmbiguousEventError: Orders of guards lead apart.
             GrazingError: A guard is met without a significant rate.
             SystemDefinitionError: A field, guard or reset has no Jacobian.
             IntegrationError: The adjoint changes faster than intervals resolve.
         """
+        if self.parameters is not None:
+            check_start(self.system, self.trajectory, self.parameters)
         by_states = self._check_state_cotangents(states)
         by_events = np.zeros(self.event_count)
         if event_times is not None:

@@ -24,6 +24,7 @@ from hybridctl.mechanics.parameters import (
     CONTACT_KINDS,
     INERTIAL_KINDS,
     JOINT_KINDS,
+    LENGTH_KINDS,
     ParameterColumns,
 )
 from hybridctl.mechanics.system import ContactSystem, PushedSystem
@@ -152,7 +153,10 @@ class NamedParameters:
         old = self.system.dynamics
         robot = _change_robot(old.robot, every)
         contacts = [_change_contact(c, every) for c in old.contacts if isinstance(c, Contact)]
-        return ContactSystem(old.with_values(robot, contacts))
+        dynamics = old.with_values(robot, contacts)
+        # Where contacts become rough, or stop being so, their guards are others.
+        is_alike = dynamics.contact_set is old.contact_set
+        return ContactSystem(dynamics, self.system.guard_names if is_alike else None)
 
 
 def _read_value(system: ContactSystem, name: str) -> float:
@@ -162,6 +166,11 @@ def _read_value(system: ContactSystem, name: str) -> float:
     if kind in CONTACT_KINDS:
         (contact,) = (c for c in system.contacts if c.name == owner)
         return float(getattr(contact, kind))
+    if kind in LENGTH_KINDS:
+        (contact,) = (c for c in system.contacts if c.name == owner)
+        assert isinstance(contact, Contact)
+        what, _, axis = kind.partition("_")
+        return float(contact.offset[_AXES.index(axis)] if axis else contact.radius)
     if kind in JOINT_KINDS:
         return float(getattr(robot.passive, kind)[robot.joints.velocity(name, owner)])
     body = robot.body(owner)
@@ -182,6 +191,14 @@ def _change_contact(contact: Contact, values: dict[str, float]) -> Contact:
     for kind in CONTACT_KINDS:
         if f"{kind}:{contact.name}" in values:
             own[kind] = values[f"{kind}:{contact.name}"]
+    for kind in LENGTH_KINDS:
+        if f"{kind}:{contact.name}" not in values:
+            continue
+        value, (what, _, axis) = values[f"{kind}:{contact.name}"], kind.partition("_")
+        if axis:
+            own.setdefault("offset", np.array(contact.offset))[_AXES.index(axis)] = value
+        else:
+            own[what] = value
     return replace(contact, **own) if own else contact
 
 

@@ -31,7 +31,7 @@ stick or slip is decided at acceleration level with the post-event input ([RS] 2
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -135,19 +135,22 @@ class ContactSystem(HybridSystem):
 
     Args:
         dynamics: Dynamics of the robot with its contacts.
+        guard_names: Names of all guards, where those of a system are known that differs in
+            numbers alone. None to list them.
 
     Attributes:
         dynamics: The same.
         space: State space of (q, v).
     """
 
-    def __init__(self, dynamics: ContactDynamics) -> None:
+    def __init__(self, dynamics: ContactDynamics, guard_names: Iterable[str] | None = None) -> None:
         self.dynamics = dynamics
         robot = dynamics.robot
         flat = robot.nq == robot.nv
         self.space: Space = VectorSpace(2 * robot.nv) if flat else RobotStateSpace(robot)
         self._contact_modes: dict[Modes, ContactMode] = {}
-        super().__init__(self._find_mode, self._make_edges, self._list_guard_names())
+        names = self._list_guard_names() if guard_names is None else guard_names
+        super().__init__(self._find_mode, self._make_edges, names)
 
     @property
     def robot(self) -> Robot:

@@ -89,6 +89,8 @@ class ParameterModel(ABC):
         names: Names of the parameters.
         moves_borders: Whether parameters may change the border of a reset, or what the reset does
             there. Resets at a border are then refused.
+        moves_constraints: Whether parameters change the constraints of modes. Runs that begin in
+            a mode with constraints are then refused: their start would leave it.
 
     Args:
         names: Names of the parameters.
@@ -100,6 +102,7 @@ class ParameterModel(ABC):
     """
 
     point: ClassVar[type[ParameterPoint]]
+    moves_constraints: bool = False
 
     def __init__(self, names: Sequence[str], moves_borders: bool = True) -> None:
         self.names, self.moves_borders = tuple(names), moves_borders
@@ -109,6 +112,23 @@ class ParameterModel(ABC):
     def calc(self, at: Point) -> ParameterPoint:
         """Return the derivatives at a point of a mode of the system."""
         return self.point(self, at)
+
+    def evaluate_fields(
+        self, mode: ModeModel, times: Array, states: Array, inputs: Array
+    ) -> tuple[Array, Array] | None:
+        """Return the derivatives of the field at m points of a mode, by one compiled call.
+
+        Args:
+            mode: The mode.
+            times: Times (m,), s.
+            states: States (m, nx).
+            inputs: Inputs (m, nu).
+
+        Returns:
+            Soundness (m,), which is positive where the others hold, and D_p f (m, ndx, np). None
+            where there is no compiled function; here there is none.
+        """
+        return None
 
     @abstractmethod
     def differentiate_reset(

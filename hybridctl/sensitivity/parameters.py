@@ -237,17 +237,40 @@ def augment_with_parameters(
     Returns:
         The system and the run, with the same inputs. The run has the system as its `source` only if
         it was known to be of `system`; else `linearize` compares both. They lack the
-        Jacobians that the system lacks. When they are evaluated, derivatives of the wrong shape
+        Jacobians that the system lacks. It raises the errors of `check_start`. When they are
+        evaluated, derivatives of the wrong shape
         raise a `SystemDefinitionError`, and resets at a border that parameters may move an
         `InputError`.
     """
     n = len(derivatives.names)
+    check_start(system, trajectory, derivatives)
     augmented = _AugmentedSystem(system, derivatives)
     return augmented, HybridTrajectory(
         tuple(_augment_arc(arc, n) for arc in trajectory.arcs),
         tuple(_augment_event(event, n) for event in trajectory.events),
         source=augmented if trajectory.source is system else None,
     )
+
+
+def check_start(
+    system: HybridSystem, trajectory: HybridTrajectory, derivatives: ParameterModel
+) -> None:
+    """Check that the initial state of a run stays in its mode with other parameters.
+
+    Args:
+        system: The hybrid system.
+        trajectory: A run of it.
+        derivatives: Derivatives of the system by the parameters.
+
+    Raises:
+        InputError: The run begins in a mode whose constraints the parameters change.
+    """
+    first = trajectory.arcs[0]
+    if derivatives.moves_constraints and system.mode(first.mode).held is not None:
+        raise InputError(
+            f"parameters {derivatives.names} change the constraints of mode {first.mode!r}, in "
+            "which the run begins: its initial state would leave the mode; begin before the contact"
+        )
 
 
 def augment_with_guard_offsets(system: HybridSystem, event: Event) -> tuple[HybridSystem, Event]:

@@ -14,7 +14,7 @@ from hybridctl.robots import rrr_door
 
 from hybridctl.base.errors import InputError, UnknownNameError
 from hybridctl.mechanics import Contact, ContactDynamics, Plane, Robot, Sphere, contact_system
-from hybridctl.mechanics.parameters import parameter_derivatives
+from hybridctl.mechanics.parameters import differentiate_by_parameters, parameter_derivatives
 from mechanics.models import PAIR, random_state
 
 TURNED = """
@@ -292,3 +292,31 @@ def test_what_has_no_derivative():
         parameter_derivatives(robot, contacts, ["mass:foot", "mass:foot"])
     with pytest.raises(InputError, match="one degree of freedom"):
         parameter_derivatives(*pair(NONE), ["damping:root_joint"])
+
+
+@pytest.mark.parametrize(("points", "modes"), CASES)
+def test_one_compiled_call_gives_the_derivatives_of_all_points(points, modes):
+    """Generated functions have another way to them than the equations of one point."""
+    system, others = (
+        contact_system(*pair(NONE, points), terms=terms) for terms in ("generated", "pinocchio")
+    )
+    made, solved = (differentiate_by_parameters(one, NAMES) for one in (system, others))
+    x, u = moving(*pair(NONE, points), modes)
+    states = np.array([x, x, x])
+    states[1:, -1] += 0.1  # the arm's joint, which no contact of the table holds
+    sound, fields = made.evaluate_fields(
+        system.mode(modes), np.zeros(3), states, np.tile(u, (3, 1))
+    )
+    assert solved.evaluate_fields(others.mode(modes), np.zeros(3), states, u) is None
+    for k in np.flatnonzero(sound > 0.0):
+        at = others.mode(modes).calc(0.0, states[k], u)
+        wanted, found = solved.calc(at), made.calc(system.mode(modes).calc(0.0, states[k], u))
+        scale = np.abs(wanted.field).max()
+        np.testing.assert_allclose(fields[k], wanted.field, rtol=1e-9, atol=1e-9 * scale)
+        np.testing.assert_allclose(found.field, fields[k], rtol=1e-12, atol=1e-12 * scale)
+        size = max(1.0, np.abs(wanted.guards).max())
+        kept = [name != "sliding jams" for name in others.mode(modes).guard_names]
+        np.testing.assert_allclose(
+            found.guards[kept], wanted.guards[kept], rtol=1e-9, atol=1e-9 * size
+        )
+    assert (sound > 0.0).any()

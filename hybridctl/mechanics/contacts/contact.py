@@ -116,6 +116,10 @@ class Contact(ByValue):
         """Whether static friction is above 0, so that there are tangents; kinetic may be 0."""
         return bool(self.static_friction)
 
+    def has_lengths_of(self, other: Contact) -> bool:
+        """Return whether this contact has the offset and the radius of another one."""
+        return bool((self.offset == other.offset).all()) and self.radius == other.radius
+
 
 class ContactPlace(NamedTuple):
     """The constants of a contact, from which its motion follows.

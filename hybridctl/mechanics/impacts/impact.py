@@ -80,6 +80,7 @@ class ImpactResult:
             redundant contacts need not be unique for that.
         restitution: Diagonal of E (r,) for the rows of all contacts.
         terms: Terms of the equations of motion at (q, v-), which derivatives reuse.
+        is_rest: Whether it is the limit of impacts that accumulate.
     """
 
     velocity_after: Array
@@ -92,6 +93,7 @@ class ImpactResult:
     uniqueness: Uniqueness
     restitution: Array = field(repr=False)
     terms: TermValues = field(repr=False)
+    is_rest: bool = field(default=False, repr=False)
 
     @property
     def law_rates(self) -> Array:
@@ -310,6 +312,7 @@ def solve_accumulated_impacts(
         ),
         modes=tuple(modes),
         energy_loss=float(-0.5 * (after - v) @ mass @ (after + v)),
+        is_rest=True,
     )
 
 

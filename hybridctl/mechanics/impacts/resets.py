@@ -99,7 +99,7 @@ class ContactEdges:
         if any(guard.kind == "jams" for guard in events) and not stops:
             return Edge(_Jam(self.dynamics, self.modes))
         if hit:
-            return Edge(_ImpactReset(self.dynamics, frozenset(hit), self.modes))
+            return Edge(ImpactReset(self.dynamics, frozenset(hit), self.modes))
         if stops:
             return Edge(SlidingStop(self.dynamics, tuple(after), stops))
         leaving = tuple(guard.contact for guard in events if guard.kind == "leaves")
@@ -192,7 +192,7 @@ class ContactEdges:
 
 
 @dataclass(frozen=True)
-class _ImpactReset(ResetModel):
+class ImpactReset(ResetModel):
     """The impact of contacts that hit, of closed ones, and of all others that touch.
 
     The report of its jump is the `ImpactResult`. Closed contacts of bodies that no impulse reaches
@@ -236,7 +236,7 @@ class _ImpactReset(ResetModel):
         result = self._solve(q, v)
         after = np.concatenate([q, result.velocity_after])
         gaps = result.terms.gaps
-        if any(gaps[i] > ON_SURFACE for i in self._find_newly_closed(result)):
+        if any(gaps[i] > ON_SURFACE for i in self.find_newly_closed(result)):
             phase = self.dynamics.phase(result.modes)
             after = np.concatenate(self.dynamics.project_state(phase, q, result.velocity_after))
         hit = self.hit - self._find_separating(result.terms)
@@ -278,13 +278,13 @@ class _ImpactReset(ResetModel):
 
     def _differentiate_closing(self, q: Array, result: ImpactResult) -> Array:
         """Return how perturbations after the impact change where gaps are closed (2 nv, 2 nv)."""
-        closed = self._find_newly_closed(result)
+        closed = self.find_newly_closed(result)
         if not closed:
             return np.eye(2 * len(result.velocity_after))
         after, phase = result.velocity_after, self.dynamics.phase(result.modes)
         return self.dynamics.differentiate_projection(phase, q, after, closed)
 
-    def _find_newly_closed(self, result: ImpactResult) -> list[int]:
+    def find_newly_closed(self, result: ImpactResult) -> list[int]:
         """Return the contacts that the impact closes, whose gaps have to be closed.
 
         A contact that hits alone is left out: its gap is zero at its event, whenever that is.
@@ -366,7 +366,7 @@ class _ImpactReset(ResetModel):
         return x[:n], x[n:]
 
 
-class _RestReset(_ImpactReset):
+class _RestReset(ImpactReset):
     """The limit of bounces that accumulate: one plastic impact, after which all gaps are closed."""
 
     at_once = False
@@ -390,7 +390,7 @@ class _RestReset(_ImpactReset):
         at = tuple(sorted({*self.hit, *self._find_touching(terms)}))
         return solve_accumulated_impacts(self.dynamics, v, at, terms)
 
-    def _find_newly_closed(self, result: ImpactResult) -> list[int]:
+    def find_newly_closed(self, result: ImpactResult) -> list[int]:
         """Return all contacts that the impact closes: rest puts them on their surface."""
         closed = self._closed
         return [i for i, mode in enumerate(result.modes) if mode != OPEN and i not in closed]
@@ -413,7 +413,7 @@ def _compute_closing_time(height: float, rate: float, acceleration: float) -> fl
 
 
 @dataclass(frozen=True)
-class _PassageEnd(_ImpactReset):
+class _PassageEnd(ImpactReset):
     """The end of a passage past a jam: an impact of all contacts that touch, put on their surface.
 
     Contacts that let go (`hit`) do not rebound. Of several velocities the one of the greatest

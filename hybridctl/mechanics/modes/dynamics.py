@@ -175,7 +175,10 @@ class ContactDynamics:
     @cached_property
     def mode_constants(self) -> RobotConstants:
         """Robot and contacts, by whose numbers the functions of `structure` are called."""
-        return RobotConstants.of(self.robot, self.contact_set, list_friction(self.contacts))
+        friction = list_friction(self.contacts)
+        if isinstance(self.terms, ExpressionTerms):
+            return self.terms.constants._replace(friction=friction)
+        return RobotConstants.of(self.robot, self.contact_set, friction)
 
     @cached_property
     def mode_numbers(self) -> Array:
@@ -185,12 +188,12 @@ class ContactDynamics:
     def with_values(self, robot: Robot, contacts: Sequence[Contact]) -> ContactDynamics:
         """Return the dynamics with other numbers.
 
-        They have the same kinematics, and call the functions that these have made where numbers
+        They call the functions that these have made where numbers
         that are zero stay zero, and others do not become so: for others the functions differ.
 
         Args:
             robot: The robot with other inertias, springs and dampers, see `Robot.replace`.
-            contacts: The contacts in space with other coefficients.
+            contacts: The contacts in space with other coefficients, offsets or radii.
         """
         joints = [contact for contact in self.contacts if isinstance(contact, JointContact)]
         every = (*contacts, *joints)
@@ -210,6 +213,11 @@ class ContactDynamics:
         for name in ("structure", "mode_constants", "mode_numbers"):  # of the old numbers
             other.__dict__.pop(name, None)
         other.robot, other.contacts = robot, every
+        old = [contact for contact in self.contacts if isinstance(contact, Contact)]
+        if any(not one.has_lengths_of(own) for one, own in zip(contacts, old, strict=True)):
+            other.contact_set = (
+                JointContactSet(robot, contacts, joints) if joints else ContactSet(robot, contacts)
+            )
         other._list_coefficients()
         other._make_terms()
         if self._has_functions and other.mode_constants.has_zeros_of(self.mode_constants):

@@ -6,10 +6,11 @@ The functions are those of `mode_functions`, called with the numbers of the mode
 from __future__ import annotations
 
 from functools import cached_property, partial
+from typing import NamedTuple
 
 import numpy as np
 
-from hybridctl.base.checks import Array
+from hybridctl.base.checks import Array, Indices
 from hybridctl.hybrid.model import (
     BatchFunction,
     FieldJacobian,
@@ -51,6 +52,49 @@ def _evaluate_with_transport(
     nv = len(turning)
     by_state[:, :nv, :nv] += np.tensordot(x[:, -nv:], turning, axes=1)
     return [sound, by_state, by_input]
+
+
+class NumberSlopes(NamedTuple):
+    """Derivatives of k quantities of a mode by the numbers of robot and contacts.
+
+    Attributes:
+        function: Returns soundness (m, 1) and the entries (m, e) that are not always zero.
+        numbers: Index (e,) of the number of each entry, among `parameter_values` of the mode.
+        rows: Index (e,) of the quantity of each entry.
+        count: Number k of quantities.
+    """
+
+    function: BatchedFunction
+    numbers: Indices
+    rows: Indices
+    count: int
+
+    @staticmethod
+    def of(made: Function, finished: Function, parameter_values: Array) -> NumberSlopes:
+        """Return the derivatives by a function.
+
+        Args:
+            made: Function of soundness and a sparse matrix (numbers, k).
+            finished: The same function as it is called.
+            parameter_values: Its last argument.
+        """
+        pattern = made.sparsity_out(1)
+        numbers, rows = (np.array(found, dtype=np.intp) for found in pattern.get_triplet())
+        function = BatchedFunction(finished, [(1,), (len(rows),)], parameter_values)
+        return NumberSlopes(function, numbers, rows, pattern.size2())
+
+    def along(self, changes: Array, *points: Array) -> tuple[Array, Array]:
+        """Return soundness (m,) and the derivatives (m, k, np) along changes of the numbers.
+
+        Args:
+            changes: Derivatives of the numbers by np parameters.
+            *points: Arguments of the function at m points.
+        """
+        sound, entries = self.function(*points)
+        weights = np.zeros((len(self.rows), self.count, changes.shape[1]))
+        weights[np.arange(len(self.rows)), self.rows] = changes[self.numbers]
+        along = entries @ weights.reshape(len(weights), self.count * changes.shape[1])
+        return sound[:, 0], along.reshape(len(entries), *weights.shape[1:])
 
 
 class GeneratedPoint(ContactPoint):
@@ -176,6 +220,24 @@ class GeneratedContactMode(ContactMode, CompiledMode):
             return function
         turning = np.array([robot.transport(unit) for unit in np.eye(robot.nv)])
         return partial(_evaluate_with_transport, function, turning)
+
+    @cached_property
+    def field_number_slopes(self) -> NumberSlopes:
+        """The derivatives of the acceleration (nv,) by numbers, for (t, x, u) of m points."""
+        made = self._functions.field_number_slopes
+        return NumberSlopes.of(made, self._finish(made), self.parameter_values)
+
+    @cached_property
+    def guard_number_slopes(self) -> NumberSlopes:
+        """The derivatives of the guards (n,) by numbers, for (x, u) of m points."""
+        made = self._functions.guard_number_slopes
+        return NumberSlopes.of(made, self._finish(made), self.parameter_values)
+
+    @property
+    def is_redundant(self) -> bool:
+        """Whether some of the constrained rows depend on others."""
+        equations = self._functions.equations
+        return len(equations.independent.rows) < len(equations.phase.rows)
 
     @property
     def parameter_values(self) -> Array:

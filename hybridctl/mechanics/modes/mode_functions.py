@@ -111,6 +111,22 @@ class ModeFunctions:
         """The function (t, x, u, numbers) -> soundness, and derivatives of the field."""
         return self._load("field_slopes", self._make_field_slopes)
 
+    @cached_property
+    def field_number_slopes(self) -> Function:
+        """The function (t, x, u, numbers) -> soundness, derivatives of the acceleration by numbers.
+
+        The second result is sparse, (numbers, nv), and has the entries that are not always zero.
+        """
+        return self._load("field_number_slopes", self._make_field_number_slopes)
+
+    @cached_property
+    def guard_number_slopes(self) -> Function:
+        """The function (x, u, numbers) -> soundness, derivatives of the guards by numbers.
+
+        The second result is sparse, (numbers, n).
+        """
+        return self._load("guard_number_slopes", self._make_guard_number_slopes)
+
     def load_step(self, name: str, is_constrained: bool) -> Function:
         """Return a function of the compiled steps, with the numbers as its last argument.
 
@@ -166,6 +182,19 @@ class ModeFunctions:
         return build_transposed_function(
             "field_slopes", [ca.SX.sym("t"), mode.x, mode.u, numbers], results
         )
+
+    def _make_field_number_slopes(self) -> Function:
+        """Return the function of `field_number_slopes`."""
+        mode, numbers = self._expressions
+        by_numbers = ca.jacobian(mode.field[self.equations.constants.nq :], numbers)
+        arguments = [ca.SX.sym("t"), mode.x, mode.u, numbers]
+        return ca.Function("number_slopes", arguments, ca.cse([mode.sound, by_numbers.T]))
+
+    def _make_guard_number_slopes(self) -> Function:
+        """Return the function of `guard_number_slopes`."""
+        mode, numbers = self._expressions
+        results = [mode.sound, ca.jacobian(mode.guards, numbers).T]
+        return ca.Function("number_slopes", [mode.x, mode.u, numbers], ca.cse(results))
 
     def _make_tangent(self) -> Function | None:
         """Return the function x -> T (nx, 2 nv) and its left inverse.

@@ -170,14 +170,14 @@ class _PointExpressions:
         self._on_b = pose_b.rotation.T @ (self._world - pose_b.position)
         r = self._turn.T @ (self._on_b - ca.SX(place.position))
         distance, self.normal, self._curvature = _express_surface(check_expressed(place.surface), r)
-        self.distance = self.piece_distance = distance - place.radius
+        self._radius = ca.SX(place.radius)
+        self.distance = self.piece_distance = distance - self._radius
         self.margin: Expression | None = None
         # Contacts with a radius are refused on such surfaces, see `Contact`.
         if isinstance(place.surface, PiecewiseSurface) and place.surface.has_borders:
             self.piece_distance, self.margin = place.surface.piece_expressions(r)
         self.tangents = _make_tangents(self.normal, place.directions, place.axis)
-        self._radius = place.radius
-        arm = -place.radius * (self._turn @ self.normal)
+        arm = -self._radius * (self._turn @ self.normal)
         self._touch_a = self._point + self._across.T @ arm
         self._touch_b = self._on_b + arm
         self._touch = self._world + pose_b.rotation @ arm
@@ -211,7 +211,7 @@ class _PointExpressions:
             velocity: Velocity (3, 1) of the centre, from `relative_motion`.
             acceleration: Its acceleration (3, 1).
         """
-        if not self._radius:
+        if self._radius.is_zero():
             return velocity, acceleration
         back, (of_a, of_b) = self._turn.T, (motion.velocities[i] for i in (self._a, self._b))
         turned = self._across @ of_a.angular

@@ -64,6 +64,25 @@ class ImpulseDerivatives(NamedTuple):
     rates: Array
 
 
+class LengthDerivatives(NamedTuple):
+    """Derivatives by 4 lengths of each of k contacts in space, at fixed q, v, a and row forces f.
+
+    The lengths are the position of the contact's point (3,) in the frame of its joint, and the
+    radius of the sphere around it. By the radius of a point derivatives are zero.
+
+    Attributes:
+        pushes: Of J' f, (nv, 4 k).
+        accelerations: Of J a + Jdot v, (r, 4 k).
+        rates: Of J v, (r, 4 k).
+        gaps: Of the gaps, (c, 4 k).
+    """
+
+    pushes: Array
+    accelerations: Array
+    rates: Array
+    gaps: Array
+
+
 class Terms(Protocol):
     """A source of the terms of a robot with contacts.
 

@@ -47,6 +47,7 @@ from hybridctl.mechanics.terms import contact_expressions
 from hybridctl.mechanics.terms.contact_expressions import ContactPoints, RowExpressions
 from hybridctl.mechanics.terms.contact_terms import (
     ImpulseDerivatives,
+    LengthDerivatives,
     TermDerivatives,
     Terms,
     TermValues,
@@ -126,6 +127,17 @@ class ExpressionTerms(Terms):
         """
         return ImpulseDerivatives(*self._impulse_derivatives(q, z, forces))
 
+    def length_derivatives(self, q: Array, v: Array, a: Array, forces: Array) -> LengthDerivatives:
+        """Return the derivatives by the lengths of contacts in space.
+
+        Args:
+            q: Configuration (nq,).
+            v: Velocity (nv,).
+            a: Acceleration (nv,).
+            forces: Forces (r,) along the rows.
+        """
+        return LengthDerivatives(*self._length_derivatives(q, v, a, forces))
+
     def share_functions(self, other: ExpressionTerms) -> None:
         """Call the functions of other terms from now on, with the numbers of these.
 
@@ -187,6 +199,15 @@ class ExpressionTerms(Terms):
     def _impulse_derivatives(self) -> CompiledFunction:
         c = self._constants
         return self._build_function("impulse_derivatives", [(c.nv, c.nv), (c.rows, c.nv)])
+
+    @cached_property
+    def _length_derivatives(self) -> CompiledFunction:
+        c = self._constants
+        count = 4 * len(c.places)
+        shapes: list[tuple[int, ...]] = [
+            (rows, count) for rows in (c.nv, c.rows, c.rows, c.contact_count)
+        ]
+        return self._build_function("length_derivatives", shapes)
 
     def _build_function(self, name: str, shapes: list[tuple[int, ...]]) -> CompiledFunction:
         """Return the function of this name, whose results have these shapes."""
@@ -281,7 +302,8 @@ class RobotConstants(NamedTuple):
         """Return the function of this name, generated or read from disk.
 
         Args:
-            name: "values", "mode_terms", "derivatives" or "impulse_derivatives".
+            name: "values", "mode_terms", "derivatives", "impulse_derivatives" or
+                "length_derivatives".
         """
         return load_or_build(
             self.make_key(name), lambda: build_transposed_function(name, *self._express(name))
@@ -307,6 +329,40 @@ class RobotConstants(NamedTuple):
 
         self._replace_numbers(collect)
         return np.concatenate(found)
+
+    def collect_changes(self, changes: RobotConstants) -> Array | None:
+        """Return derivatives (np,) of the `numbers`.
+
+        Args:
+            changes: Constants of the same robot, with derivatives in place of their numbers.
+
+        Returns:
+            The derivatives. None if a number that is zero, which is none of `numbers`, changes.
+        """
+        kept: list[NDArray[np.bool_]] = []
+        found: list[Array] = [np.zeros(0)]
+        beyond = False
+
+        def look(numbers: Array) -> Array:
+            kept.append(numbers != 0.0)
+            return numbers
+
+        self._replace_numbers(look)
+        left = iter(kept)
+
+        def collect(derivatives: Array) -> Array:
+            nonlocal beyond
+            is_number = next(left)
+            beyond = beyond or bool(derivatives[~is_number].any())
+            found.append(derivatives[is_number])
+            return derivatives
+
+        changes._replace_numbers(collect)
+        return None if beyond else np.concatenate(found)
+
+    def make_zero(self) -> RobotConstants:
+        """Return the constants with zeros in place of all numbers."""
+        return self._replace_numbers(np.zeros_like)
 
     def has_zeros_of(self, other: RobotConstants) -> bool:
         """Return whether the same numbers are zero as in constants of the same kinematics.
@@ -371,7 +427,12 @@ class RobotConstants(NamedTuple):
         )
         coordinate, circles, *springs = self.springs
         places = (
-            p._replace(point=change(p.point), position=change(p.position)) for p in self.places
+            p._replace(
+                point=change(p.point),
+                radius=change(np.array(p.radius)),
+                position=change(p.position),
+            )
+            for p in self.places
         )
         return self._replace(
             tree=Tree(bodies, change(self.tree.gravity), change(self.tree.armature)),
@@ -487,7 +548,28 @@ def _express_impulse_derivatives(c: RobotConstants) -> _Expressed:
     return [q, z, forces], _split(ca.jacobian(what, q) @ bodies.rate, c.nv, c.rows)
 
 
+def _express_length_derivatives(c: RobotConstants) -> _Expressed:
+    """Return the fields of `LengthDerivatives` by q, v, a and forces along the rows."""
+    q, v, a, forces = _make_symbols(q=c.nq, v=c.nv, a=c.nv, forces=c.rows)
+    lengths = ca.SX.sym("lengths", 4 * len(c.places))
+    places, values = [], []
+    for place, own in zip(c.places, ca.vertsplit(lengths, 4), strict=True):
+        radius = ca.SX(place.radius)
+        # A point is no sphere: by a radius of zero there is no derivative.
+        places.append(place._replace(point=own[:3], radius=0.0 if radius.is_zero() else own[3]))
+        values += [ca.SX(place.point), radius]
+    bodies = Bodies(c.tree, q)
+    points = c._replace(places=tuple(places)).contact_points(bodies)
+    rows = points.rows(bodies.motion(v, a), v, a)
+    pushed = points.jacobian().T @ forces
+    what = ca.vertcat(pushed, rows.accelerations, rows.rates, rows.gaps)
+    by_lengths = ca.jacobian(what, lengths)
+    result = ca.substitute(by_lengths, lengths, ca.vertcat(*values))
+    return [q, v, a, forces], _split(result, c.nv, c.rows, c.rows, c.contact_count)
+
+
 _MAKERS = {
+    "length_derivatives": _express_length_derivatives,
     "values": _express_values,
     "mode_terms": _express_mode_terms,
     "derivatives": _express_derivatives,
