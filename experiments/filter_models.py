@@ -27,7 +27,7 @@ from hybridctl.estimation.filter_model import (
     surface_noise,
 )
 from hybridctl.estimation.measurement import Measurement, configuration, coordinates
-from hybridctl.estimation.noise import Disturbance, Noise
+from hybridctl.estimation.noise import Disturbance, ImpactNoise, Noise
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics import closed_contacts
@@ -53,9 +53,14 @@ class BodySettings(FilterSettings):
     """Settings of a filter on a thrown body.
 
     Fields that have the name of a parameter of the body, such as `mass`, are that parameter.
+
+    Attributes:
+        contact_time: Time that an impact takes, s. If it is positive, the noise of impacts follows
+            from it and from `rate`, see `ImpactNoise`, and not from levels of impulses.
     """
 
     body: ClassVar[type[Any]]
+    contact_time: NotNegative = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -343,7 +348,11 @@ def _thrown_body(
         open=("open",) * len(contacts),
         sensors=(camera,),
         process_noise=white if flow_noise is None else flow_noise,
-        reset_noise=impulse_noise(np.diag(impulse**2), settings.compliance),
+        reset_noise=(
+            ImpactNoise(contact_time=settings.contact_time, period=1.0 / settings.rate)
+            if settings.contact_time
+            else impulse_noise(np.diag(impulse**2), settings.compliance)
+        ),
         guard_noise=surface_noise(contacts, settings.guard_noise),
         **shown,
     )

@@ -6,6 +6,7 @@ from .initial_estimate import first_estimate as first_estimate
 from .likelihood import fit_noise as fit_noise
 from .noise import Disturbance as Disturbance
 from .noise import EventNoise as EventNoise
+from .noise import ImpactNoise as ImpactNoise
 from .noise import Noise as Noise
 from .online import Estimator as Estimator
 from .record import Record as Record

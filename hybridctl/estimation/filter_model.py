@@ -29,7 +29,7 @@ from hybridctl.estimation.measurement import (
     check_gate,
     require_explicit,
 )
-from hybridctl.estimation.noise import Noise
+from hybridctl.estimation.noise import EventNoise, Noise
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.system import HybridSystem
@@ -167,7 +167,7 @@ class FilterModel:
     open: ModeKey
     sensors: tuple[Sensor, ...]
     process_noise: Noise
-    reset_noise: Noise | None = None
+    reset_noise: Noise | EventNoise | None = None
     guard_noise: Mapping[str, float] = field(default_factory=dict)
     start: Estimate | None = None
     speeds: Array | None = None

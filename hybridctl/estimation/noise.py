@@ -290,6 +290,79 @@ class EventNoise:
         check_callable("function", self.function)
 
 
+@dataclass(frozen=True, eq=False)
+class ImpactNoise(EventNoise):
+    r"""Noise of impacts that take a stated time, where the model has them in an instant.
+
+    Let a contact push for a time T. The velocity is then between those before and after the impact,
+    and the impact counts from some instant within T on. That delays the event by :math:`\tau`,
+    uniform in [0, T] with :math:`E \tau^2 = T^2 / 3`, and moves the state by :math:`k \tau`, as
+    noise on the guard does: positions by up to :math:`(v^+ - v^-) T`, velocities by the
+    acceleration of the contact times T. A sample within T has part of the change
+    :math:`\delta = x^+ - x^-` still to come; it is such a sample with a chance of T / h, with h the
+    time between samples. Besides, the law of impact is not that of the contact:
+
+    .. math:: P_R = \frac{T^2}{3} k k^T + \frac{\min(T / h, 1)}{3} \delta \delta^T + P_\rho,
+        \qquad k = f^+ - f^-, \quad
+        P_\rho = \rho^2 \, \frac{\delta_v^T M \delta_v}{n_v} M^{-1},
+
+    where :math:`P_\rho` is of velocities, equal in all directions by the mass matrix. In a system
+    that is no mechanism it is :math:`\rho^2 \delta \delta^T`.
+
+    Attributes:
+        function: Not given; the covariance follows from the event.
+        contact_time: Time T that a contact pushes, s; 0 for an instant.
+        spread: Deviation :math:`\rho` of the change of velocity, relative to its size: of laws of
+            impact of rigid bodies. A choice.
+        period: Time h between samples, s; None for no longer than T.
+
+    Raises:
+        InputError: A value is negative or no number.
+    """
+
+    function: Callable[[Event], ArrayLike | None] = field(default=lambda _: None, init=False)
+    contact_time: float
+    spread: float = 0.2
+    period: float | None = None
+
+    def __post_init__(self) -> None:
+        check_number("contact_time", self.contact_time, at_least=0.0)
+        check_number("spread", self.spread, at_least=0.0)
+        if self.period is not None:
+            check_number("period", self.period, above=0.0)
+
+    def covariance(self, system: HybridSystem, event: Event) -> Array:
+        """Return the covariance (ndx, ndx) that is added after an event.
+
+        Args:
+            system: The hybrid system.
+            event: An event that moves the state.
+
+        Raises:
+            InputError: The states before and after the event have different spaces.
+        """
+        before, after = system.mode(event.mode_before), system.mode(event.mode_after)
+        if before.space.ndx != after.space.ndx:
+            raise InputError(
+                f"reset_noise must be no ImpactNoise where a state changes its dimension, as from "
+                f"mode {event.mode_before!r} to {event.mode_after!r}"
+            )
+        delta = after.space.difference(event.state_before, event.state_after)
+        k = after.calc(event.time, event.state_after, event.input_after).field
+        k = k - before.calc(event.time, event.state_before, event.input_before).field
+        h = self.contact_time if self.period is None else self.period
+        share = min(self.contact_time / h, 1.0) if h > 0.0 else 0.0
+        found = self.contact_time**2 / 3.0 * np.outer(k, k) + share / 3.0 * np.outer(delta, delta)
+        mechanism = system.mechanism
+        if mechanism is None or mechanism.space.nx != after.space.nx:
+            return np.asarray(found + self.spread**2 * np.outer(delta, delta))
+        robot = mechanism.robot
+        mass, jump = robot.mass_matrix(event.state_before[: robot.nq]), delta[-robot.nv :]
+        energy = float(jump @ mass @ jump) / robot.nv
+        found[-robot.nv :, -robot.nv :] += self.spread**2 * energy * np.linalg.inv(mass)
+        return found
+
+
 def as_noise(name: str, value: Noise | ArrayLike | Mapping[ModeKey, ArrayLike]) -> Noise:
     """Return the noise that a user has given.
 
@@ -326,6 +399,8 @@ def reset_covariance(
     if noise is None or still or calm:
         return None
     mode = system.mode(event.mode_after)
+    if isinstance(noise, ImpactNoise):
+        return noise.covariance(system, event)
     if isinstance(noise, EventNoise):
         found = noise.function(event)
         return None if found is None else check_semidefinite("reset_noise", found, mode.space.ndx)
