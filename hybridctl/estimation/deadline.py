@@ -30,6 +30,8 @@ Piece = Literal[
 end of a prediction without time (`cut_prediction`) with its first event; its second event; an event
 before the present; a guard that may have fired early; another order of events; the comparison of
 one of several hypotheses with a value, and its correction by that."""
+CORRECTION: tuple[Piece, ...] = ("value", "correction")
+"""The work of a value on one of several hypotheses."""
 _TYPICAL_DURATIONS: dict[Piece, float] = {
     "event": 1.0,
     "closing": 1.2,

@@ -14,6 +14,7 @@ import numpy as np
 
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import SimulationError
+from hybridctl.estimation.deadline import CORRECTION
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.event_hypotheses import (
     ORDERS_CUT,
@@ -111,7 +112,7 @@ def correct_hypotheses(
     compared, deadline = list[_ComparedHypothesis](), rules.model.deadline
     split = _split_before_value(rules, hypotheses, law)
     for k, (h, passed) in enumerate(split):
-        if k and not deadline.has_time_for("value", "correction"):
+        if k and not deadline.has_time_for(*CORRECTION):
             prior = note_dropped(compared[0].prior, len(split) - k, len(split))
             compared[0] = compared[0]._replace(prior=prior)
             break
@@ -407,7 +408,7 @@ def _split_before_value(
         waiting.remove(best)
         if best.weight < rules.limits.log_split:
             break
-        if not model.deadline.has_time_for("early guard", "value", "correction"):
+        if not model.deadline.has_time_for("early guard", *CORRECTION * (len(found) + 1)):
             found[0] = add_note(found[0], ORDERS_CUT)
             break
         h = found[best.parent]
