@@ -17,12 +17,21 @@ from hybridctl.base.errors import SimulationError
 NO_TIME_LEFT = "no time is left"
 """Reason in the notes on work that a deadline has cut. `FilterResult.cut` counts these."""
 Piece = Literal[
-    "event", "closing", "last event", "overdue event", "early guard", "other order", "value"
+    "event",
+    "closing",
+    "last event",
+    "overdue event",
+    "early guard",
+    "other order",
+    "value",
+    "correction",
 ]
 """Kind of work: an event of a prediction, with the arc before it and the covariance along both; the
 end of a prediction without time (`cut_prediction`) with its first event; its second event; an event
 before the present; a guard that may have fired early; another order of events; the comparison of
-one of several hypotheses with a value."""
+one of several hypotheses with a value, and its correction by that."""
+CORRECTION: tuple[Piece, ...] = ("value", "correction")
+"""The work of a value on one of several hypotheses."""
 _TYPICAL_DURATIONS: dict[Piece, float] = {
     "event": 1.0,
     "closing": 1.2,
@@ -31,6 +40,7 @@ _TYPICAL_DURATIONS: dict[Piece, float] = {
     "early guard": 1.5,
     "other order": 2.0,
     "value": 0.3,
+    "correction": 0.5,
 }
 """Durations relative to an event, for pieces that were not measured yet: a cube's, rounded."""
 _NEWEST_WEIGHT = 0.1

@@ -45,7 +45,7 @@ from typing import Literal
 import numpy as np
 
 from hybridctl.base.checks import check_count, check_member
-from hybridctl.estimation.deadline import NO_TIME_LEFT
+from hybridctl.estimation.deadline import CORRECTION, NO_TIME_LEFT
 from hybridctl.estimation.filter_state import (
     FilterRules,
     Hypothesis,
@@ -150,7 +150,8 @@ def predict_hypotheses(
         hypotheses = [h._replace(begun=h.estimate.time) for h in begin_sample(hypotheses)]
     found, cut = list[Hypothesis](), 0
     for k, h in enumerate(hypotheses):
-        if found and not model.deadline.has_time_for("other order"):
+        # What is predicted has to be corrected too.
+        if found and not model.deadline.has_time_for("other order", *CORRECTION * len(found)):
             # No time is left for the less likely ones.
             cut = len(hypotheses) - k
             break
@@ -284,9 +285,10 @@ def _split_at_events(
         The hypothesis after the prediction, then those that split off.
     """
     model, others, parts = rules.model, list[Hypothesis](), list[float]()
-    orders, deadline = list[tuple[float, int, str]](), model.deadline
+    orders, deadline, is_cut = list[tuple[float, int, str]](), model.deadline, False
     for k, (before, event) in enumerate(main.pair_events()):
-        if not deadline.has_time_for("other order"):
+        if not deadline.has_time_for("other order", *CORRECTION * (len(others) + 1)):
+            is_cut = True
             break
         if not can_split_belief(model.evaluate_at(before.estimate, law), event):
             continue
@@ -301,15 +303,18 @@ def _split_at_events(
         for name, log_p in find_overtaking_guards(model, before.estimate, event.guards, law):
             orders.append((h.log_weight + log_p, k, name))
     for weight, k, name in sorted(orders, reverse=True)[: rules.bound - 1]:
-        way = None
-        if weight > rules.limits.log_split and deadline.has_time_for("other order"):
-            with deadline.measure("other order"):
-                way = _predict_overtaken(rules, main.pre_event[k], name, end, law)
+        if not weight > rules.limits.log_split:
+            break
+        if not deadline.has_time_for("other order", *CORRECTION * (len(others) + 1)):
+            is_cut = True
+            break
+        with deadline.measure("other order"):
+            way = _predict_overtaken(rules, main.pre_event[k], name, end, law)
         if way is not None:
             parts.append(weight - h.log_weight)
             others.append(continue_hypothesis(h, way)._replace(log_weight=weight))
     whole, left = continue_hypothesis(h, main), log_complement(add_logs(parts)) if parts else 0.0
-    if not deadline.has_time_for("other order"):
+    if is_cut:
         whole = add_note(whole, ORDERS_CUT)
     return [whole._replace(log_weight=h.log_weight + left), *others]
 

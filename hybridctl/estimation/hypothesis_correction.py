@@ -14,6 +14,7 @@ import numpy as np
 
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import SimulationError
+from hybridctl.estimation.deadline import CORRECTION
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.event_hypotheses import (
     ORDERS_CUT,
@@ -111,7 +112,7 @@ def correct_hypotheses(
     compared, deadline = list[_ComparedHypothesis](), rules.model.deadline
     split = _split_before_value(rules, hypotheses, law)
     for k, (h, passed) in enumerate(split):
-        if k and not deadline.has_time_for("value"):
+        if k and not deadline.has_time_for(*CORRECTION):
             prior = note_dropped(compared[0].prior, len(split) - k, len(split))
             compared[0] = compared[0]._replace(prior=prior)
             break
@@ -122,14 +123,40 @@ def correct_hypotheses(
     if len(compared) == 1:  # its probability is one
         return (_end_correction(rules, _correct(rules, compared[0], channel), law, 0.0),)
     weights, log_likelihood = _weigh_by_value(compared)
-    # What is dropped for its weight needs no moments and no events: they take most of the time.
-    least = max(weights) + rules.limits.log_weight
-    found = [
-        _end_correction(rules, _correct(rules, one, channel), law, w)
-        for one, w in zip(compared, weights, strict=True)
-        if not w < least
-    ]
+    found = _correct_likeliest(rules, compared, weights, channel, law)
     return merge_and_prune(rules, found, log_likelihood, add_logs(weights))
+
+
+def _correct_likeliest(
+    rules: FilterRules,
+    compared: Sequence[_ComparedHypothesis],
+    weights: Sequence[float],
+    channel: str,
+    law: InputLaw,
+) -> list[Hypothesis]:
+    """Return the hypotheses after a value, the likeliest first, as far as there is time for them.
+
+    What is dropped for its weight needs no moments and no events: they take most of the time.
+
+    Args:
+        rules: The rules of the filter.
+        compared: The hypotheses, compared with the value.
+        weights: Logarithms of their weights after the value.
+        channel: Name of the measurement.
+        law: The input.
+    """
+    found, deadline = list[Hypothesis](), rules.model.deadline
+    least = max(weights) + rules.limits.log_weight
+    order = sorted(range(len(compared)), key=lambda k: -weights[k])
+    order = [k for k in order if not weights[k] < least]
+    for done, k in enumerate(order):
+        if done and not deadline.has_time_for("correction"):
+            found[0] = note_dropped(found[0], len(order) - done, len(order))
+            break
+        with deadline.measure("correction"):
+            one = _correct(rules, compared[k], channel)
+            found.append(_end_correction(rules, one, law, weights[k]))
+    return found
 
 
 def _correct_without_guards(
@@ -381,7 +408,7 @@ def _split_before_value(
         waiting.remove(best)
         if best.weight < rules.limits.log_split:
             break
-        if not model.deadline.has_time_for("early guard"):
+        if not model.deadline.has_time_for("early guard", *CORRECTION * (len(found) + 1)):
             found[0] = add_note(found[0], ORDERS_CUT)
             break
         h = found[best.parent]

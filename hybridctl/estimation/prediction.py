@@ -25,7 +25,7 @@ import numpy as np
 
 from hybridctl.base.errors import EventLimitError, SimulationError, SystemDefinitionError, ZenoError
 from hybridctl.estimation.cut_prediction import cut_short
-from hybridctl.estimation.deadline import DeadlineError
+from hybridctl.estimation.deadline import DeadlineError, Piece
 from hybridctl.estimation.estimate import Estimate, nearest_semidefinite
 from hybridctl.estimation.kalman_equations import (
     StatePrediction,
@@ -212,7 +212,8 @@ def _simulate_once(
         """Return whether there is no time for the covariance through one event more."""
         k = next(passed)
         another = (deadline.clock() - begun) / k
-        return not deadline.has_time_for(*("event",) * (k + 1), *model.closing, beside=another)
+        events: list[Piece] = ["event"] * (k + 1)
+        return not deadline.has_time_for(*events, *model.closing, beside=another)
 
     try:
         run = limited.simulate(
