@@ -65,24 +65,29 @@ def build_prediction(feet: int) -> CompiledFunction:
           velocities (3 k,) of their links in rad/s;
         - levers: traces (k,) of the squares of their derivatives by the angles, m^2/rad^2;
         - step: length of the step in s, density (m^2/s) of creep in each direction, by how much it
-          is larger along the vertical, and how far feet rise after a touch, m;
+          is larger along the vertical, mean (m) and variance (m^2) of how far feet rise after a
+          touch;
         - parts: parts (k,) of that rise by which the feet come up in the step;
+        - covariance_of_rise: covariance (15 + 3 k,) of the rise and the deviation of the state;
         - constants: slip_margin, slip_speed^2, slip_fast^2, slip_time of `BaseNoise`, variance
           (rad^2/s^2) of the rate of an angle in `motion`, gravity (3,), and the radius of each foot
           in m.
 
         Its results are the state (16 + 3 k,) after the step, the rows (3 k, 9) of the transition
         of the feet (by turn, by the gyroscope's bias, and by the foot itself), the covariance
-        (k, 3, 3) of their noise over the step, the density (k,) of creep by their velocities, and
-        by how much feet come up by a rise of 1 m (3 k,), in the axes after the step.
+        (k, 3, 3) of their noise over the step, the density (k,) of creep by their velocities, the
+        covariance (15 + 3 k,) of rise and deviation after the step, and a matrix (15 + 3 k, 3 k)
+        in the columns of the feet, whose symmetric part the rise adds to the covariance of the
+        state; see `ground_rise`.
     """
     state, core = ca.SX.sym("state", BASE + 3 * feet), ca.SX.sym("core", BASE_TANGENT**2)
     size = BASE_TANGENT + 3 * feet
     covariance, sensed = ca.SX.sym("covariance", 12 * size), ca.SX.sym("sensed", 6)
     places, motion = ca.SX.sym("places", 3 * feet), ca.SX.sym("motion", 6 * feet)
-    levers, step = ca.SX.sym("levers", feet), ca.SX.sym("step", 4)
+    levers, step = ca.SX.sym("levers", feet), ca.SX.sym("step", 5)
     parts, constants = ca.SX.sym("parts", feet), ca.SX.sym("constants", 8 + feet)
-    h, level, steeper, rise = ca.vertsplit(step)
+    by_rise = ca.SX.sym("covariance_of_rise", size)
+    h, level, steeper, rise, rise_variance = ca.vertsplit(step)
     slip, by_rate_of_angles = constants[:4], constants[4]
     gravity, radii = constants[5:8], constants[8:]
     phi = ca.reshape(core, BASE_TANGENT, BASE_TANGENT).T
@@ -93,7 +98,7 @@ def build_prediction(feet: int) -> CompiledFunction:
     )
     after = [_predict_base(state, phi, sensed, gravity, h)]
     rows, noises, creeps, raised = [ca.SX(0, 9)], [ca.SX(0, 3)], [ca.SX(0, 1)], [ca.SX(0, 1)]
-    up_after = rotation_of(after[0][:4])[2, :].T
+    moved, up_after = [ca.mtimes(phi, by_rise[:BASE_TANGENT])], rotation_of(after[0][:4])[2, :].T
     turning = [rate + motion[3 * (feet + k) : 3 * (feet + k) + 3] for k in range(feet)]
     rolls = _roll_feet(phi, turn, rate, h, turning)
     for k, (way, rolled) in enumerate(rolls):
@@ -101,15 +106,22 @@ def build_prediction(feet: int) -> CompiledFunction:
         after.append(foot + radii[k] * way + ca.vertcat(0.0, 0.0, rise * parts[k]))
         raised.append(parts[k] * up_after)
         rows.append(ca.horzcat(radii[k] * rolled, phi[:3, :3]))
+        own_part = by_rise[BASE_TANGENT + 3 * k : BASE_TANGENT + 3 * k + 3]
+        moved.append(ca.mtimes(rows[-1], ca.vertcat(by_rise[:3], by_rise[9:12], own_part)))
         place, moving = places[3 * k : 3 * k + 3], motion[3 * k : 3 * k + 3]
         unknown = known + ca.dot(place, linear + ca.mtimes(square, place))
         unknown += by_rate_of_angles * levers[k]
         creep = _find_creep(own + ca.cross(rate, place) + moving, unknown, slip)
         creeps.append(creep)
         noises.append(h * ((level + creep) * ca.SX.eye(3) + steeper * ca.mtimes(up, up.T)))
-    arguments = [state, core, covariance, sensed, places, motion, levers, step, parts, constants]
-    results = [ca.vertcat(*each) for each in (after, rows, noises, creeps, raised)]
-    shapes = [(BASE + 3 * feet,), (3 * feet, 9), (feet, 3, 3), (feet,), (3 * feet,)]
+    # b of `ground_rise`: it moves neither base nor biases.
+    risen, lift = ca.vertcat(*moved), ca.vertcat(ca.SX(BASE_TANGENT, 1), *raised)
+    added = ca.mtimes(2.0 * risen + rise_variance * lift, ca.vertcat(*raised).T)
+    arguments = [state, core, covariance, sensed, places, motion, levers, step, parts, by_rise]
+    arguments.append(constants)
+    results = [ca.vertcat(*each) for each in (after, rows, noises, creeps)]
+    results += [ca.densify(risen + rise_variance * lift), ca.densify(added)]
+    shapes = [(BASE + 3 * feet,), (3 * feet, 9), (feet, 3, 3), (feet,), (size,), (size, 3 * feet)]
     return CompiledFunction(build_transposed_function("predict", arguments, results), shapes)
 
 

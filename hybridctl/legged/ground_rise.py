@@ -36,7 +36,7 @@ import numpy as np
 
 from hybridctl.base.checks import Array
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.legged.space import BASE_TANGENT, BaseSpace
+from hybridctl.legged.space import BaseSpace
 from hybridctl.legged.system import BaseNoise
 
 RISE_WALK = 1e-4
@@ -91,30 +91,16 @@ class GroundRise(NamedTuple):
         # `_replace` takes longer, which each sample would pay.
         return GroundRise(self.mean, self.variance, c, self.touched, self.until)
 
-    def predict(
-        self, transition: Array, raised: Array | None, span: float
-    ) -> tuple[GroundRise, Array | None]:
-        """Return what is known after a prediction, and what it adds to the covariance.
+    def predict(self, covariance: Array, span: float) -> GroundRise:
+        """Return what is known after a prediction, in which the rise walks.
 
         Args:
-            transition: Derivative (ndx, ndx) of the prediction of a base on k point feet.
-            raised: By how much feet come up by a rise of 1 m, in axes of the inertial frame (3 k,);
-                None where no foot rises any more.
+            covariance: Its covariance (ndx,) with the deviation after the prediction, in which feet
+                have come up, see `compiled_formulas.build_prediction`.
             span: Length of the prediction, s.
-
-        Returns:
-            The rise; and a matrix (ndx, 3 k) in the columns of the feet, whose symmetric part is
-            to be added to the covariance of the estimate, None where that is zero.
         """
-        c, m, added = transition.dot(self.covariance), self.variance, None
-        if raised is not None:
-            by_rise = m * raised
-            twice = c.copy()
-            c[BASE_TANGENT:] += by_rise
-            twice += c  # 2 Phi c + m b
-            added = twice[:, None] * raised
-        m += RISE_WALK**2 * span
-        return GroundRise(self.mean, m, c, self.touched, self.until), added
+        variance = self.variance + RISE_WALK**2 * span
+        return GroundRise(self.mean, variance, covariance, self.touched, self.until)
 
     def find_parts(
         self, numbers: list[int], begin: float, end: float, noise: BaseNoise

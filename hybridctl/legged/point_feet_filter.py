@@ -59,6 +59,7 @@ class PointFeetMode(NamedTuple):
         feet: Numbers (k,) of the feet in contact among all feet.
         numbers: The same for indexing; a slice where all feet are in contact.
         no_parts: Zeros (k,): the parts of a rise by which feet come up that have risen.
+        no_rise: Zeros (n,): the covariance of the deviation with the rise of feet that do not rise.
         motion: Entries (6 k,) of the input that are velocities and angular velocities of the feet.
         identity: Identity (n, n), with n = 15 + 3 k.
         feet_rows: Entries (3 k, 9) of a flat (n, n) matrix in the rows of the feet: in the columns
@@ -76,6 +77,7 @@ class PointFeetMode(NamedTuple):
     feet: list[int]
     numbers: Indices | slice
     no_parts: list[float]
+    no_rise: Array
     motion: Indices
     identity: Array
     feet_rows: NDArray[np.intp]
@@ -211,11 +213,11 @@ class PointFeetFilter:
         core, gathered = propagate_core(sensed - x[BIASES], variances, h)
         assert gathered is not None
         feet = base.kinematics.find_feet(u[base.angle_columns])
-        parts, expected = None, 0.0
+        parts, expected, variance, by_rise = None, 0.0, 0.0, own.no_rise
         if rise is not None:
             parts = rise.find_parts(own.feet, e.time, time, base.noise)
-            expected = rise.mean
-        x, rows, noise, creep, raised = own.formulas.predict(
+            expected, variance, by_rise = rise.mean, rise.variance, rise.covariance
+        x, rows, noise, creep, by_rise, added = own.formulas.predict(
             x,
             core.reshape(-1),
             flat[: 12 * len(p)],
@@ -223,8 +225,9 @@ class PointFeetFilter:
             feet.positions[own.numbers].reshape(-1),
             u[own.motion],
             feet.levers[own.numbers],
-            (h, level, steeper, expected),
-            own.no_parts if parts is None else parts,
+            (h, level, steeper, expected, variance),
+            parts or own.no_parts,
+            by_rise,
             own.constants,
         )
         phi: Array = own.identity.copy()
@@ -234,8 +237,8 @@ class PointFeetFilter:
         p[_CORE, _CORE] += gathered
         p.reshape(-1)[own.feet_blocks] += noise
         if rise is not None:
-            rise, added = rise.predict(phi, None if parts is None else raised, h)
-            if added is not None:
+            rise = rise.predict(by_rise.copy(), h)
+            if parts is not None:
                 p[:, BASE_TANGENT:] += added
         after = Estimate(e.mode, time, x.copy(), _symmetrize(p), e.since)
         return PredictedBase(after, phi, creep.copy(), rise)
@@ -392,6 +395,7 @@ class PointFeetFilter:
             layout.numbers.tolist(),
             slice(None) if k == len(base.feet) else layout.numbers,
             [0.0] * k,
+            np.zeros(n),
             np.array(motion, dtype=np.intp).reshape(-1),
             _make_identity(n),
             np.array(feet_rows, dtype=np.intp).reshape(-1, 9),

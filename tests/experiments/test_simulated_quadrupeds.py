@@ -124,8 +124,9 @@ def test_defaults_are_as_good_as_the_best_fixed_settings_on_forty_logs():
     The mean NEES of a log is that of few independent errors: what drifts, tilt and heading are off
     by the same all along. Errors drawn by the covariances that this filter claims are inside, half
     to three, on 34 +- 2.3 of 40, and on 36 or more in one of three draws; 5 are below and 1 above.
-    This filter has 25, with 14 below and 1 above, a bias of three deviations. It is cautious, as
-    its sensors are taken for noisier than they are, and walking adds to that elsewhere.
+    This filter has 28, with 9 below and 3 above, and 35 and 33 with other noise, biases and starts.
+    Of the deviations of position only those across the walk are claimed too large; along it slips
+    of one direction add up, so that slippery ground is above or near three.
     """
     found, squares = [], []
     for name, (time_constant, friction) in product(simulated.GAINS, GROUNDS):
@@ -149,7 +150,8 @@ def test_defaults_are_as_good_as_the_best_fixed_settings_on_forty_logs():
     assert len(found) == 40
     assert ours <= 0.95 * min(fixed), (ours, fixed)
     inside = (np.array(squares) > 0.5) & (np.array(squares) < 3.0)
-    assert inside.sum() >= 23, squares  # two logs are within 10 % of a half
-    assert np.sum(np.array(squares) >= 3.0) <= 2, squares
-    assert max(squares) < 8.0
-    assert 0.5 < np.median(squares) < 1.5
+    assert inside.sum() >= 26, squares  # three logs are within 10 % of a half
+    assert np.sum(np.array(squares) >= 3.0) <= 4, squares
+    assert max(squares) < 7.0
+    assert 0.6 < np.median(squares) < 1.4
+    assert ours < 10.4e-3, ours

@@ -274,6 +274,14 @@ def test_sensors_that_contradict_each_other_are_as_uncertain_as_they_differ():
     assert choose_compensation(found.common, 1e-3) == 0.0
 
 
+def test_what_is_left_of_an_offset_is_what_is_not_compensated_and_its_deviation():
+    offset = SensorOffset(0.003, 4e-3)
+    assert TimeOffset(offset, None).left == pytest.approx(5e-3)
+    assert TimeOffset(offset, None, compensated=0.003).left == pytest.approx(4e-3)
+    assert TimeOffset(None, None).left is None
+    assert TimeOffset(None, None, 0.004, is_given=True).left is None
+
+
 @pytest.mark.parametrize(
     ("offset", "expected"),
     [
