@@ -53,6 +53,9 @@ class BodySettings(FilterSettings):
     """Settings of a filter on a thrown body.
 
     Fields that have the name of a parameter of the body, such as `mass`, are that parameter.
+
+    Attributes:
+        body: Class of the parameters of the body.
     """
 
     body: ClassVar[type[Any]]
