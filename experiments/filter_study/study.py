@@ -147,8 +147,7 @@ class FilterOutcome(NamedTuple):
         same_mode: Whether the likeliest mode was the true one then.
         diverged: Whether the last of these errors is beyond `DIVERGED` times its degrees.
         indefinite: Whether a covariance had a negative eigenvalue beyond rounding.
-        agreement: How far the modes of the filter agree with those of the truth, see
-            `mode_agreement`.
+        agreement: Share of samples at which the most probable mode was the true one.
         event_errors: Errors of the times of events, s.
         nis: Sum of the normalized squared innovations that were accepted, and of their dimensions.
         rejected: Number of rejected values.
