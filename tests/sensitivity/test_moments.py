@@ -81,6 +81,7 @@ def test_points_have_the_tails_of_a_normal_distribution():
     inner = np.abs(middles) < 2.5
     np.testing.assert_allclose(points[inner], middles[inner], atol=0.03)
     assert points[-1] > 3.0
+    np.testing.assert_allclose(points, -points[::-1], atol=1e-12)  # half of them mirror the others
 
 
 def test_bad_arguments_are_named():
