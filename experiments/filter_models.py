@@ -57,6 +57,7 @@ class BodySettings(FilterSettings):
     Attributes:
         contact_time: Time that an impact takes, s. If it is positive, the noise of impacts follows
             from it and from `rate`, see `ImpactNoise`, and not from levels of impulses.
+        body: Class of the parameters of the body.
     """
 
     body: ClassVar[type[Any]]

@@ -22,7 +22,15 @@ CONTACT = "slope"
 
 @dataclass(frozen=True)
 class BallParameters(Settings):
-    """Mass in kg, slope in rad (downwards along +x), gravity in m/s^2."""
+    """A point mass above a slope.
+
+    Attributes:
+        mass: Mass, kg.
+        slope: Inclination of the slope, rad, downwards along +x.
+        gravity: Acceleration of free fall, m/s^2.
+        friction: Coefficient of friction.
+        restitution: Coefficient of restitution.
+    """
 
     mass: Positive = 1.0
     slope: float = 0.3

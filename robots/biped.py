@@ -52,10 +52,18 @@ _UNCOUPLED = 1e-5  # of the inertia: clearly beside the border of contacts that 
 
 @dataclass(frozen=True)
 class BipedParameters(Settings):
-    """The numbers of the authors of [Bder]: kg, kg m^2, rad, m, 1/m, N/m, N s/m, m/s^2, m.
+    """The numbers of the authors of [Bder].
 
-    spread: psi, of the limbs below the horizontal. curvature: c of the ground -c x^2; 0 is flat.
-    stiffness, damping: of each foot against soft ground. height: of the body at the start.
+    Attributes:
+        mass: Mass of the body, kg.
+        inertia: Moment of inertia of the body, kg m^2.
+        spread: Angle psi of the limbs below the horizontal, rad.
+        length: Length of the limbs, m.
+        curvature: Curvature c of the ground -c x^2, 1/m; 0 is flat.
+        stiffness: Stiffness of each foot against soft ground, N/m.
+        damping: Damping of each foot against soft ground, N s/m.
+        gravity: Acceleration of free fall, m/s^2.
+        height: Height of the body at the start, m.
     """
 
     mass: Positive = 1.0
@@ -126,10 +134,14 @@ def gaps(q: ArrayLike, parameters: BipedParameters | None = None) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Throw:
-    """A hand catches the biped in the air where its x is `caught[0]`, and throws it from `start`.
+    """A hand that catches the biped in the air and throws it anew.
 
-    x+ = start + gain (x - caught): gain (6, 6) says how far off a biped is thrown that is caught
-    off `caught` (6,).
+    It catches it where its x is `caught[0]`: x+ = start + gain (x - caught).
+
+    Attributes:
+        start: State (6,) from which it is thrown.
+        caught: State (6,) at which it is expected.
+        gain: How far off (6, 6) a biped is thrown that is caught off `caught`.
     """
 
     start: ArrayLike

@@ -22,7 +22,17 @@ CORNERS = ("left", "right")
 
 @dataclass(frozen=True)
 class BlockParameters(Settings):
-    """Sides in m, mass in kg, friction of both corners; a solid block."""
+    """A solid block.
+
+    Attributes:
+        width: Width, m.
+        height: Height, m.
+        mass: Mass, kg.
+        friction: Coefficient of friction of both corners.
+        static_friction: Coefficient of static friction; None for that of sliding.
+        restitution: Coefficient of restitution.
+        gravity: Acceleration of free fall, m/s^2.
+    """
 
     width: Positive = 0.2
     height: Positive = 0.1

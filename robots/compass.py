@@ -39,11 +39,17 @@ START = ("left", "before")
 
 @dataclass(frozen=True)
 class CompassParameters(Settings):
-    """Goswami's numbers: slope in rad, kg, kg, m, m, m/s^2.
+    """Goswami's numbers.
 
-    leg, hip: masses m and m_H. lower: a, from the foot to the mass of a leg. upper: b. ahead: the
-    angle between the legs from which on a foot sees the ground, rad; that of some gaits comes out
-    of it only after the legs have passed each other.
+    Attributes:
+        slope: Inclination of the ground, rad.
+        leg: Mass m of a leg, kg.
+        hip: Mass m_H of the hip, kg.
+        lower: Length a from the foot to the mass of a leg, m.
+        upper: Length b from there to the hip, m.
+        gravity: Acceleration of free fall, m/s^2.
+        ahead: Angle between the legs from which on a foot sees the ground, rad; that of some gaits
+            comes out of it only after the legs have passed each other.
     """
 
     slope: NotNegative = np.pi / 60.0

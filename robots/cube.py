@@ -27,11 +27,19 @@ CORNERS = tuple("-".join(names) for names in product(*SIDES))
 
 @dataclass(frozen=True)
 class CubeParameters(Settings):
-    """Half width in m, mass in kg, moment of inertia about each axis in kg m^2.
+    """A cube on a table.
 
-    Corners that hit more slowly than `restitution_threshold` (m/s) do not rebound. They are balls
-    of radius `rounding` (m) inside the faces, with friction taken to act at their centres. The
-    table is at the height `table` (m).
+    Attributes:
+        half_width: Half of its width, m.
+        mass: Mass, kg.
+        inertia: Moment of inertia about each axis, kg m^2.
+        friction: Coefficient of friction.
+        restitution: Coefficient of restitution.
+        gravity: Acceleration of free fall, m/s^2.
+        restitution_threshold: Speed below which corners that hit do not rebound, m/s.
+        rounding: Radius of the balls, inside the faces, that the corners are, m; friction is taken
+            to act at their centres.
+        table: Height of the table, m.
     """
 
     half_width: Positive = 0.0524

@@ -34,7 +34,16 @@ BOUNCE = "bounce"
 
 @dataclass(frozen=True)
 class PaddleParameters(Settings):
-    """Restitution e, spring k in 1/s^2, damping c in 1/s; period in s and amplitude in m."""
+    """A ball on a paddle that hangs on a spring with a damper.
+
+    Attributes:
+        restitution: Restitution e.
+        stiffness: Stiffness k of the spring, 1/s^2.
+        damping: Damping c, 1/s.
+        period: Period of the drive, and of the motion, s.
+        amplitude: Amplitude A of the driven paddle, m.
+        gravity: Acceleration of free fall, m/s^2.
+    """
 
     restitution: UnitInterval = 0.8
     stiffness: NotNegative = 40.0

@@ -33,11 +33,17 @@ _DAMPING = 0.7  # of critical
 class PublicRobot:
     """The description of a robot's files, and how it stands.
 
-    file: within the robots of the package. posture: of joints that are not at zero, rad; springs
-    pull to it. tips: frames that touch, at each of `offsets` (m). bearing: stiffness (N m/rad) of
-    the joints whose names contain one of `legs`, with damping of `lag` (s) times that. swing: for
-    an arm on a fixed base, by how much joints are turned back at the start, rad; it then meets a
-    wall at `wall` (m) along x. friction of the contacts.
+    Attributes:
+        file: The file, within the robots of the package.
+        posture: Angles of joints that are not at zero, rad; springs pull to it.
+        tips: Frames that touch.
+        offsets: Points of each of them that touch (m).
+        legs: Parts of the names of joints that have springs.
+        bearing: Stiffness of these springs, N m/rad.
+        lag: Damping of these joints relative to their stiffness, s.
+        swing: For an arm on a fixed base, by how much joints are turned back at the start, rad.
+        wall: Place along x of the wall that such an arm meets, m.
+        friction: Coefficient of friction of the contacts.
     """
 
     file: str

@@ -60,13 +60,22 @@ TANGENT = 0.6  # length of a drawn tangent, of the reach
 
 @dataclass(frozen=True)
 class Config(Settings):
-    """The biped, and the drops.
+    """The biped, and its drops.
 
-    robot: of both soft variants and the short rigid one. long_length, long_height: in m, of the
-    long rigid one. after: from the level landing to the end, s. reach: largest initial pitch of
-    `points` drops, rad. steps: of the one-sided differences, rad. tolerance: of the simulations.
-    stiffnesses: N/m, of ground that gets stiffer, with damping_ratio, or with dampers of
-    damping_time (s) times the stiffness. settled: from the landing to its end, s.
+    Attributes:
+        robot: Parameters of both soft variants and of the short rigid one.
+        long_length: Length of the limbs of the long rigid one, m.
+        long_height: Height of its start, m.
+        after: Time from the level landing to the end, s.
+        reach: Largest initial pitch of the drops, rad.
+        points: Number of drops, from -`reach` to `reach`.
+        steps: Steps of the one-sided differences, rad.
+        tolerance: Relative and absolute tolerance of the simulations.
+        stiffnesses: Stiffnesses of ground that gets stiffer, N/m.
+        damping_ratio: Its damping ratio.
+        damping_time: Time by which dampers in proportion to the stiffness are that times the
+            stiffness, s.
+        settled: Time from the landing to the end on such ground, s.
     """
 
     robot: BipedParameters = field(default_factory=BipedParameters)
@@ -95,7 +104,13 @@ class Config(Settings):
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """A biped on one kind of ground; printed: whether [Bder] (19) applies to it."""
+    """A biped on one kind of ground.
+
+    Attributes:
+        parameters: Parameters of the biped.
+        system: The biped on this ground.
+        printed: Whether [Bder] (19) applies to it.
+    """
 
     parameters: BipedParameters
     system: HybridSystem
@@ -141,12 +156,18 @@ class Variant:
 
 @dataclass(frozen=True, eq=False)
 class DropResult:
-    """The drops of one variant: final states (points, 6) by pitch (points,), and derivatives.
+    """The drops of one variant.
 
-    level: the final state (6,) without a pitch. sides: the derivatives (6,) of the final state for
-    falling and rising pitch, by |pitch|; None where the orders of the feet do not agree.
-    differences (steps, 2, 6): of the simulations, in the same directions, and their largest errors
-    (steps,) against the derivatives.
+    Attributes:
+        variant: The variant.
+        pitches: Initial pitches (points,), rad.
+        finals: Final states (points, 6).
+        level: Final state (6,) without a pitch.
+        map: Linearization of the level drop; None where there is none.
+        sides: Derivatives (2, 6) of the final state for falling and rising pitch, by |pitch|; None
+            where the orders of the feet do not agree.
+        differences: Differences (steps, 2, 6) of the simulations, in the same directions.
+        errors: Their largest errors (steps,) against the derivatives; None without these.
     """
 
     variant: Variant

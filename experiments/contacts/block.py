@@ -48,12 +48,22 @@ OPEN, SLIDING, PIVOTING = ("open", "open"), ("slip+", "slip+"), ("open", "stick"
 
 @dataclass(frozen=True)
 class Config(Settings):
-    """Angles in rad, m, s, N, and 1 for friction.
+    """The three motions of the block.
 
-    tilt, drop, speed: of the block that lands, the gap of its lower corner and its speed along
-    the ground. From lift_time on, a force grows at lift_rate (N/s), lift_offset to the left of
-    the centre. slide_speed: of the block that slides. lean: initial tilt of the rocking block,
-    as a part of the one at which it balances.
+    Attributes:
+        friction: Coefficient of friction.
+        tilt: Initial tilt of the block that lands, rad.
+        drop: Gap of its lower corner at the start, m.
+        speed: Its speed along the ground at the start, m/s.
+        lift_time: Time from which on a force pulls it up, s.
+        lift_rate: Rate of that force, N/s.
+        lift_offset: Distance of the force to the left of the centre, m.
+        landing_duration: Duration of this motion, s.
+        slide_speed: Initial speed of the block that slides, m/s.
+        lean: Initial tilt of the rocking block, relative to the one at which it balances.
+        rocking_duration: Duration of its motion, s.
+        rtol: Relative tolerance of the simulations.
+        atol: Absolute tolerance of the simulations.
     """
 
     friction: Positive = 0.3

@@ -27,7 +27,13 @@ Runs = Mapping[str, HybridTrajectory]
 
 @dataclass(frozen=True)
 class Comparison:
-    """A quantity, named with its unit, as simulated and in closed form."""
+    """A quantity as simulated and in closed form.
+
+    Attributes:
+        quantity: Its name, with its unit.
+        simulated: The simulated value.
+        closed_form: The value in closed form.
+    """
 
     quantity: str
     simulated: float
@@ -45,9 +51,16 @@ class Comparison:
 
 @dataclass(frozen=True, eq=False)
 class KnownMotion:
-    """A motion from `start` until `end` s, with its comparisons with a closed form.
+    """A motion with its comparisons with a closed form.
 
-    title: of the figures of its contacts, None for no figures.
+    Attributes:
+        system: The system.
+        mode: Key of the mode at the start.
+        start: State (nx,) at the start, at time 0.
+        end: Time at the end, s.
+        compare: Returns the comparisons of a run.
+        input: Input law; None for zero input.
+        title: Title of the figures of its contacts; None for no figures.
     """
 
     system: HybridSystem
@@ -63,8 +76,14 @@ class KnownMotion:
 class KnownMotions:
     """Motions by name, with the words and figures of their experiment.
 
-    claim: that no quantity is farther than `within` from its closed form. scenes: for the page.
-    draw: saves figures besides those of contacts. printed: tables of the runs besides.
+    Attributes:
+        motions: The motions.
+        title: Title of the table of comparisons.
+        claim: The claim: that no quantity is farther than `within` from its closed form.
+        within: Largest difference that the claim allows.
+        scenes: Returns the scenes for the page.
+        draw: Saves figures besides those of contacts.
+        printed: Returns tables of the runs besides that of comparisons.
     """
 
     motions: Mapping[str, KnownMotion]

@@ -53,10 +53,21 @@ STYLES = {
 
 @dataclass(frozen=True)
 class Config(Settings):
-    """State at the start, without `data`: m, rad (roll, pitch, yaw), m/s, rad/s; end in s.
+    """The state at the start, and how it is simulated.
 
-    velocity: in the world. spin: about the axes of the cube. step: of time stepping, s. data:
-    file of recorded tosses, from which toss number `toss` is taken; it says how long the run is.
+    Attributes:
+        position: Position of the centre at the start, m.
+        attitude: Roll, pitch and yaw at the start, rad.
+        velocity: Velocity of the centre in the world at the start, m/s.
+        spin: Angular velocity about the axes of the cube at the start, rad/s.
+        end: Time at the end, s.
+        step: Step of time stepping, s.
+        data: File of recorded tosses, from which start and end are taken instead; None for none.
+        toss: Number of the toss in that file.
+        friction: Coefficient of friction.
+        restitution: Coefficient of restitution.
+        rtol: Relative tolerance of the event-driven run.
+        atol: Absolute tolerance of it.
     """
 
     position: tuple[float, float, float] = (0.0, 0.0, 0.2)
@@ -80,7 +91,14 @@ class Config(Settings):
 
 @dataclass(frozen=True)
 class Drop:
-    """Model, initial state (13,), times (n,) at which poses are compared, recorded poses (n, 7)."""
+    """A drop of the cube.
+
+    Attributes:
+        model: Parameters of the cube.
+        start: Initial state (13,).
+        times: Times (n,) at which poses are compared, s.
+        recorded: Recorded poses (n, 7) at these times; None for a drop that was not recorded.
+    """
 
     model: cube.CubeParameters
     start: Array

@@ -57,7 +57,13 @@ SHADES = {
 
 @dataclass(frozen=True)
 class Config:
-    """Coefficients of friction, each between 0 and 2, and numbers of cases of 1, 2, ... points."""
+    """The random cases.
+
+    Attributes:
+        frictions: Coefficients of friction, each between 0 and 2.
+        samples: Numbers of cases of 1, 2, ... points.
+        seed: Seed of the cases.
+    """
 
     frictions: tuple[float, ...] = (0.0, 0.25, 0.5, 1.0, 2.0)
     samples: tuple[int, ...] = (100, 50, 30, 12, 4)
@@ -75,7 +81,13 @@ class Config:
 
 
 class ImpactCase(NamedTuple):
-    """An impact: corners by index, configuration and velocity before it."""
+    """An impact of a body.
+
+    Attributes:
+        corners: Indices of the corners that touch.
+        configuration: Configuration (nq,) at the impact.
+        velocity: Velocity (nv,) before it.
+    """
 
     corners: tuple[int, ...]
     configuration: Array
@@ -85,9 +97,11 @@ class ImpactCase(NamedTuple):
 class Verdict(NamedTuple):
     """The solutions of one case.
 
-    outcome: of enumeration. iterated: whether iteration finds none, the same as enumeration, or
-    another. difference: of their velocities, relative to the fastest before the impact, where
-    enumeration finds exactly one and iteration the same.
+    Attributes:
+        outcome: What enumeration finds.
+        iterated: Whether iteration finds none, the same as enumeration, or another.
+        difference: Difference of their velocities, relative to the fastest before the impact, where
+            enumeration finds exactly one and iteration the same.
     """
 
     outcome: str

@@ -47,10 +47,19 @@ DRAWN = ("stops", "bounces")  # balls whose contacts are drawn: they change thei
 
 @dataclass(frozen=True)
 class Config(Settings):
-    """Slope in rad, height above it in m, speed down the slope at the start in m/s.
+    """Balls dropped on a slope.
 
-    friction_low lets the ball slide, friction_high stops it, friction_catch too, for the
-    defaults at the impact itself. restitution: of the ball that bounces, with friction_low.
+    Attributes:
+        slope: Inclination of the slope, rad.
+        height: Height of the ball above the slope at the start, m.
+        speed: Speed down the slope at the start, m/s.
+        friction_low: Coefficient of friction with which the ball slides on.
+        friction_high: One that stops it.
+        friction_catch: One that stops it too, for the defaults at the impact itself.
+        restitution: Restitution of the ball that bounces, with `friction_low`.
+        duration: Duration of the runs, s.
+        rtol: Relative tolerance of the simulations.
+        atol: Absolute tolerance of the simulations.
     """
 
     slope: Annotated[float, Meta(gt=0.0, le=1.5)] = 0.3
@@ -77,7 +86,12 @@ class Config(Settings):
 
 @dataclass(frozen=True)
 class BallCase:
-    """Friction and restitution of one ball."""
+    """A ball.
+
+    Attributes:
+        friction: Coefficient of friction.
+        restitution: Coefficient of restitution.
+    """
 
     friction: float
     restitution: float = 0.0
@@ -85,10 +99,16 @@ class BallCase:
 
 @dataclass(frozen=True)
 class ClosedForm:
-    """The motion in closed form: times in s, velocities in m/s.
+    """The motion in closed form.
 
-    tangential_after, normal_after: of the first impact. rest_time: the end of the bouncing.
-    acceleration: along the slope from then on, until stop_time if there is one.
+    Attributes:
+        impact_time: Time of the first impact, s.
+        tangential_after: Velocity down the slope after it, m/s.
+        normal_after: Velocity away from the slope after it, m/s.
+        rest_time: Time at which the bouncing ends, s.
+        acceleration: Acceleration along the slope from then on, m/s^2.
+        stop_time: Time at which the ball stops, s; None if it does not.
+        final_speed: Speed along the slope at the end, m/s.
     """
 
     impact_time: float

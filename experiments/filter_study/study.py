@@ -68,7 +68,12 @@ RUNS = {
 
 
 class Setup(NamedTuple):
-    """Settings of a model in this study, and the times at which NEES is averaged, in s."""
+    """What is particular to a model in this study.
+
+    Attributes:
+        assignments: Settings of the model, as `--set` takes them.
+        times: Times at which NEES is averaged, s.
+    """
 
     assignments: tuple[str, ...]
     times: tuple[float, ...]
@@ -91,9 +96,15 @@ Several = Annotated[int, Meta(ge=2)]
 class Config(Settings):
     """Numbers of runs of each model, and factors of the noise.
 
-    runs: at the stated noise; sweep: at each of the larger `scales`. particle_runs: the first of
-    the runs, in which the particle filter takes part too. workers: processes, 0 for one on each
-    processor; dask: the scheduler of a cluster instead.
+    Attributes:
+        runs: Runs at the stated noise.
+        sweep: Runs at each of the larger `scales`.
+        particle_runs: Number of the first runs in which the particle filter takes part, too.
+        scales: Factors of the noise beside 1.
+        models: Names of the models.
+        seed: Seed of the runs.
+        workers: Number of processes; 0 for one on each processor.
+        dask: Address of the scheduler of a cluster that computes instead.
     """
 
     runs: Several = 30
@@ -112,7 +123,14 @@ class Config(Settings):
 
 
 class StudyRun(NamedTuple):
-    """One run to make: all filters at the stated noise, the salted one at other scales."""
+    """One run to make.
+
+    Attributes:
+        model: Name of the model.
+        scale: Factor of the noise.
+        seed: Seed of the run.
+        filters: Names of its filters: all at the stated noise, the salted one at other scales.
+    """
 
     model: str
     scale: float
@@ -121,9 +139,20 @@ class StudyRun(NamedTuple):
 
 
 class FilterOutcome(NamedTuple):
-    """A filter on one run: nees, degrees and mode at the times of the setup, and more.
+    """A filter on one run.
 
-    failed: message of the error, instead of all that.
+    Attributes:
+        nees: Normalized squared errors of the estimates at the times of the setup.
+        degrees: Their degrees of freedom.
+        same_mode: Whether the likeliest mode was the true one then.
+        diverged: Whether the last of these errors is beyond `DIVERGED` times its degrees.
+        indefinite: Whether a covariance had a negative eigenvalue beyond rounding.
+        agreement: Share of samples at which the most probable mode was the true one.
+        event_errors: Errors of the times of events, s.
+        nis: Sum of the normalized squared innovations that were accepted, and of their dimensions.
+        rejected: Number of rejected values.
+        seconds_per_step: Time of computing of a sample, s.
+        failed: Message of the error that ended the filter, which then has no values; None without.
     """
 
     nees: tuple[float, ...] = ()

@@ -50,11 +50,18 @@ SHOWN = 4  # one of so many simulated points is drawn
 
 @dataclass(frozen=True)
 class Config(Settings):
-    """Fields in m/s, and how they are tested.
+    """The fields, and how their derivatives are tested.
 
-    opposing: delta of the linear case. changes: Delta of the others for the signs (-, -), (-, +),
-    (+, -), (+, +). turning: omega in rad/s. radius: of the ball in m. rim: points on it.
-    steps: of the differences, in m, in `directions` directions. rtol, atol: of the simulation.
+    Attributes:
+        opposing: The delta of the linear case, m/s.
+        changes: The Delta (2,) of the others, m/s, for the signs (-, -), (-, +), (+, -), (+, +).
+        turning: The omega of the field that turns, rad/s.
+        radius: Radius of the ball of perturbations, m.
+        rim: Number of points on it.
+        steps: Steps of the differences, m.
+        directions: Number of directions of the differences.
+        rtol: Relative tolerance of the simulations.
+        atol: Absolute tolerance of the simulations.
     """
 
     opposing: Annotated[float, Meta(gt=-1.0, le=0.9)] = 0.3
@@ -80,7 +87,12 @@ class Config(Settings):
 
 @dataclass(frozen=True, eq=False)
 class Instance:
-    """A field of the plane: its limits (2,) at the origin by signs, and its turning in rad/s."""
+    """A field of the plane.
+
+    Attributes:
+        limits: Its limits (2,) at the origin, m/s, by the signs of the coordinates.
+        turning: Rate at which it turns, rad/s.
+    """
 
     limits: Mapping[Signs, Array]
     turning: float = 0.0
@@ -147,9 +159,13 @@ class Instance:
 class BallImage:
     """Simulations of one instance beside its B-derivative.
 
-    rim, image, predicted (m, 2): points of the ball around the start, their image by simulation,
-    and by the B-derivative, as perturbations in m. errors: largest differences between one-sided
-    difference quotients of the flow and the derivative, by step.
+    Attributes:
+        instance: The instance.
+        rim: Points (m, 2) of the ball around the start, as perturbations in m.
+        image: Their images (m, 2) by simulation, likewise.
+        predicted: Their images (m, 2) by the B-derivative, likewise.
+        errors: Largest differences between one-sided difference quotients of the flow and the
+            derivative, by step.
     """
 
     instance: Instance

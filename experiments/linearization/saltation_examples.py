@@ -23,10 +23,16 @@ FLOW_DURATION = 0.4  # s
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """A run through one event, from `start` in `mode` over `duration` s; fields are affine.
+    """A run through one event, with affine fields.
 
-    spread: standard deviations of the start (nx,). normal: of the surface, for the positions,
-    which are the first two states. closed_form: the saltation matrix at an event.
+    Attributes:
+        system: The system.
+        mode: Key of the mode at the start.
+        start: State (nx,) at the start.
+        duration: Duration of the run, s.
+        spread: Standard deviations (nx,) of the start.
+        normal: Normal (2,) of the surface, for the positions, which are the first two states.
+        closed_form: Returns the saltation matrix (nx, nx) at an event.
     """
 
     system: HybridSystem
@@ -40,15 +46,26 @@ class Example:
 
 @dataclass(frozen=True)
 class Config(Settings):
-    """The examples and how they are tested; SI units, angles in rad.
+    """The examples, and how they are tested.
 
-    slope, height (above the slope, along its normal), velocity (horizontal, vertical; at the
-    start), restitution (of the ball that bounces), duration: of the ball. flow_before: of the
-    constant flow, which reaches the origin at half time.
-    position_spread, velocity_spread: standard deviations at the start.
-    deviations: lengths at which predictions are tested, in `directions` random directions, in
-    units of the spread. samples, scales: size of the ensembles, and factors on their spread.
-    displacement: of the balls that start apart in the figure of the eliminated directions.
+    Attributes:
+        slope: Inclination of the slope on which the ball drops, rad.
+        height: Height of the ball above the slope, along its normal, at the start, m.
+        velocity: Its velocity at the start, horizontal and vertical, m/s.
+        restitution: Restitution of the ball that bounces.
+        duration: Duration of its run, s.
+        flow_before: Constant flow before the line, m/s; it reaches the origin at half of its time.
+        position_spread: Standard deviation of positions at the start, m.
+        velocity_spread: Standard deviation of velocities at the start, m/s.
+        deviations: Falling lengths at which predictions are tested, in units of the spread.
+        directions: Number of random directions of them.
+        samples: Size of the ensembles.
+        scales: Falling factors on their spread.
+        displacement: Distance from the nominal ball of balls that start apart, m, in the figure of
+            the eliminated directions.
+        seed: Seed of directions and ensembles.
+        rtol: Relative tolerance of the simulations.
+        atol: Absolute tolerance of the simulations.
     """
 
     slope: Annotated[float, Meta(gt=0.0, le=1.5)] = 0.35

@@ -27,10 +27,15 @@ draw_in_plane = partial(save_plane_pictures, labels=("q1, horizontal [m]", "q2, 
 
 @dataclass(frozen=True, eq=False)
 class SampledCovariance:
-    """Starts and simulated ends (n, nx), and covariances (nx, nx) about the mean.
+    """An ensemble before and after an event.
 
-    scale: of the spread. before: of the starts. ended: of the ends, as "sampled" and as each map
-    predicts it.
+    Attributes:
+        scale: Factor of its spread.
+        starts: Starts (n, nx).
+        ends: Simulated ends (n, nx).
+        before: Covariance (nx, nx) of the starts about their mean.
+        ended: Covariances (nx, nx) of the ends about their mean, as "sampled" and as each map
+            predicts it.
     """
 
     scale: float
@@ -44,8 +49,10 @@ class SampledCovariance:
 class Pair:
     """Two balls that start apart on either side of the nominal one, at the same velocity.
 
-    record: unit direction (2,) and half the distance at the start, distances at the start and at
-    the end, and at the end as each map predicts it, m.
+    Attributes:
+        runs: Their runs.
+        record: Unit direction (2,), half the distance at the start, and the distances at the start
+            and at the end, and at the end as each map predicts it, m.
     """
 
     runs: tuple[HybridTrajectory, ...]
@@ -56,10 +63,16 @@ class Pair:
 class ExampleResult:
     """Simulations of one example beside its maps.
 
-    jumps, maps: of the event, and from the start to the end of the nominal run, by name. errors: of
-    perturbations as the maps predict them. pairs: along the direction of positions that the event
-    makes equal, and along the surface. paths: runs of the first ensemble, from the farthest start
-    on.
+    Attributes:
+        example: The example.
+        run: The nominal run.
+        jumps: Maps of the event by name.
+        maps: Maps from the start to the end of the nominal run by name.
+        errors: Errors of perturbations as the maps predict them, by the name of the map.
+        ensembles: Ensembles, one for each scale.
+        pairs: Pairs along the direction of positions that the event makes equal, and along the
+            surface; empty where there are none.
+        paths: Runs of the first ensemble, from the farthest start on.
     """
 
     example: Example
@@ -145,6 +158,7 @@ def _draw_errors(path: Path, results: Mapping[str, ExampleResult]) -> None:
     for k, (by, (_, label)) in enumerate(MAPS.items()):
         found = {name: result.errors[by] for name, result in results.items()}
         title = f"error of the {label} [m, m/s]"
+        # Of the saltation matrix errors are of second order, of the reset's Jacobian of first.
         panels.append(make_panel(title, found, found["sticks"], 2.0 - k))
     title = "Errors of predicted deviations"
     draw_errors(path, panels, title, "length of the deviation [spreads]")

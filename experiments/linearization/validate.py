@@ -58,10 +58,15 @@ SHOWN = 0.5  # of the radius: the perturbation that is drawn
 class Config(Settings):
     """Perturbations, and their sizes.
 
-    seed, directions: of the perturbations (z0, v), |z0| = 1 (rad, m, s), each input a sine of at
-    most `input_size` N m. sizes: epsilon of the remainders. steps: of the differences, in
-    `difference_directions` of the directions. samples: times in each arc. tolerance: of all
-    simulations.
+    Attributes:
+        seed: Seed of the perturbations.
+        directions: Number of perturbations (z0, v), |z0| = 1 in rad, m and s.
+        difference_directions: Number of the first of them in which differences are taken.
+        input_size: Largest value of the sine that is added to each input, N m.
+        sizes: Sizes epsilon of perturbations whose remainders are found.
+        steps: Steps of the differences.
+        samples: Number of times in each arc at which remainders are found.
+        tolerance: Relative and absolute tolerance of all simulations.
     """
 
     seed: Natural = 1
@@ -88,7 +93,12 @@ class Config(Settings):
 
 @dataclass(frozen=True, eq=False)
 class Direction:
-    """A perturbation (ndx,) of the initial state, with a change of the input or None."""
+    """A perturbation of a run.
+
+    Attributes:
+        state: Perturbation (ndx,) of the initial state.
+        input: Change of the input; None for none.
+    """
 
     state: Array
     input: InputChange | None
@@ -98,10 +108,14 @@ class Direction:
 class ValidationResult:
     """Simulations of one case beside its maps.
 
-    remainders: in each direction, the largest over all samples. derivative_errors, reset_errors
-    (steps,): largest errors of either map against differences, relative to the differences. radii:
-    largest perturbations of the state, in the directions of the differences. perturbed: the run
-    from `SHOWN` of the first of them, without a change of the input.
+    Attributes:
+        case: The case.
+        remainders: Remainders in each direction, the largest over all samples, by size.
+        derivative_errors: Largest errors (steps,) of the map against differences, relative to the
+            differences.
+        reset_errors: The same of the map with the Jacobians of the resets alone.
+        radii: Largest perturbations of the state, in the directions of the differences.
+        perturbed: Run from `SHOWN` of the first of them, without a change of the input.
     """
 
     case: ValidationCase
@@ -243,7 +257,13 @@ def draw_direction(rng: np.random.Generator, case: ValidationCase, input_size: f
 
 @dataclass(eq=False)
 class PerturbedRuns:
-    """Simulations in one direction, by their size epsilon; each is simulated once."""
+    """Simulations in one direction, by their size epsilon; each is simulated once.
+
+    Attributes:
+        config: Settings.
+        case: The case.
+        direction: The direction.
+    """
 
     config: Config
     case: ValidationCase

@@ -31,7 +31,13 @@ SPEED, SPIN, TILT = 1.0, 1.5, 0.1  # m/s along the ground, rad/s, and rad in the
 
 @dataclass(frozen=True, eq=False)
 class ValidationCase:
-    """A nominal trajectory with the policy that made it, and its map under that policy."""
+    """A nominal trajectory and its map.
+
+    Attributes:
+        system: The system.
+        policy: Policy that made the trajectory; None for zero input.
+        map: Linearization of the trajectory under that policy.
+    """
 
     system: HybridSystem
     policy: Policy | None

@@ -50,10 +50,11 @@ from hybridctl.sensitivity import Linearization
 
 SUMMARY = "iterative LQR that finds its events: a ball, a sliding block, a foot and a door"
 
-GRAVITY, RESTITUTION, HEIGHT = 9.8, 0.75, 4.0  # of the public set-up
+GRAVITY, RESTITUTION, HEIGHT = 9.8, 0.75, 4.0  # m/s^2, 1 and m, of the public set-up
 FINAL_WEIGHT, INPUT_WEIGHT = 40.0, 0.25
-STARTS = {"hovers": 9.8, "falls": 0.0, "is pushed down": -100.0}
-TARGETS = {"near": 3.0, "far": 1.0}
+STARTS = {"hovers": 9.8, "falls": 0.0, "is pushed down": -100.0}  # first guess of the force, N
+TARGETS = {"near": 3.0, "far": 1.0}  # heights, m
+# Entries of the state that are drawn, by label.
 BLOCK = {"x [m]": 0, "z [m]": 1, "pitch [rad]": 2, "speed [m/s]": 3}
 DOOR = {f"{joint} [rad]": i for i, joint in enumerate(rrr_door.JOINTS)}
 COLORS = (TRACKING, REFERENCE, GREEN, ORANGE)
@@ -61,10 +62,22 @@ COLORS = (TRACKING, REFERENCE, GREEN, ORANGE)
 
 @dataclass(frozen=True)
 class Config(Settings):
-    """Numbers of intervals and iterations; block: m, m/s, rad; door: s, and rad of the wrist.
+    """Grids and iterations, and the three motions.
 
-    block_target: where the block shall stop, after sliding from x = 0. door_start, door_end: the
-    part of the reference that is optimised; door_shift: of the wrist at its start.
+    Attributes:
+        intervals: Intervals of the ball.
+        iterations: Greatest number of iterations of each search.
+        block_intervals: Intervals of the block.
+        block_target: Place where the block shall stop, m, after sliding from x = 0.
+        block_speed: Its speed at the start, m/s.
+        block_tilt: Its pitch at the start, rad.
+        block_duration: Duration of its motion, s.
+        door_intervals: Intervals of the door.
+        door_start: Time of the reference at which the optimised part begins, s.
+        door_end: Time at which it ends, s.
+        door_shift: Angle by which the wrist is turned at its start, rad.
+        rtol: Relative tolerance of the simulations of block and door.
+        atol: Absolute tolerance of them.
     """
 
     intervals: Count = 50

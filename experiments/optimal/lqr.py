@@ -60,8 +60,12 @@ BLOCK_END = 0.3  # s
 class Config(Settings):
     """The random starts, and the sizes at which cost and value function are compared.
 
-    samples: starts of each case. seed: of their directions. size: of the perturbations, relative to
-    those of the case. sizes: of one perturbation, likewise. tolerance: of the simulations.
+    Attributes:
+        samples: Number of starts of each case.
+        seed: Seed of their directions.
+        size: Size of the perturbations, relative to those of the case.
+        sizes: Sizes of one perturbation, likewise, at which cost and value are compared.
+        tolerance: Tolerance of the simulations.
     """
 
     samples: Count = 8
@@ -80,8 +84,15 @@ class Config(Settings):
 class LqrCase:
     """A reference with its map and the weights of the cost.
 
-    state_weights, input_weights: of each arc; errors before the last impact count little.
-    deviation (ndx,): standard deviations of the start.
+    Errors before the last impact count little.
+
+    Attributes:
+        map: Linearization of the nominal motion.
+        reference: The motion with its extensions.
+        state_weights: Weights (ndx, ndx) of the state on each arc.
+        input_weights: Weights (nu, nu) of the input on each arc.
+        final_weight: Weight (ndx, ndx) of the state at the end.
+        deviation: Standard deviations (ndx,) of the start.
     """
 
     map: Linearization
@@ -94,10 +105,13 @@ class LqrCase:
 
 @dataclass(frozen=True, eq=False)
 class DesignCosts:
-    """Simulated costs (samples,) of each design, inf where a run could not be finished.
+    """Costs of tracking by each design.
 
-    values (samples,): predicted costs of the right design. gaps (sizes,): difference of cost and
-    value, relative to the value, for one perturbation of each size.
+    Attributes:
+        costs: Simulated costs (samples,) of each design; inf where a run could not be finished.
+        values: Predicted costs (samples,) of the right design.
+        gaps: Difference (sizes,) of cost and value, relative to the value, for one perturbation of
+            each size.
     """
 
     costs: Mapping[str, Array]

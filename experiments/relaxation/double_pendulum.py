@@ -50,9 +50,16 @@ Width: TypeAlias = Annotated[float, Meta(gt=0.0, le=0.1)]
 class Config(Settings):
     """Starts, stops and widths.
 
-    start, variation_start: theta_1, theta_2 in degrees, at rest. epsilon, variation_epsilon: rad.
-    restitution: of the elastic stop. duration, variation_duration: s. sizes: perturbations of
-    theta_2 in degrees. printed: epsilon at which the printed field is shown, rad.
+    Attributes:
+        start: Angles theta_1, theta_2 at the start, at rest, degrees.
+        epsilon: Width of the strips, rad.
+        restitution: Restitution of the elastic stop.
+        duration: Duration of the runs, s.
+        variation_start: Angles at the start of the run that is varied, at rest, degrees.
+        variation_epsilon: Width of its strips, rad.
+        variation_duration: Its duration, s.
+        sizes: Perturbations of theta_2, degrees.
+        printed: Widths at which the field printed in the paper is shown, rad.
     """
 
     start: tuple[float, float] = (25.0, 35.0)
@@ -69,8 +76,14 @@ class Config(Settings):
 class Stop(NamedTuple):
     """Runs on a stop of one restitution: by events, and relaxed.
 
-    exact: run by events; locks: when it is locked, s. times (m,), states (m, 4), in_strip (m,): of
-    the relaxed run; relaxed_locks: when it is calm while the stop would have to push, s.
+    Attributes:
+        exact: Run by events.
+        locks: Intervals in which it is locked, s.
+        times: Times (m,) of the relaxed run, s.
+        states: Its states (m, 4).
+        in_strip: Whether (m,) each is in a strip.
+        relaxed_locks: Intervals in which the relaxed run is calm while the stop would have to push,
+            s.
     """
 
     exact: hc.HybridTrajectory

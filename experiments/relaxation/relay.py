@@ -43,9 +43,15 @@ SYSTEMS = ("relay", "friction")
 class Config(Settings):
     """The two systems, and the widths of their strips.
 
-    relay: k in m/s^2. relay_forcing, friction_forcing: A in m/s^2 and omega in rad/s. friction: mu.
-    start: of the relay, m and m/s. speed: of the body at first, m/s. duration: s. widths: epsilon,
-    in m/s.
+    Attributes:
+        relay: Strength k of the relay, m/s^2.
+        relay_forcing: Amplitude A, m/s^2, and frequency omega, rad/s, that force the relay.
+        friction: Coefficient of friction mu of the body.
+        friction_forcing: Amplitude and frequency that force the body, likewise.
+        start: Position, m, and velocity, m/s, of the relay at the start.
+        speed: Speed of the body at the start, m/s.
+        duration: Duration of the runs, s.
+        widths: Widths epsilon of the strips, m/s.
     """
 
     relay: Positive = 2.5
@@ -62,8 +68,12 @@ class Config(Settings):
 class SlidingRuns:
     """Filippov's run of one system beside the relaxed ones.
 
-    times (m,), states (m, 4): of Filippov's run, which slides in `phases`, s. relaxed (m, 4): the
-    run of the widest strip. errors: largest differences of relaxed runs at these times, by width.
+    Attributes:
+        times: Times (m,) of Filippov's run, s.
+        states: States (m, 4) of it.
+        phases: Intervals in which it slides, s.
+        relaxed: States (m, 4) of the run of the widest strip.
+        errors: Largest differences of relaxed runs at these times, by width.
     """
 
     times: Array

@@ -48,11 +48,18 @@ Width: TypeAlias = Annotated[float, Meta(gt=0.0, le=0.1)]
 class Config(Settings):
     """Restitutions, steps and widths.
 
-    restitution: of the main case. restitutions: of the runs that predict their last bounce; others:
-    of further runs of the scheme. steps: number of steps between `shortest` and 1e-1 s;
-    other_steps: number down to 1e-3 s for other restitutions and integrators. ratio: epsilon by the
-    step, m/s. widths: epsilon in m of the exact flows. lift_width: epsilon where an input pulls, by
-    `pull` m/s^2, after `rest` s.
+    Attributes:
+        restitution: Restitution of the main case.
+        restitutions: Restitutions of the runs that predict their last bounce.
+        others: Restitutions of further runs of the scheme.
+        steps: Number of steps of the main case, between `shortest` and 0.1 s.
+        shortest: Its shortest step, s.
+        other_steps: Number of steps down to 1e-3 s for other restitutions and integrators.
+        ratio: Width epsilon by the step, m/s.
+        widths: Widths epsilon of the exact flows, m.
+        lift_width: Width where an input pulls, m.
+        pull: Acceleration by which it pulls upwards, m/s^2; more than that of gravity.
+        rest: Time of rest before it pulls, s.
     """
 
     restitution: Annotated[float, Meta(gt=0.0, le=0.95)] = 0.5

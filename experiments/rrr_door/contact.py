@@ -30,13 +30,24 @@ from hybridctl.mechanics.contact_law.law import SLIPS
 
 @dataclass(frozen=True)
 class Manoeuvre:
-    """The motion of the foot on the door: s in m along it, door angles in rad, times in s.
+    """The motion of the foot on the door.
 
-    Without a release the foot stops at `stop_time` at `stop_slide` with `stop_deceleration`
-    (m/s^2), sticks, and moves the door to `final_door` and `final_rate` (rad/s). With one it leaves
-    the door at `release_time` at `release_slide` and its rate (m/s), at the door's angle
-    `release_door` and rate `release_rate` (rad/s), and backs off by `retreat` (m) until
-    `final_time`.
+    Without a release the foot stops on the door, sticks, and moves the door. With one it leaves the
+    door, and backs off.
+
+    Attributes:
+        stop_time: Time at which the foot stops, s.
+        stop_slide: Its place along the door there, m.
+        stop_deceleration: Its deceleration before, m/s^2.
+        final_door: Angle of the door at the end, rad.
+        final_rate: Rate of the door at the end, rad/s.
+        release_time: Time of the release, s.
+        release_slide: Place of the foot along the door there, m.
+        release_slide_rate: Its rate along the door there, m/s.
+        release_door: Angle of the door there, rad.
+        release_rate: Rate of the door there, rad/s.
+        retreat: Distance by which the foot backs off, m.
+        final_time: Time at the end, s.
     """
 
     stop_time: float = 1.4

@@ -90,6 +90,7 @@ def draw_task_space(parameters: DoorParameters, runs: DoorRuns, folder: RunFolde
 
 
 def _sample_times(arc: Arc) -> Array:
+    """Return times (n,) from start to end of an arc, at most `PERIOD` apart."""
     return np.linspace(arc.start, arc.end, int((arc.end - arc.start) / PERIOD) + 2)
 
 
@@ -214,6 +215,7 @@ def write_scene(parameters: DoorParameters, runs: DoorRuns, folder: RunFolder) -
 
 
 def _make_poses(parameters: DoorParameters, runs: DoorRuns, t: float) -> list[Pose]:
+    """Return arm and door of reference, half transparent, and of tracking at a time in s."""
     looks = ((runs.reference.nominal, REFERENCE, 0.6), (runs.tracking, TRACKING, 1.0))
     return [
         Pose(compute_outline(parameters, run(t)[:4]), color, alpha) for run, color, alpha in looks

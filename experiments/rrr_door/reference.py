@@ -35,7 +35,13 @@ IMPACT_TIME, FINAL_TIME = 1.0, 2.0
 
 
 class JointState(NamedTuple):
-    """Joint positions, velocities and accelerations, (4,) each."""
+    """A motion of the joints at one time.
+
+    Attributes:
+        position: Angles (4,), rad.
+        velocity: Rates (4,), rad/s.
+        acceleration: Accelerations (4,), rad/s^2.
+    """
 
     position: Array
     velocity: Array
@@ -92,7 +98,11 @@ class Design(Settings):
 
 @dataclass(frozen=True)
 class ArcByArc:
-    """The policy of a feedforward that is planned for each arc from the history that led to it."""
+    """The policy of a feedforward that is planned for each arc.
+
+    Attributes:
+        plan: Returns the feedforward of an arc from the history that led to it.
+    """
 
     plan: Plan
 
@@ -291,7 +301,13 @@ def make_slide(p: DoorParameters, slide: BPoly, door: BPoly) -> TaskMotion:
 
 
 class PlaneMotion(NamedTuple):
-    """A point of the plane as a complex number, with its velocity and acceleration."""
+    """A point of the plane, with x + i y for (x, y).
+
+    Attributes:
+        position: Position, m.
+        velocity: Velocity, m/s.
+        acceleration: Acceleration, m/s^2.
+    """
 
     position: complex
     velocity: complex

@@ -90,8 +90,10 @@ class Marker:
     as `base`, since files of a run are moved before and after their marker.
 
     Attributes:
-        header: Format, kind, experiment, version of hybridctl and name of the journal ("record",
-            None for a run that cannot be resumed).
+        header: The first line: the version of the format under "hybridctl run", which has to be the
+            first key, as markers are told by their first bytes; "kind", "experiment", the "version"
+            of hybridctl, and the name of the journal under "record", None for a run that cannot be
+            resumed.
         files: Sizes and digests by name, one for each content that was written under the name.
         folders: Names of the folders that the run made.
         temporaries: Names of the files that are written first and then renamed; each has a UUID.

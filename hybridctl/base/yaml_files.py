@@ -34,7 +34,7 @@ def read_yaml(path: str | Path, what: str) -> Any:
         Numbers, text, lists and dicts. 1e-3 is a number, as YAML 1.2 has it.
 
     Raises:
-        InputError: The file does not exist.
+        InputError: The file does not exist, or the argument is no path.
         FileFormatError: The file cannot be read, is no YAML, has a key twice in one mapping, or
             exceeds one of the limits above.
     """

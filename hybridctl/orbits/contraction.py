@@ -123,10 +123,13 @@ def _find_cell(cones: Sequence[Array], x: Array) -> int:
 
 
 class ContractionMargin(NamedTuple):
-    """The margin t(rate) of forms, see `growth`, and its derivatives.
+    """The margin t(rate) of forms, and its derivatives.
+
+    It is the largest t for which forms of trace 1 on all cells together have
+    rate^2 V_c - A' V_c' A - F' W F - t I positive semidefinite for all moves.
 
     Attributes:
-        value: The margin.
+        value: The margin t; not negative where the forms prove that motions grow by no more.
         by_rate: Derivative by the rate.
         by_matrix: Derivatives (n, n) by the first piece of each move.
         by_cone: Derivatives (r, n) by the rows of length 1 of the cones, of each cell and then of
@@ -190,6 +193,7 @@ class FormSearch:
         Args:
             rate: The rate.
         """
+        # What is asked of the solver is stricter than the check, so that its errors do not count.
         sought = self._build_shrinking_programme(rate * (1.0 - _RATE_RESERVE), 1.0)
         checked = self._build_shrinking_programme(rate, 0.5)
         z = sought.solve(sought.make_cost(self._list_traces(), weights=_PRODUCT_COST))
@@ -227,7 +231,8 @@ class FormSearch:
     def compute_margin(self, rate: float) -> ContractionMargin:
         """Return the margin by which forms of trace 1 grow by less than `rate` a step.
 
-        It is negative where no form proves the rate.
+        It is negative where no form whose eigenvalues are at least `_MIN_EIGENVALUE` of their mean
+        proves the rate.
 
         Args:
             rate: The rate.

@@ -606,6 +606,7 @@ class ReferenceMotion:
         # then no change is forced, so that the programme stays solvable.
         decrease = min(0.0, max(shortest * nominal, 0.01 * _SHORTEST_REST) - s.duration)
         increase = max(0.0, longest * nominal + extra - s.duration)
+        # Of the feedforward at the planned end, per s: in a phase that takes longer it is slower.
         rate = self._final_input_rates[s.phase] * duration * s.rate
         may_end_early = model.ends_with_landing and not is_later
         first_end_node, end_bounds = (
@@ -632,6 +633,8 @@ class ReferenceMotion:
         if following == len(self.models):
             return Junction(matrix, np.zeros(len(after)), after)
         target = self.evaluate_states(following, np.zeros(1))[0]
+        # Along the directions in which the task is free, such as the place, the motion goes on from
+        # where it is; what differs in the others is an error of the optimum, and not added.
         offset = self._project_on_free_directions(target - matrix @ after)
         return Junction(matrix, offset, target)
 

@@ -187,5 +187,7 @@ def test_errors_end_the_program_with_one_line(tmp_path):
     command = [sys.executable, "-m", "hybridctl", "simulate", "rrr-door", "--set", "scale=nan"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert result.returncode == 1
-    assert result.stderr == "error: settings.scale must be a number, got 'nan'\n"
+    # On a slow machine lines before it say that the command is alive.
+    lines = [line for line in result.stderr.splitlines() if not line.startswith("simulate: ")]
+    assert lines == ["error: settings.scale must be a number, got 'nan'"]
     assert list(tmp_path.iterdir()) == []

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from hybridctl.robots import ball, biped
+from scipy.special import ndtri
 
 import hybridctl as hc
 from hybridctl.base.errors import InputError
@@ -67,6 +68,20 @@ def test_a_degenerate_covariance_stays_degenerate_on_a_linear_map():
     found = propagate_moments(linear, np.outer(line, line)).covariance
     values = np.linalg.eigvalsh(found)
     assert values[-2] <= 1e-12 * values[-1]
+
+
+def test_points_have_the_tails_of_a_normal_distribution():
+    """Ordered, 4,096 points of one coordinate are its quantiles.
+
+    Of 2,048 points of a Sobol sequence one is in each interval of 1/2,048, and so are their mirror
+    images: shares are right to that, and quantiles to that over the density, .028 at 2.5.
+    """
+    points = np.sort(sample_normal_points(np.eye(1), 4096, 0)[:, 0])
+    middles = ndtri((np.arange(4096) + 0.5) / 4096)
+    inner = np.abs(middles) < 2.5
+    np.testing.assert_allclose(points[inner], middles[inner], atol=0.03)
+    assert points[-1] > 3.0
+    np.testing.assert_allclose(points, -points[::-1], atol=1e-12)  # half of them mirror the others
 
 
 def test_bad_arguments_are_named():
