@@ -43,6 +43,7 @@ from hybridctl.mechanics.contacts.surfaces import ExpressedSurface
 from hybridctl.mechanics.impacts.impact import ImpactResult, linearise_impact
 from hybridctl.mechanics.impacts.impact_derivatives import solve_impact_changes
 from hybridctl.mechanics.impacts.resets import ImpactReset
+from hybridctl.mechanics.impacts.stick_slip_resets import Breakaway, SlidingStop
 from hybridctl.mechanics.modes.constraint_equations import Solution
 from hybridctl.mechanics.modes.contact_mode import ContactPoint
 from hybridctl.mechanics.modes.derivatives import AccelerationDerivatives
@@ -219,20 +220,27 @@ class _ContactParameters(SystemParameters):
     def differentiate_reset(self, key: ModeKey, fired: tuple[str, ...], at: JumpPoint) -> Array:
         """Return the derivative D_p of the reset (2 nv, np)."""
         n, nv = self.system.robot.nq, self.system.robot.nv
-        report = at.report
+        outgoing, columns, dynamics = self.system.outgoing(key), self.columns, self.system.dynamics
+        report, edge = at.report, None
         if report is None:
-            edge = self.system.outgoing(key).edge(fired)
+            edge = outgoing.edge(fired)
             report = None if edge is None else edge.reset(at.t, at.x, at.u).report
-        result = np.zeros((2 * nv, self.columns.count))
-        if not isinstance(report, ImpactResult):
+        result, q, v = np.zeros((2 * nv, columns.count)), at.x[:n], at.x[n:]
+        if isinstance(report, ImpactResult):
+            result[nv:] = _differentiate_impact_velocity(dynamics, columns, q, v, report)
+        if not columns.has_lengths:
             return result
-        dynamics, q = self.system.dynamics, at.x[:n]
-        result[nv:] = _differentiate_impact_velocity(dynamics, self.columns, q, at.x[n:], report)
-        outgoing = self.system.outgoing(key)
-        edge = outgoing.rest(fired) if report.is_rest else outgoing.edge(fired)
-        if self.columns.has_lengths and edge is not None and isinstance(edge.reset, ImpactReset):
-            contacts = edge.reset.find_newly_closed(report)
-            return _close_gaps(dynamics, self.columns, q, report, contacts, result)
+        if isinstance(report, ImpactResult) and report.is_rest:
+            edge = outgoing.rest(fired)
+        elif edge is None:
+            edge = outgoing.edge(fired)
+        reset = None if edge is None else edge.reset
+        if isinstance(reset, ImpactReset) and isinstance(report, ImpactResult):
+            contacts = reset.find_newly_closed(report)
+            return _close_gaps(dynamics, columns, q, report, contacts, result)
+        if isinstance(reset, SlidingStop | Breakaway):
+            no_forces = np.zeros(columns.row_count)
+            return reset.move_rates(at, columns.differentiate_terms(q, v, 0.0 * v, no_forces).rates)
         return result
 
 
