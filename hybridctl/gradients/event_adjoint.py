@@ -13,8 +13,9 @@ slip, a run has a derivative along each direction but no gradient. `Kink` says w
 **Rest.** Where events accumulate a run goes on from one plastic impact (`simulate`). Its derivative
 is that impact's, at the time of its guard. What is left out is as small as the velocity of the last
 bounces: one of the impulses is taken at once instead of over the rest of the accumulation, with the
-same sum. Contacts that bounce in turn, such as both ends of a rocking edge, have no derivative by
-perturbations that change whose turn it is.
+same sum. All contacts that are closed after it take part in it, see
+`ImpactResult.perturbed_states`. Contacts that bounce in turn, such as both ends of a rocking edge,
+have no derivative by perturbations that change whose turn it is.
 """
 
 from __future__ import annotations

@@ -43,6 +43,7 @@ from hybridctl.mechanics.contacts.surfaces import ExpressedSurface
 from hybridctl.mechanics.impacts.impact import ImpactResult, linearise_impact
 from hybridctl.mechanics.impacts.impact_derivatives import solve_impact_changes
 from hybridctl.mechanics.impacts.resets import ImpactReset
+from hybridctl.mechanics.impacts.stick_slip_resets import Breakaway, SlidingStop
 from hybridctl.mechanics.modes.constraint_equations import Solution
 from hybridctl.mechanics.modes.contact_mode import ContactPoint
 from hybridctl.mechanics.modes.derivatives import AccelerationDerivatives
@@ -55,6 +56,7 @@ from hybridctl.mechanics.modes.generated_mode import GeneratedContactMode
 from hybridctl.mechanics.modes.phase import ContactPhase
 from hybridctl.mechanics.modes.slip_directions import differentiate_starting_contacts
 from hybridctl.mechanics.multibody.bodies import Body
+from hybridctl.mechanics.multibody.passive import Passive
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import ContactSystem, contact_system
 from hybridctl.mechanics.terms.contact_terms import LengthDerivatives
@@ -146,7 +148,7 @@ class _ContactParameterPoint(ParameterPoint):
             at.mode, np.array([at.t]), np.atleast_2d(at.x), np.atleast_2d(at.u)
         )
         if found is not None and found[0][0] > 0.0:
-            return found[1][0]
+            return np.asarray(found[1][0])
         a_p = self.derivatives.acceleration_z
         return np.vstack([np.zeros_like(a_p), a_p])
 
@@ -219,20 +221,27 @@ class _ContactParameters(SystemParameters):
     def differentiate_reset(self, key: ModeKey, fired: tuple[str, ...], at: JumpPoint) -> Array:
         """Return the derivative D_p of the reset (2 nv, np)."""
         n, nv = self.system.robot.nq, self.system.robot.nv
-        report = at.report
+        outgoing, columns, dynamics = self.system.outgoing(key), self.columns, self.system.dynamics
+        report, edge = at.report, None
         if report is None:
-            edge = self.system.outgoing(key).edge(fired)
+            edge = outgoing.edge(fired)
             report = None if edge is None else edge.reset(at.t, at.x, at.u).report
-        result = np.zeros((2 * nv, self.columns.count))
-        if not isinstance(report, ImpactResult):
+        result, q, v = np.zeros((2 * nv, columns.count)), at.x[:n], at.x[n:]
+        if isinstance(report, ImpactResult):
+            result[nv:] = _differentiate_impact_velocity(dynamics, columns, q, v, report)
+        if not columns.has_lengths:
             return result
-        dynamics, q = self.system.dynamics, at.x[:n]
-        result[nv:] = _differentiate_impact_velocity(dynamics, self.columns, q, at.x[n:], report)
-        outgoing = self.system.outgoing(key)
-        edge = outgoing.rest(fired) if report.is_rest else outgoing.edge(fired)
-        if self.columns.has_lengths and edge is not None and isinstance(edge.reset, ImpactReset):
-            contacts = edge.reset.find_newly_closed(report)
-            return _close_gaps(dynamics, self.columns, q, report, contacts, result)
+        if isinstance(report, ImpactResult) and report.is_rest:
+            edge = outgoing.rest(fired)
+        elif edge is None:
+            edge = outgoing.edge(fired)
+        reset = None if edge is None else edge.reset
+        if isinstance(reset, ImpactReset) and isinstance(report, ImpactResult):
+            contacts = reset.find_newly_closed(report)
+            return _close_gaps(dynamics, columns, q, report, contacts, result)
+        if isinstance(reset, SlidingStop | Breakaway):
+            no_forces = np.zeros(columns.row_count)
+            return reset.move_rates(at, columns.differentiate_terms(q, v, 0.0 * v, no_forces).rates)
         return result
 
 
@@ -324,16 +333,16 @@ class ParameterColumns:
         found = []
         for j in range(self.count):
             bodies = tuple(
-                body._replace(mass=np.array(pi[0]), moment=pi[1:4], inertia=_make_inertia(pi[4:]))
+                body._replace(mass=float(pi[0]), moment=pi[1:4], inertia=_make_inertia(pi[4:]))
                 for body, pi in zip(
                     zero.tree.bodies, self._bodies[:, j].reshape(-1, 10), strict=True
                 )
             )
             friction = np.column_stack((self.friction[:, j], self.static_friction[:, j]))
-            springs = {kind: each[:, j] for kind, each in self._joints.items()}
+            stiffness, damping, rest = (self._joints[kind][:, j] for kind in JOINT_KINDS)
             changed = zero._replace(
                 tree=zero.tree._replace(bodies=bodies),
-                springs=zero.springs._replace(**springs),
+                springs=Passive(*zero.springs[:2], stiffness, rest, damping),
                 places=tuple(
                     place._replace(point=own[:3], radius=own[3])
                     for place, own in zip(zero.places, self._lengths[:, :, j], strict=True)
@@ -434,8 +443,9 @@ def _inertial_derivative(body: Body, kind: str) -> Array:
 def _make_inertia(entries: Array) -> Array:
     """Return the symmetric matrix (3, 3) of entries (6,) in the order of `_ORDER`."""
     matrix = np.zeros((3, 3))
-    for value, (a, b) in zip(entries, _ORDER, strict=True):
-        matrix[_AXES.index(a), _AXES.index(b)] = matrix[_AXES.index(b), _AXES.index(a)] = value
+    for value, pair in zip(entries, _ORDER, strict=True):
+        i, j = _AXES.index(pair[0]), _AXES.index(pair[1])
+        matrix[i, j] = matrix[j, i] = value
     return matrix
 
 
@@ -593,7 +603,7 @@ def _close_gaps(
     closing[:nv] += KKT(mass, jacobian[closed]).solve(np.zeros((nv, columns.count)), off)[0]
     rates = by.rates[constrained] + dynamics.differentiate_rates(q, after)[constrained] @ closing
     closing[nv:] += KKT(mass, jacobian[constrained]).solve(np.zeros_like(closing[nv:]), -rates)[0]
-    return closing
+    return np.asarray(closing)
 
 
 def _differentiate_impact_velocity(
@@ -611,7 +621,7 @@ def _differentiate_impact_velocity(
     Raises:
         InputError: If redundant contacts would not take part together with another restitution.
     """
-    phase = dynamics.phase(result.states)
+    phase = dynamics.phase(result.perturbed_states)
     if not phase.closed:
         return np.zeros((len(v), columns.count))
     rows, impulses = result.terms.jacobian[phase.all_rows], result.impulses_along_rows(phase)

@@ -7,7 +7,7 @@ parameters, at points of its modes. `parameters` takes any of them:
 - `fix_inputs_as_parameters`: the last inputs of a system, fixed at values. Their derivatives are
   the last columns of the system's own Jacobians.
 - `GuardOffsets`: offsets of guards, for guard noise.
-- `mechanics.parameters`: masses, springs and friction of robots.
+- `mechanics.parameters`: masses, springs, friction and contact points of robots.
 """
 
 from __future__ import annotations

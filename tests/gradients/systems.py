@@ -77,7 +77,7 @@ def swinging_chain(rng=None, system=None, **options):
     rng = np.random.default_rng(4) if rng is None else rng
     floor = Plane(point=(0.0, 0.0, -0.75), normal=(0.0, 0.0, 1.0))
     tip = Contact("tip", "link3", floor, offset=(0.0, 0.0, -0.3), friction=0.4, restitution=0.5)
-    system = system or contact_system(Robot.from_urdf(_CHAIN), [tip])
+    system = system or contact_system(Robot.from_urdf(CHAIN), [tip])
     names = ("restitution:tip", "friction:tip", "mass:link2", "center_z:link3")
     given = {"holds": 6, "parameters": names, "times": (0.2, 0.5), "events": 1}
     flow = hc.differentiable(system, ("open",), (0.0, 0.5), **(given | options))
@@ -150,7 +150,7 @@ def _link(k):
     {origin}<axis xyz="0 1 0"/>{limit}</joint>"""
 
 
-_CHAIN = f'<robot name="chain"><link name="link0"/>{"".join(map(_link, (1, 2, 3)))}</robot>'
+CHAIN = f'<robot name="chain"><link name="link0"/>{"".join(map(_link, (1, 2, 3)))}</robot>'
 KINDS = {
     "ball": falling_ball,
     "block": landing_block,

@@ -78,9 +78,12 @@ def test_field_and_guards(modes, stabilization):
     assert_derivative(outcome, expected @ SOME)
 
 
-@pytest.mark.parametrize("hit", ["a", "b", "bd", "ac"])
+@pytest.mark.parametrize("hit", ["a", "b", "d", "ac"])
 def test_impacts(hit):
-    """The whole law of the impact is differenced; no contact is at the border of two states."""
+    """The whole law of the impact is differenced; no contact is at the border of two states.
+
+    Those that close together have their gaps closed as well, which whole flows test.
+    """
     d, (x, u) = differentiate(), start(1)
     fired, modes = tuple(f"{name} closes" for name in hit), ("open",) * 4
     nq = d.system.robot.nq

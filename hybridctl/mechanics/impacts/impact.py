@@ -96,6 +96,20 @@ class ImpactResult:
     is_rest: bool = field(default=False, repr=False)
 
     @property
+    def perturbed_states(self) -> Modes:
+        """States of the contacts in the derivative off all boundaries: those of the impact.
+
+        Where impacts accumulate, perturbed ones end by impulses of all contacts that are closed
+        after them, also of those that have none here. In whichever order these act, they make the
+        rates of all closed contacts zero, with friction along sliding velocities: the velocity
+        after them is the same.
+        """
+        if not self.is_rest:
+            return self.states
+        pairs = zip(self.states, self.modes, strict=True)
+        return tuple(mode if state == OPEN else state for state, mode in pairs)
+
+    @property
     def law_rates(self) -> Array:
         """The rates xi = J v+ + E J v- (r,) for which the law holds, m/s."""
         terms = self.terms

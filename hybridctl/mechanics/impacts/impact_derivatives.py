@@ -66,11 +66,11 @@ def differentiate_impact(
         q: Configuration (nq,).
         v: Velocity (nv,) before the impact.
         result: The impact.
-        states: State of each contact; None for those of the result. On a boundary there are others
-            (see `find_linear_pieces`).
+        states: State of each contact; None for `ImpactResult.perturbed_states`. On a boundary there
+            are others (see `find_linear_pieces`).
     """
     nv, count = dynamics.robot.nv, len(dynamics.contacts)
-    states = result.states if states is None else states
+    states = result.perturbed_states if states is None else states
     velocity_z = np.hstack([np.zeros((nv, nv)), np.eye(nv)])
     impulses_z, friction_z = np.zeros((count, 2 * nv)), np.zeros((count, 2, 2 * nv))
     phase = dynamics.phase(states)

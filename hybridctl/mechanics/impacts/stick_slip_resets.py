@@ -66,10 +66,24 @@ class SlidingStop(ResetModel):
 
     def calc_diff(self, at: JumpPoint) -> ResetJacobian:
         """Return the derivatives; friction before the stop acts on perturbations, too."""
-        dynamics = self.dynamics
+        phases, stopped = self._find_phases(at)
+        return _make_reset_jacobian(self.dynamics, phases, at, stopped)
+
+    def move_rates(self, at: JumpPoint, rates: Array) -> Array:
+        """Return changes (2 nv, n) of the state after the event, for the same state before it.
+
+        Args:
+            at: The jump.
+            rates: Changes (r, n) of the rates of all rows, by what changes their Jacobian.
+        """
+        phases, stopped = self._find_phases(at)
+        same = np.zeros((2 * self.dynamics.robot.nv, rates.shape[1]))
+        return _remove_perturbations(self.dynamics, phases, at, stopped, same, rates)
+
+    def _find_phases(self, at: JumpPoint) -> tuple[tuple[ContactPhase, ContactPhase], list[int]]:
+        """Return the phases before and after a jump, and the contacts that stick after it."""
         modes, stopped = self._select_stopped(at.x)
-        phase, sliding = dynamics.phase(modes), dynamics.phase(self.modes)
-        return _differentiate_removal(dynamics, phase, at, stopped, sliding)
+        return (self.dynamics.phase(self.modes), self.dynamics.phase(modes)), stopped
 
     def _select_stopped(self, x: Array) -> tuple[Modes, list[int]]:
         """Return the modes in which contacts at rest stick, and which contacts stick at rest."""
@@ -162,7 +176,18 @@ class Breakaway(ResetModel):
     def calc_diff(self, at: JumpPoint) -> ResetJacobian:
         """Return the derivatives: perturbations of the velocities that it removes vanish."""
         phase = self.dynamics.phase(self.before)
-        return _differentiate_removal(self.dynamics, phase, at, self.begin, phase)
+        return _make_reset_jacobian(self.dynamics, (phase, phase), at, self.begin)
+
+    def move_rates(self, at: JumpPoint, rates: Array) -> Array:
+        """Return changes (2 nv, n) of the state after the event, for the same state before it.
+
+        Args:
+            at: The jump.
+            rates: Changes (r, n) of the rates of all rows, by what changes their Jacobian.
+        """
+        phase = self.dynamics.phase(self.before)
+        same = np.zeros((2 * self.dynamics.robot.nv, rates.shape[1]))
+        return _remove_perturbations(self.dynamics, (phase, phase), at, self.begin, same, rates)
 
 
 def _remove_sliding(
@@ -185,32 +210,35 @@ def _remove_sliding(
     return np.concatenate((q, v + system.solve(np.zeros(len(v)), change)[0]))
 
 
-def _differentiate_removal(
+def _remove_perturbations(
     dynamics: ContactDynamics,
-    phase: ContactPhase,
+    phases: tuple[ContactPhase, ContactPhase],
     at: JumpPoint,
     contacts: Sequence[int],
-    before: ContactPhase,
-) -> ResetJacobian:
-    """Return the derivatives of `_remove_sliding` at a state in which nothing has to be removed.
+    changes: Array,
+    rates: Array,
+) -> Array:
+    """Return what `_remove_sliding` makes of changes, where nothing has to be removed.
 
     In a surface friction has turned away all perturbations of a contact across its sliding
     direction when the contact stops; see `compute_stop_response`.
 
     Args:
         dynamics: Dynamics of the robot with its contacts.
-        phase: Phase in which the contacts stick.
+        phases: Phase before, in which contacts that stop still slide, and that in which they stick.
         at: The jump.
         contacts: The contacts.
-        before: Phase before it, in which contacts that stop still slide.
+        changes: Changes (2 nv, n) of the state.
+        rates: Changes (r, n) of the rates of all rows that these make, and others.
+
+    Returns:
+        Changes (2 nv, n) of the state after.
     """
+    before, phase = phases
     q, v = np.split(at.x, [dynamics.robot.nq])
     nv, held, solution = len(v), phase.constrained_rows, _find_solution_before(dynamics, before, at)
     system, _ = _make_impulse_equations(dynamics, phase, q, v)
-    rates_z = dynamics.differentiate_rates(q, v)
-    change = -_make_tangent_flags(dynamics, phase, contacts)[:, None] * rates_z[held]
-    dv, _ = system.solve(np.zeros((nv, 2 * nv)), change)
-    slowed = np.eye(2 * nv)
+    velocity = changes[nv:]
     spatial = tuple(
         slide.contact
         for slide in solution.phase.spatial
@@ -218,9 +246,31 @@ def _differentiate_removal(
     )
     if spatial:
         response, across = compute_stop_response(solution, spatial)
-        slowed[nv:] -= response @ across.T @ rates_z[solution.phase.all_rows]
-    state = np.vstack([np.eye(nv, 2 * nv), (np.eye(nv, 2 * nv, nv) + dv) @ slowed])
-    return ResetJacobian(np.zeros(2 * nv), state, np.zeros((2 * nv, len(at.u))))
+        taken = response @ across.T @ rates[solution.phase.all_rows]
+        velocity, rates = velocity - taken, rates - dynamics.contact_set.jacobian(q) @ taken
+    wanted = -_make_tangent_flags(dynamics, phase, contacts)[:, None] * rates[held]
+    removed, _ = system.solve(np.zeros_like(velocity), wanted)
+    return np.vstack((changes[:nv], velocity + removed))
+
+
+def _make_reset_jacobian(
+    dynamics: ContactDynamics,
+    phases: tuple[ContactPhase, ContactPhase],
+    at: JumpPoint,
+    contacts: Sequence[int],
+) -> ResetJacobian:
+    """Return the derivatives of `_remove_sliding`, see `_remove_perturbations`.
+
+    Args:
+        dynamics: Dynamics of the robot with its contacts.
+        phases: Phase before, and that in which the contacts stick.
+        at: The jump.
+        contacts: The contacts.
+    """
+    rates_z = dynamics.differentiate_rates(*np.split(at.x, [dynamics.robot.nq]))
+    n = rates_z.shape[1]
+    state = _remove_perturbations(dynamics, phases, at, contacts, np.eye(n), rates_z)
+    return ResetJacobian(np.zeros(n), state, np.zeros((n, len(at.u))))
 
 
 def _find_solution_before(

@@ -61,13 +61,13 @@ class NumberSlopes(NamedTuple):
         function: Returns soundness (m, 1) and the entries (m, e) that are not always zero.
         numbers: Index (e,) of the number of each entry, among `parameter_values` of the mode.
         rows: Index (e,) of the quantity of each entry.
-        count: Number k of quantities.
+        size: Number k of quantities.
     """
 
     function: BatchedFunction
     numbers: Indices
     rows: Indices
-    count: int
+    size: int
 
     @staticmethod
     def of(made: Function, finished: Function, parameter_values: Array) -> NumberSlopes:
@@ -91,9 +91,9 @@ class NumberSlopes(NamedTuple):
             *points: Arguments of the function at m points.
         """
         sound, entries = self.function(*points)
-        weights = np.zeros((len(self.rows), self.count, changes.shape[1]))
+        weights = np.zeros((len(self.rows), self.size, changes.shape[1]))
         weights[np.arange(len(self.rows)), self.rows] = changes[self.numbers]
-        along = entries @ weights.reshape(len(weights), self.count * changes.shape[1])
+        along = entries @ weights.reshape(len(weights), self.size * changes.shape[1])
         return sound[:, 0], along.reshape(len(entries), *weights.shape[1:])
 
 

@@ -556,7 +556,8 @@ def _express_length_derivatives(c: RobotConstants) -> _Expressed:
     for place, own in zip(c.places, ca.vertsplit(lengths, 4), strict=True):
         radius = ca.SX(place.radius)
         # A point is no sphere: by a radius of zero there is no derivative.
-        places.append(place._replace(point=own[:3], radius=0.0 if radius.is_zero() else own[3]))
+        symbols: dict[str, Any] = {"point": own[:3], "radius": 0.0 if radius.is_zero() else own[3]}
+        places.append(place._replace(**symbols))
         values += [ca.SX(place.point), radius]
     bodies = Bodies(c.tree, q)
     points = c._replace(places=tuple(places)).contact_points(bodies)
