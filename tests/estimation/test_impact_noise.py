@@ -59,7 +59,7 @@ def test_an_instant_without_spread_has_no_noise():
 
 
 def test_the_spread_of_a_mechanism_is_equal_by_its_mass_matrix():
-    """The kinetic energy of a change that is drawn is rho^2 times that of the impact, on average."""
+    """The kinetic energy of a drawn change is rho^2 times that of the impact, on average."""
     system = ball.system(ball.BallParameters(mass=2.5))
     event = hc.simulate(system, ("open",), np.array([0.0, 1.0, 0.5, 0.0]), (0.0, 0.6)).guard_events[
         0
