@@ -294,8 +294,8 @@ def _judge_filters(config: Config, console: Console) -> Findings:
     }
     salted = rows[0]
     checks = [
-        Check("error of the height through flight, measured, mm", salted["height_mm"], most=5.0),
-        Check("error of the time of lift-off, ms", abs(salted["lift_off_ms"]), most=6.0),
+        Check("error of the measured height through flight, m", salted["height"], most=5e-3),
+        Check("error of the time of lift-off, s", abs(salted["lift_off"]), most=8e-3),
     ]
     return Findings(
         summary,
@@ -318,9 +318,9 @@ def score_jump(
 
     Returns:
         A row: log_likelihood per value after `config.half`; mean NIS per channel and degree;
-        lift_off_ms, touchdown_ms: the nearest such event after the plate's, `MISSED` if there is
-        none; height_mm: root mean square error in flight, and largest_mm; claimed_mm: mean standard
-        deviation there; ms per value. The curve: times in s, heights and deviations in m (n, 3).
+        lift_off, touchdown: the nearest such event after the plate's, s, `MISSED` if there is none;
+        height: root mean square error in flight, and largest, m; claimed: mean standard deviation
+        there, m; seconds per value. The curve: times in s, heights and deviations in m (n, 3).
     """
     flight = jump.contact_times
     record = jump.record(end=config.until, withheld=flight if withheld else None)
@@ -335,23 +335,23 @@ def score_jump(
     changes = np.flatnonzero(np.diff(closed.astype(int))) + 1
     inside = (curve[:, 0] >= flight[0]) & (curve[:, 0] <= flight[1])
     measured = np.interp(curve[:, 0], jump.times, jump.heights)
-    error = 1e3 * (curve[:, 1] - measured)[inside]
+    error = (curve[:, 1] - measured)[inside]
 
     def nearest(time: float, closes: bool) -> float:
         own = [curve[k, 0] for k in changes if bool(closed[k]) is closes]
-        return 1e3 * float(min((t - time for t in own), key=abs, default=MISSED))
+        return float(min((t - time for t in own), key=abs, default=MISSED))
 
     return {
         "withheld": withheld,
         "log_likelihood": float(likelihood[late].mean()),
         "nis_joints": _mean_nis([i for i, k in zip(found, late, strict=True) if k], "joints"),
         "nis_height": _mean_nis([i for i, k in zip(found, late, strict=True) if k], "height"),
-        "lift_off_ms": nearest(flight[0], False),
-        "touchdown_ms": nearest(flight[1], True),
-        "height_mm": float(np.sqrt((error**2).mean())),
-        "largest_mm": float(np.abs(error).max()),
-        "claimed_mm": 1e3 * float(curve[inside, 2].mean()),
-        "milliseconds": 1e3 * result.seconds / len(result.steps),
+        "lift_off": nearest(flight[0], False),
+        "touchdown": nearest(flight[1], True),
+        "height": float(np.sqrt((error**2).mean())),
+        "largest": float(np.abs(error).max()),
+        "claimed": float(curve[inside, 2].mean()),
+        "seconds": result.seconds / len(result.steps),
     }, curve
 
 
@@ -400,14 +400,14 @@ def _tabulate(summary: Mapping[str, Any]) -> list[Table | str]:
     values = {"parameter": "{name}", "value": "{value:.4g}", "unit": "{unit}",
               "relative error": "{relative_error:.2g}"}  # fmt: skip
     columns = {
-        "filter": "{name}", "height": "{height}", "log L": "{log_likelihood:.3f}",
+        "filter": "{name}", "in flight": "{seen}", "log L": "{log_likelihood:.3f}",
         "NIS joints": "{nis_joints:.2f}", "NIS height": "{nis_height:.2f}",
-        "lift-off [ms]": "{lift_off_ms:+.0f}", "touchdown [ms]": "{touchdown_ms:+.0f}",
-        "rms [mm]": "{height_mm:.2f}", "largest [mm]": "{largest_mm:.1f}",
-        "claimed [mm]": "{claimed_mm:.2f}", "time [ms]": "{milliseconds:.1f}",
+        "lift-off [ms]": "{lift_off:+.0f}", "touchdown [ms]": "{touchdown:+.0f}",
+        "rms [mm]": "{height:.2f}", "largest [mm]": "{largest:.1f}",
+        "claimed [mm]": "{claimed:.2f}", "time [ms]": "{seconds:.1f}",
     }  # fmt: skip
     rows = {
-        str(k): {**row, "height": "withheld in flight" if row["withheld"] else "measured"}
+        str(k): {**row, "seen": "withheld" if row["withheld"] else "measured"}
         for k, row in enumerate(summary["filters"])
     }
     plate = summary["plate"]
