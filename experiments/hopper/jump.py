@@ -2,11 +2,11 @@
 
 The leg stands, pushes off, flies for 0.15 s and lands on a force plate. Its inputs are the measured
 torques of hip and knee, and a constant force that the rail carries. Damping of the rail and of the
-joints, that force, the radius of the foot and the levels of noise are fitted to the first half of
-the recording, by `fit_noise`; all is judged on the second half, which has the flight. There is no
-impact in the first half: the noise of impacts follows from a stated contact time, see
-`ImpactNoise`. Three matrices at impacts are compared, with the height measured and with it withheld
-in flight.
+joints, that force, the radius of the foot and the levels of noise are those of `START`, which were
+chosen by hand; with `evaluations` above 1 they are fitted to the first half of the recording, by
+`fit_noise`. All is judged on the second half, which has the flight. There is no impact in the first
+half: the noise of impacts follows from a stated contact time, see `ImpactNoise`. Three matrices at
+impacts are compared, with the height measured and with it withheld in flight.
 
 Contact times are those of the plate. The foot leaves it where the contact force that follows from
 the torques falls to zero, and comes back where the ball of the foot reaches the ground: the latter
@@ -63,14 +63,15 @@ class Config(Settings):
     """The recording, and how it is used.
 
     data: NPZ file. contact_time: of the touchdown, s: the plate's force takes so long to rise.
-    every: of the samples, every n-th is fitted. evaluations: most evaluations of the fit; 1 for the
-    values in START. half: end of the part that is fitted, s. until: end of what is judged, s.
+    every: of the samples, every n-th is fitted. evaluations: most evaluations of the fit; 1 for
+    none, with the values in START. half: end of the part that is fitted, s. until: end of what is
+    judged, s.
     """
 
     data: str | None = None
     contact_time: Positive = 0.02
     every: Count = 4
-    evaluations: Count = 150
+    evaluations: Count = 1
     half: Positive = 1.495
     until: Positive = 3.0
 
@@ -81,7 +82,7 @@ def quick(config: Config) -> Config:
 
 
 def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
-    """Fit the parameters and compare the filters.
+    """Compare the filters.
 
     Args:
         config: Settings.
@@ -412,7 +413,7 @@ def _tabulate(summary: Mapping[str, Any]) -> list[Table | str]:
     }
     plate = summary["plate"]
     return [
-        tabulate("Fitted to the first half", fitted, values),
+        tabulate("Parameters", fitted, values),
         tabulate("Second half", rows, columns),
         f"plate: unloaded at {plate['lift_off']:.3f} s, loaded at {plate['touchdown']:.3f} s. "
         "lift-off, touchdown: time of the filter after the plate's. rms, largest: error of the "

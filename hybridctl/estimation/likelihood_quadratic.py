@@ -198,12 +198,17 @@ class LikelihoodQuadratic:
         check_number("level", level, above=0.0, at_most=1.0)
         check_count("draws", draws)
         n, rng = self.values.shape[1], np.random.default_rng(check_count("seed", seed, at_least=0))
+        chosen = rng.integers(n, size=(draws, n))
+        slopes, sums = self.gradients[chosen].sum(axis=1), self.curvatures[chosen].sum(axis=1)
+        low, high = (-np.inf, np.inf) if bounds is None else bounds.T
         found = []
-        for _ in range(draws):
-            try:
-                found.append(self.top(rng.integers(n, size=n).tolist(), bounds).values)
-            except SimulationError:
+        for slope, whole, records in zip(slopes, sums, chosen, strict=True):
+            if np.linalg.eigvalsh(whole)[0] <= 0.0:
                 continue
+            top = self.center + self.scale * np.linalg.solve(whole, slope)
+            if bounds is not None and not ((low <= top) & (top <= high)).all():
+                top = self.top(records.tolist(), bounds).values
+            found.append(top)
         if len(found) < 0.9 * draws:
             return np.full((len(self.center), 2), np.nan)
         ends = 0.5 - 0.5 * level, 0.5 + 0.5 * level
