@@ -101,7 +101,7 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, eq=False)
-class Jump:
+class RecordedJump:
     """The recording.
 
     Attributes:
@@ -153,7 +153,7 @@ class Jump:
         return Record(channels, Series(times, inputs))
 
 
-def read_jump(path: str) -> Jump:
+def read_jump(path: str) -> RecordedJump:
     """Return the recording in a file.
 
     Args:
@@ -171,7 +171,7 @@ def read_jump(path: str) -> Jump:
     except (KeyError, ValueError) as error:
         raise FileFormatError(f"{path} does not hold a recorded jump: {error}") from error
     joints, torques = np.column_stack([hip, knee]), np.column_stack([hip_torque, knee_torque])
-    return Jump(t, joints, torques, height, plate)
+    return RecordedJump(t, joints, torques, height, plate)
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,7 +190,7 @@ class HopperFilter:
     period: float
     name: str = "salted"
 
-    def start(self, jump: Jump) -> Estimate:
+    def start(self, jump: RecordedJump) -> Estimate:
         """Return the estimate at the first row: at rest on the ground.
 
         Args:
@@ -231,7 +231,7 @@ class HopperFilter:
         return kf.run(replace(record, inputs=pushed), replace(initial, mean=mean))
 
 
-def fit_parameters(config: Config, jump: Jump) -> NoiseFit:
+def fit_parameters(config: Config, jump: RecordedJump) -> NoiseFit:
     """Return the parameters that make the first half of the recording most likely.
 
     Args:
@@ -307,7 +307,7 @@ def _judge_filters(config: Config, console: Console) -> Findings:
 
 
 def score_jump(
-    kf: HopperFilter, jump: Jump, config: Config, withheld: bool
+    kf: HopperFilter, jump: RecordedJump, config: Config, withheld: bool
 ) -> tuple[dict[str, Any], Array]:
     """Return how a filter did on the second half, and its heights.
 
@@ -362,7 +362,9 @@ def _mean_nis(innovations: Sequence[Any], channel: str) -> float:
     return float(np.mean([i.nis / i.dimension for i in own])) if own else float("nan")
 
 
-def _draw_jump(folder: RunFolder, jump: Jump, curves: Mapping[tuple[str, bool], Array]) -> None:
+def _draw_jump(
+    folder: RunFolder, jump: RecordedJump, curves: Mapping[tuple[str, bool], Array]
+) -> None:
     """Save the height in flight, the errors of the filters that do not see it, and the plate."""
     begin, end = jump.contact_times[0] - 0.05, jump.contact_times[1] + 0.09
     seen = (jump.times >= begin) & (jump.times <= end)

@@ -20,7 +20,7 @@ def made_up_jump():
     times = np.arange(2000) * 1e-3
     plate = np.where(times < 1.0, 5.0 + 15.0 * times, np.where(times < 1.2, 0.1, 6.0))
     pairs = np.zeros((2000, 2))
-    return jump.Jump(times, pairs, pairs, np.full(2000, 0.3), plate)
+    return jump.RecordedJump(times, pairs, pairs, np.full(2000, 0.3), plate)
 
 
 def test_contact_times_are_those_of_the_plate():
