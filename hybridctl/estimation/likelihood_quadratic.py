@@ -17,8 +17,10 @@ same values.
 
 A record may be one that no parameters explain. In `fit_quadratics` its log-likelihood, relative to
 the largest that it has at any point, is limited to -`depth`, smoothly:
-:math:`-d \tanh((L_{r,\max} - L_r) / d)`. `maximize` limits nothing; it only replaces -inf, by a
-value below the worst other one that the record has at the points of the quadratic.
+:math:`-d \tanh((L_{r,\max} - L_r) / d)`. Where a record could not be filtered, its log-likelihood
+is -inf. That is no value: its quadratic goes through its other points, which must be more than the
+coefficients. `maximize` limits nothing; for its search it replaces -inf, by a value below the worst
+other one that the record has at the points of the quadratic, and then gives no errors.
 
 `maximize` chooses the points itself, in two stages:
 
@@ -169,6 +171,49 @@ class LikelihoodQuadratic:
         z: Array = found.x
         return z, np.flatnonzero((z > low) & (z < high))
 
+    def bootstrap(
+        self,
+        *,
+        level: float = 0.9,
+        draws: int = 1000,
+        seed: int = 0,
+        bounds: Array | None = None,
+    ) -> Array:
+        """Return intervals (np, 2) of the top by the bootstrap over records.
+
+        Records are drawn anew with replacement, as many as there are, and every draw has its top;
+        an interval lies between quantiles of these. It contains what errors by the curvature do
+        not: steps of the likelihood, and a model that is not quite right. Draws without a top are
+        left out; where more than one in ten has none the intervals are NaN.
+
+        Args:
+            level: Confidence of the intervals.
+            draws: Number of draws.
+            seed: Seed of the draws.
+            bounds: Lower and upper bounds (np, 2) of the tops; None for none.
+
+        Raises:
+            InputError: An argument is out of its range.
+        """
+        check_number("level", level, above=0.0, at_most=1.0)
+        check_count("draws", draws)
+        n, rng = self.values.shape[1], np.random.default_rng(check_count("seed", seed, at_least=0))
+        chosen = rng.integers(n, size=(draws, n))
+        slopes, sums = self.gradients[chosen].sum(axis=1), self.curvatures[chosen].sum(axis=1)
+        low, high = (-np.inf, np.inf) if bounds is None else bounds.T
+        found = []
+        for slope, whole, records in zip(slopes, sums, chosen, strict=True):
+            if np.linalg.eigvalsh(whole)[0] <= 0.0:
+                continue
+            top = self.center + self.scale * np.linalg.solve(whole, slope)
+            if bounds is not None and not ((low <= top) & (top <= high)).all():
+                top = self.top(records.tolist(), bounds).values
+            found.append(top)
+        if len(found) < 0.9 * draws:
+            return np.full((len(self.center), 2), np.nan)
+        ends = 0.5 - 0.5 * level, 0.5 + 0.5 * level
+        return np.asarray(np.quantile(np.array(found), ends, axis=0).T)
+
     def point_errors(self) -> Array:
         """Return standard errors (np,) of the top over points, by the jackknife.
 
@@ -206,36 +251,63 @@ def fit_quadratics(
 
     Raises:
         InputError: There are not more points than a quadratic has coefficients, a log-likelihood is
-            NaN, shapes do not fit, or `depth` is not positive.
+            NaN or +inf, shapes do not fit, or `depth` is not positive.
+        SimulationError: A record could be filtered at too few points for a quadratic.
     """
     p = check_array("points", points, (None, None))
     n = p.shape[1]
     coefficients = (n + 1) * (n + 2) // 2
     given = np.asarray(log_likelihoods, dtype=np.float64)
-    if given.ndim != 2 or len(given) != len(p) or np.isnan(given).any():
-        raise InputError(f"log_likelihoods must have {len(p)} rows, got shape {given.shape}")
+    if given.ndim != 2 or len(given) != len(p) or np.isnan(given).any() or (given == np.inf).any():
+        raise InputError(
+            f"log_likelihoods must have {len(p)} rows without NaN or +inf, got shape {given.shape}"
+        )
     check_number("depth", depth, above=0.0)
     if len(p) <= coefficients:
         raise InputError(
             f"points must be more than the {coefficients} coefficients of a quadratic of {n} "
             f"parameters, got {len(p)}"
         )
-    return _solve_quadratics(p, -depth * np.tanh((given.max(axis=0) - given) / depth))
+    filtered = np.isfinite(given)
+    if filtered.sum(axis=0).min() <= coefficients:
+        k = int(filtered.sum(axis=0).argmin())
+        raise SimulationError(
+            f"record {k} could be filtered at {filtered[:, k].sum()} of {len(p)} points, and a "
+            f"quadratic needs more than {coefficients}"
+        )
+    fall = np.where(filtered, given.max(axis=0) - np.where(filtered, given, 0.0), 0.0)
+    return _solve_quadratics(p, np.where(filtered, -depth * np.tanh(fall / depth), -np.inf))
 
 
 def _solve_quadratics(p: Array, values: Array) -> LikelihoodQuadratic:
-    """Return the least-squares quadratics through values (m, n) at points (m, np)."""
+    """Return the least-squares quadratics through the finite values at some points.
+
+    Args:
+        p: Points (m, np).
+        values: Values (m, n); -inf where a record has none. There its quadratic leaves a rest of 0.
+
+    Raises:
+        SimulationError: The finite values of a record do not determine its quadratic.
+    """
     n = p.shape[1]
     pairs = list(combinations_with_replacement(range(n), 2))
     center, scale = p.mean(axis=0), p.std(axis=0)
     z = (p - center) / scale
     features = np.column_stack([np.ones(len(z)), z, *(z[:, i] * z[:, j] for i, j in pairs)])
-    coefficients = np.linalg.lstsq(features, values, rcond=None)[0]
+    filtered = np.isfinite(values)
+    coefficients = np.linalg.lstsq(features, np.where(filtered, values, 0.0), rcond=None)[0]
+    for k in np.flatnonzero(~filtered.all(axis=0)):
+        own = filtered[:, k]
+        found, _, rank, _ = np.linalg.lstsq(features[own], values[own, k], rcond=None)
+        if rank < features.shape[1]:
+            raise SimulationError(f"record {k} could be filtered at too few points for a quadratic")
+        coefficients[:, k] = found
     h = np.zeros((values.shape[1], n, n))
     for row, (i, j) in zip(coefficients[1 + n :], pairs, strict=True):
         h[:, i, j] -= row
         h[:, j, i] -= row
-    gradients, rests = coefficients[1 : 1 + n].T, values - features @ coefficients
+    gradients = coefficients[1 : 1 + n].T
+    rests = np.where(filtered, values, 0.0) - np.where(filtered, features @ coefficients, 0.0)
     return LikelihoodQuadratic(p, values, center, scale, coefficients[0], gradients, h, rests)
 
 
@@ -375,7 +447,7 @@ class _TopSearch:
         found = _top_without_errors(self.best)
         if not len(free):
             return found, 0.0
-        quadratic, center = self._fit_around_best(free), self.best[free]
+        (quadratic, has_failed), center = self._fit_around_best(free), self.best[free]
         for size in _REGIONS:
             box = center + size * self.steps[free] * np.array(_SIGNS)[:, None]
             top = quadratic.top(bounds=np.clip(box, *self.bounds[free].T).T)
@@ -385,10 +457,12 @@ class _TopSearch:
             self.total(values)
             if self.best is not before or gain <= _MIN_FALL:
                 break
-        found.standard_errors[free], found.record_errors[free] = (
-            top.standard_errors, top.record_errors
-        )  # fmt: skip
-        found.correlation[np.ix_(free, free)] = top.correlation
+        # Values that replace -inf are no log-likelihoods: the curvature through them is no error.
+        if not has_failed:
+            found.standard_errors[free], found.record_errors[free] = (
+                top.standard_errors, top.record_errors
+            )  # fmt: skip
+            found.correlation[np.ix_(free, free)] = top.correlation
         return replace(found, values=values, roughness=top.roughness, inside=top.inside), gain
 
     def _fit_step(self, i: int) -> float:
@@ -426,8 +500,16 @@ class _TopSearch:
         moved[list(chosen)] += sign * self.steps[list(chosen)]
         return np.asarray(np.clip(moved, *self.bounds.T))
 
-    def _fit_around_best(self, free: NDArray[np.intp]) -> LikelihoodQuadratic:
-        """Return quadratics through steps on both sides, for each pair, and points nearby."""
+    def _fit_around_best(self, free: NDArray[np.intp]) -> tuple[LikelihoodQuadratic, bool]:
+        """Return quadratics through steps on both sides, for each pair, and points nearby.
+
+        Args:
+            free: Indices of the parameters on which the sum depends.
+
+        Returns:
+            The quadratics, and whether a record failed at a point and counts there as worse than at
+            any other. Records that fail at all points count as zero.
+        """
         center = self._center_of_steps(free.tolist())
         moves = [*combinations(free.tolist(), 1), *combinations(free.tolist(), 2)]
         self.total(center)
@@ -437,4 +519,5 @@ class _TopSearch:
         near = (np.abs(points - center)[:, free] <= _REUSE_DISTANCE * self.steps[free]).all(axis=1)
         finite = np.isfinite(values[near])
         worst = np.where(finite, values[near], np.inf).min(axis=0) - _FAILED_RECORD
-        return _solve_quadratics(points[near][:, free], np.where(finite, values[near], worst))
+        filled = np.where(finite, values[near], np.where(np.isfinite(worst), worst, 0.0))
+        return _solve_quadratics(points[near][:, free], filled), not finite.all()

@@ -4,11 +4,18 @@ import numpy as np
 import pytest
 from estimation.systems import bouncing_ball
 from hybridctl.robots import ball
+from hybridctl.robots.bodies import free_body
 
 import hybridctl as hc
 from hybridctl.base.errors import InputError
-from hybridctl.estimation import ImpactNoise
+from hybridctl.estimation import Estimate, FilterOptions, ImpactNoise, Noise, Record
+from hybridctl.estimation.consistency import nees
+from hybridctl.estimation.measurement import linear
 from hybridctl.estimation.noise import reset_covariance
+from hybridctl.estimation.record import Series
+from hybridctl.estimation.salted_kalman_filter import SaltedKalmanFilter
+from hybridctl.interop.mujoco import Compliance, MujocoModel, MujocoPlant
+from hybridctl.mechanics import Contact, Plane, Robot, contact_system
 
 CONTACT_TIME, PERIOD = 5e-3, 0.01  # s
 
@@ -59,7 +66,7 @@ def test_an_instant_without_spread_has_no_noise():
 
 
 def test_the_spread_of_a_mechanism_is_equal_by_its_mass_matrix():
-    """The kinetic energy of a change that is drawn is rho^2 times that of the impact, on average."""
+    """The kinetic energy of a drawn change is rho^2 times that of the impact, on average."""
     system = ball.system(ball.BallParameters(mass=2.5))
     event = hc.simulate(system, ("open",), np.array([0.0, 1.0, 0.5, 0.0]), (0.0, 0.6)).guard_events[
         0
@@ -78,3 +85,60 @@ def test_the_spread_of_a_mechanism_is_equal_by_its_mass_matrix():
 def test_bad_values_are_refused(given):
     with pytest.raises(InputError):
         ImpactNoise(**given)
+
+
+RADIUS, CORNERS, FRICTION, RESTITUTION = 0.1, 5, 0.5, 0.2  # m, -, -, -
+CAMERA = np.array([1e-3, 1e-3, 5e-3])  # m, m, rad: deviations of x, z and pitch
+FORCE = np.array([1e-2, 1e-2, 1e-3])  # N sqrt(s), N sqrt(s), N m sqrt(s)
+
+
+def polygon():
+    """Return a pentagon of 1 kg with a force on its centre as input, and its corners' contacts."""
+    inertia = RADIUS**2 / 6.0 * (2.0 + np.cos(2.0 * np.pi / CORNERS))  # kg m^2, solid
+    links = free_body("polygon", 1.0, (0.01, inertia, 0.01))
+    robot = Robot.from_urdf(links, root="sagittal", actuated=("root_x", "root_z", "root_pitch"))
+    ground = Plane(point=(0.0, 0.0, 0.0), normal=(0.0, 0.0, 1.0))
+    angles = 2.0 * np.pi * (np.arange(CORNERS) + 0.3) / CORNERS
+    return robot, tuple(
+        Contact(
+            f"corner {k}", "polygon", ground, offset=(RADIUS * np.cos(a), 0.0, RADIUS * np.sin(a)),
+            friction=FRICTION, restitution=RESTITUTION, restitution_threshold=0.05,
+        )
+        for k, a in enumerate(angles)
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("contact_time", [5e-3, pytest.param(1e-2, marks=pytest.mark.long)])
+def test_a_polygon_on_soft_contact_is_where_the_filter_says(contact_time):
+    """On MuJoCo, 100 Hz: NEES of 6 within three times that; in thousands without such noise."""
+    pytest.importorskip("mujoco")
+    robot, contacts = polygon()
+    system = contact_system(robot, contacts)
+    plant = MujocoPlant(MujocoModel(robot, contacts, Compliance.of(contact_time, RESTITUTION)))
+    kf = SaltedKalmanFilter(
+        system,
+        Noise(np.diag(FORCE**2), through_input=True),
+        linear("camera", np.eye(3, 6), np.diag(CAMERA**2), gate=None),
+        ImpactNoise(contact_time=contact_time, period=0.01),
+        hypotheses="auto",
+        options=FilterOptions(patience=None),
+    )
+    squares = []
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        pitch, speed, spin = rng.uniform([-np.pi, -1.0, -4.0], [np.pi, 1.0, 4.0])
+        states = [plant.reset(0.0, np.array([0.0, 0.25, pitch, speed, 0.0, spin])).state]
+        states += [plant.step(np.zeros(3)).state for _ in range(800)]
+        truth = np.array(states)[::10]
+        times = 0.01 * np.arange(len(truth))
+        values = truth[:, :3] + CAMERA * rng.normal(size=(len(truth), 3))
+        deviations = np.concatenate([CAMERA, [0.1, 0.1, 0.5]])
+        start = truth[0] + deviations * rng.normal(size=6)
+        initial = Estimate(("open",) * CORNERS, 0.0, start, np.diag(deviations**2))
+        result = kf.run(Record({"camera": Series(times[1:], values[1:])}), initial)
+        squares += [
+            nees(system.space, mixture, x)[0]
+            for mixture, x in zip(result.mixtures, truth[1:], strict=True)
+        ]
+    assert 3.0 < np.mean(squares) < 18.0

@@ -9,7 +9,7 @@ from hybridctl.app.cli import cli
 from hybridctl.base import plugins
 from hybridctl.base.errors import ClaimError, InputError
 
-RECORDED = {"cube-identify", "icub-base"}  # on recordings that are elsewhere
+RECORDED = {"cube-identify", "hopper-jump", "icub-base"}  # on recordings that are elsewhere
 CONTACTS = ("modes", "forces", "energy")
 FIGURES = {
     "bderivative": {"balls", "errors"},

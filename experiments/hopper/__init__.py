@@ -1,0 +1,1 @@
+"""A recorded jump of a hopper on a rail."""
