@@ -669,7 +669,7 @@ class Robot:
         return Sweeps(self._model, joints), Sweeps(self._weightless, joints)
 
     def make_body_frames(self) -> BodyFrames | None:
-        """Return poses and axes of all joints in memory; None where axes are not fixed in bodies."""
+        """Return poses and axes of all joints in memory, None if axes are not fixed in bodies."""
         try:
             return BodyFrames(self._model)
         except ValueError:

@@ -148,7 +148,7 @@ class BodyInertias(NamedTuple):
 class BodyFrames(threading.local):
     """Poses of all joints of a `pinocchio.Model`, and its velocities' axes, without a copy.
 
-    Each thread has its own memory. It is for joints whose axes are fixed in the body that they move.
+    Each thread has its own memory. Axes of all joints are fixed in the bodies that they move.
 
     Args:
         model: The `pinocchio.Model`.
