@@ -8,7 +8,8 @@
  * with Z orthonormal and S upper triangular. As in modes/force_distribution.py they are solved twice:
  * with equal weights, then with weights of friction by the normal forces found. Where these leave
  * the cones, m + z n with the least |z| inside is taken if one direction n is free, G n = 0, between
- * two bodies. Where several are, or the rank is not certain, the Python mode is asked.
+ * two bodies, or if two are free in all (plane.c). Where more are, or the rank is not certain, the Python
+ * mode is asked.
  */
 #include <math.h>
 #include <string.h>
