@@ -289,6 +289,58 @@ def test_closed_contacts_that_do_not_fit_are_refused(monkeypatch, place, changed
         ModeKernel(mode)
 
 
+# Derivatives
+
+QUADRUPED_MODES = (("slip",) * 4, ("stick",) * 4, ("open",) * 4, ("slip", "stick", "open", "slip"))
+
+
+@pytest.mark.parametrize("modes", QUADRUPED_MODES)
+def test_derivatives_of_a_quadruped_are_all_in_the_kernel(modes):
+    """Those of the terms, of the field, and of all guards with "sliding jams"."""
+    system, start, rng = (
+        public.system("solo12"),
+        public.start("solo12", 0.0),
+        np.random.default_rng(3),
+    )
+    kernel_mode = system.mode(modes)
+    mode, robot = make_mode(kernel_mode.dynamics, modes), kernel_mode.dynamics.robot
+    for _ in range(2):
+        q = robot.integrate(start[: robot.nq], 0.1 * rng.normal(size=robot.nv))
+        x, u = np.concatenate((q, 0.5 * rng.normal(size=robot.nv))), rng.normal(size=mode.nu)
+        field, guards = kernel_mode.kernel.differentiate(x, u)
+        point = mode.calc(0.0, x, u)
+        for found, expected in (
+            (field, np.hstack(point.field_jacobian)),
+            (guards, np.hstack(point.guard_jacobian[1:])),
+        ):
+            # Terms that cancel are not larger than the largest entry by more than a hundred.
+            scale = 1e-13 * np.abs(expected).max()
+            np.testing.assert_allclose(found, expected, rtol=0, atol=100 * scale)
+
+
+def test_derivatives_of_standing_soles_are_in_the_kernel():
+    """Redundant contacts that stick share forces by weights, which change with them."""
+    system, start, found = public.system("icub"), public.start("icub", 0.0), 0
+    rng = np.random.default_rng(1)
+    for modes in (("stick",) * 8, ("stick",) * 4 + ("open",) * 4):
+        kernel_mode = system.mode(modes)
+        mode, robot = make_mode(kernel_mode.dynamics, modes), kernel_mode.dynamics.robot
+        for _ in range(4):
+            q = robot.integrate(start[: robot.nq], 0.01 * rng.normal(size=robot.nv))
+            x = mode.project(np.concatenate((q, 0.02 * rng.normal(size=robot.nv))))
+            u = rng.normal(size=mode.nu)
+            derivatives, point = kernel_mode.kernel.differentiate(x, u), mode.calc(0.0, x, u)
+            # Outside the cones, and at their border, they are those of Python.
+            if derivatives.guards is None:
+                continue
+            found += 1
+            pairs = zip(derivatives, (point.field_jacobian, point.guard_jacobian[1:]), strict=True)
+            for own, expected in pairs:
+                both = np.hstack(expected)
+                np.testing.assert_allclose(own, both, rtol=0, atol=AGREE * np.abs(both).max())
+    assert found >= 3
+
+
 # Contacts with near-zero velocity
 
 SLOW_MODES = (
