@@ -1,4 +1,4 @@
-"""Drops of public robots with the compiled kernel against Python's, by a run at tolerances of 1e-11.
+"""Drops of public robots with and without the compiled kernel, by a run at tolerances of 1e-11.
 
 All 160 take an hour or more of one core; a few of them run among the slow tests.
 """
