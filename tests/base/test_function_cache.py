@@ -310,3 +310,15 @@ def test_keys_of_equal_arrays_of_objects_are_equal():
     first, again, other = (np.array([int(f"1{end:030d}")], object) for end in (0, 0, 1))
     assert first[0] is not again[0]
     assert make_key(first) == make_key(again) != make_key(other)
+
+
+@needs_compiler
+def test_a_compilation_of_more_than_a_second_is_announced(monkeypatch, caplog):
+    """Before it begins, and not where the library is kept."""
+    monkeypatch.setattr(function_cache, "_QUICK_INSTRUCTIONS", 1)
+    assert_right(compile_function(function()))
+    (line,) = caplog.messages
+    assert "compiling squares" in line
+    caplog.clear()
+    assert_right(compile_function(function()))
+    assert not caplog.messages

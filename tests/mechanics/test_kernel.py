@@ -97,7 +97,10 @@ def compare_values(mode: ContactMode, point, found, tolerance: float):
     np.testing.assert_allclose(found.rate[:nq], expected[:nq], rtol=0, atol=1e-14 * scale)
     scale = max(1.0, float(np.abs(point.guards).max(initial=0.0)))
     np.testing.assert_allclose(found.guards, point.guards, rtol=0, atol=tolerance * scale)
-    (field_z, guards_z), both = ModeKernel(mode).differentiate(x, u), np.hstack(point.field_jacobian)
+    (field_z, guards_z), both = (
+        ModeKernel(mode).differentiate(x, u),
+        np.hstack(point.field_jacobian),
+    )
     redundant = bool(mode.phase.closed) and point.solution.kkt.redundant
     if field_z is None:  # derivatives of shared forces are computed in Python
         assert redundant
@@ -204,6 +207,44 @@ def test_redundant_contacts_share_forces_as_in_python(friction):
     assert min(found["slides"], found["sticks"], found["at a border"]) >= 1, found
 
 
+def test_two_free_directions_are_shared_inside_the_cones_as_in_python():
+    """Two corners of a sole stick, all four of the other slide: each sole has one free direction.
+
+    Friction of the sole that slides couples them.
+    """
+    system, found, rng = public.system("icub"), Counter(), np.random.default_rng(8)
+    start = public.start("icub", 0.0)
+    for modes in (
+        ("stick", "open", "stick", "open", "slip", "slip", "slip", "slip"),
+        ("slip", "slip", "slip", "slip", "stick", "open", "open", "stick"),
+    ):
+        kernel_mode = system.mode(modes)
+        mode, robot = make_mode(kernel_mode.dynamics, modes), kernel_mode.dynamics.robot
+        for _ in range(8):
+            q = robot.integrate(start[: robot.nq], 0.02 * rng.normal(size=robot.nv))
+            x = mode.project(np.concatenate((q, 0.1 * rng.normal(size=robot.nv))))
+            # Along a line of inputs from forces inside the cones to where none are.
+            push = 20.0 * rng.normal(size=mode.nu)
+            at_border = []
+            for part in np.linspace(0.0, 1.0, 200):
+                values = kernel_mode.kernel.evaluate(x, part * push)
+                found["left to Python"] += values is None
+                if values is not None and not values.guards.all():
+                    at_border.append(part * push)
+            for u in (*at_border[:: max(1, len(at_border) // 3)], push):
+                values, point = kernel_mode.kernel.evaluate(x, u), mode.calc(0.0, x, u)
+                if values is None:
+                    continue
+                solution = point.force_solution
+                assert len(solution.multipliers) - solution.kkt.rank == 2
+                border = solution.cone_forces is not None
+                found["border" if border else "none" if not solution.inside_cones else "in"] += 1
+                compare_values(mode, point, values, AGREE)
+    # The rest is near the apex of a cone, or nearly at the border of another one.
+    assert found["left to Python"] <= 0.02 * 3200, found
+    assert min(found["none"], found["border"]) >= 5, found
+
+
 def test_a_held_corner_with_two_coefficients_of_friction_is_as_in_python():
     """Kinetic friction decides whether it is held, static friction bounds its shared forces.
 
@@ -246,6 +287,58 @@ def test_closed_contacts_that_do_not_fit_are_refused(monkeypatch, place, changed
     monkeypatch.setattr(kernel_mode, "_describe_closed_contacts", misdescribe)
     with pytest.raises(ValueError, match=r"do not fit|are not the normals"):
         ModeKernel(mode)
+
+
+# Derivatives
+
+QUADRUPED_MODES = (("slip",) * 4, ("stick",) * 4, ("open",) * 4, ("slip", "stick", "open", "slip"))
+
+
+@pytest.mark.parametrize("modes", QUADRUPED_MODES)
+def test_derivatives_of_a_quadruped_are_all_in_the_kernel(modes):
+    """Those of the terms, of the field, and of all guards with "sliding jams"."""
+    system, start, rng = (
+        public.system("solo12"),
+        public.start("solo12", 0.0),
+        np.random.default_rng(3),
+    )
+    kernel_mode = system.mode(modes)
+    mode, robot = make_mode(kernel_mode.dynamics, modes), kernel_mode.dynamics.robot
+    for _ in range(2):
+        q = robot.integrate(start[: robot.nq], 0.1 * rng.normal(size=robot.nv))
+        x, u = np.concatenate((q, 0.5 * rng.normal(size=robot.nv))), rng.normal(size=mode.nu)
+        field, guards = kernel_mode.kernel.differentiate(x, u)
+        point = mode.calc(0.0, x, u)
+        for found, expected in (
+            (field, np.hstack(point.field_jacobian)),
+            (guards, np.hstack(point.guard_jacobian[1:])),
+        ):
+            # Terms that cancel are not larger than the largest entry by more than a hundred.
+            scale = 1e-13 * np.abs(expected).max()
+            np.testing.assert_allclose(found, expected, rtol=0, atol=100 * scale)
+
+
+def test_derivatives_of_standing_soles_are_in_the_kernel():
+    """Redundant contacts that stick share forces by weights, which change with them."""
+    system, start, found = public.system("icub"), public.start("icub", 0.0), 0
+    rng = np.random.default_rng(1)
+    for modes in (("stick",) * 8, ("stick",) * 4 + ("open",) * 4):
+        kernel_mode = system.mode(modes)
+        mode, robot = make_mode(kernel_mode.dynamics, modes), kernel_mode.dynamics.robot
+        for _ in range(4):
+            q = robot.integrate(start[: robot.nq], 0.01 * rng.normal(size=robot.nv))
+            x = mode.project(np.concatenate((q, 0.02 * rng.normal(size=robot.nv))))
+            u = rng.normal(size=mode.nu)
+            derivatives, point = kernel_mode.kernel.differentiate(x, u), mode.calc(0.0, x, u)
+            # Outside the cones, and at their border, they are those of Python.
+            if derivatives.guards is None:
+                continue
+            found += 1
+            pairs = zip(derivatives, (point.field_jacobian, point.guard_jacobian[1:]), strict=True)
+            for own, expected in pairs:
+                both = np.hstack(expected)
+                np.testing.assert_allclose(own, both, rtol=0, atol=AGREE * np.abs(both).max())
+    assert found >= 3
 
 
 # Contacts with near-zero velocity

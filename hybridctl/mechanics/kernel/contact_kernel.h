@@ -83,6 +83,9 @@ struct sharing {
     double *s, *root;             /* (rank, rank) by columns */
     double *half;                 /* roots of the weights (m,) */
     double *right, *y, *copy;     /* (m,) */
+    double *units, *plane;        /* (k,) and (m, 2) */
+    int *places;                  /* (k,) */
+    int is_weighted;              /* whether weights are others than one */
     int rank;                     /* 0 where contacts are not redundant */
     double contradiction;         /* residual of G m = c, relative to c */
     int is_at_border;             /* whether forces were moved to the border of a cone */
@@ -231,6 +234,19 @@ int share_forces(struct kernel *kernel, int needs_forces, double *ratio);
 void solve_least_norm(struct kernel *kernel, double *columns, int width);
 int find_weights(struct kernel *kernel, double *half);
 double factorise_weighted(const double *b, const double *half, int m, int rank, double *z, double *s);
+
+/* plane.c: forces inside their cones where two directions are free */
+enum { NO_FORCES = 3 }; /* there are none inside the cones: a status beside DONE and ASK_PYTHON */
+
+struct free_plane {
+    const double *n;     /* the directions N (m, 2), orthonormal in the metric of the weights */
+    const double *units; /* of the forces of each closed contact (k,) */
+    const int *places;   /* of the friction of each closed contact among the multipliers (k,) */
+};
+
+double find_friction_limit(const struct kernel *kernel, int contact);
+int find_point_in_plane(const struct kernel *kernel, const struct free_plane *plane, double size,
+                        double *z);
 
 /* shared_derivatives.c: their derivatives */
 int differentiate_shared(struct kernel *kernel, double *wanted, double *scratch);

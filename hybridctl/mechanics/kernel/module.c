@@ -126,17 +126,19 @@ static int make_memory(KernelObject *self) {
                          &p->even,     &p->solution,  &p->change, &p->column,
                          &p->shared.q, &p->shared.b,  &p->shared.z, &p->shared.weighted,
                          &p->shared.s, &p->shared.root, &p->shared.half, &p->shared.right,
-                         &p->shared.y, &p->shared.copy, &self->last_x, &self->last_u,
+                         &p->shared.y, &p->shared.copy, &p->shared.units, &p->shared.plane,
+                         &self->last_x, &self->last_u,
                          &self->last_rate, &self->last_guards, &p->known_x, &p->known_u};
     const size_t sizes[] = {n * (r + 1), r * r, r, r, r, r, 2 * k, 2 * k, k, r * r, r * r, r, r, n,
-                            r * r, r * r, r * r, r * r, r * r, r * r, r, r, r, r,
+                            r * r, r * r, r * r, r * r, r * r, r * r, r, r, r, r, k, 2 * r,
                             p->nx, p->nu, p->nx, p->guard_count, p->nx, p->nu};
     const int count = sizeof sizes / sizeof *sizes;
     size_t total = 0, used = 0;
     for (int i = 0; i < count; i++) total += sizes[i] + 1;
     self->memory = PyMem_Calloc(total, sizeof(double));
     p->active = PyMem_Calloc(r + 1, sizeof(int));
-    if (!self->memory || !p->active) {
+    p->shared.places = PyMem_Calloc(k + 1, sizeof(int));
+    if (!self->memory || !p->active || !p->shared.places) {
         PyErr_NoMemory();
         return -1;
     }
@@ -157,6 +159,7 @@ static void kernel_dealloc(KernelObject *self) {
     PyMem_Free(self->kernel.rows);
     PyMem_Free(self->kernel.constrained);
     PyMem_Free(self->kernel.active);
+    PyMem_Free(self->kernel.shared.places);
     Py_XDECREF(self->owner);
     Py_XDECREF(self->python_mode);
     Py_TYPE(self)->tp_free((PyObject *)self);

@@ -8,7 +8,8 @@
  * with Z orthonormal and S upper triangular. As in modes/force_distribution.py they are solved twice:
  * with equal weights, then with weights of friction by the normal forces found. Where these leave
  * the cones, m + z n with the least |z| inside is taken if one direction n is free, G n = 0, between
- * two bodies. Where several are, or the rank is not certain, the Python mode is asked.
+ * two bodies, or if two are free in all (plane.c). Where more are, or the rank is not certain, the Python
+ * mode is asked.
  */
 #include <math.h>
 #include <string.h>
@@ -163,6 +164,12 @@ static int is_of_pair(const struct kernel *p, int j, int pair) {
     return pair == ALL_PAIRS || p->closed[j].pair == pair;
 }
 
+/* Return the coefficient that bounds the friction of closed contact j if it sticks. */
+double find_friction_limit(const struct kernel *p, int j) {
+    /* Kinetic friction has to hold one that is to slide, certainly (standstill.py). */
+    return j == p->held ? (1.0 - LIMIT_MARGIN) * p->closed[j].friction : p->closed[j].static_friction;
+}
+
 /* Return the slack of the cone of closed contact j at forces m + z n, and its slope by z.
  *
  * It is mu f_n - |f_t| of one that sticks, whose friction begins at `place` among the multipliers,
@@ -174,9 +181,7 @@ static double find_slack(const struct kernel *p, int j, const double *along, dou
     const double push = p->solution[j] + (along ? z * along[j] : 0.0);
     *slope = along ? along[j] : 0.0;
     if (count == 0) return push;
-    /* Kinetic friction has to hold one that is to slide, certainly (standstill.py). */
-    const double limit = j == p->held ? (1.0 - LIMIT_MARGIN) * contact->friction
-                                      : contact->static_friction;
+    const double limit = find_friction_limit(p, j);
     double squares = 0.0, turned = 0.0;
     for (int i = *place; i < *place + count; i++) {
         const double friction = p->solution[i] + (along ? z * along[i] : 0.0);
@@ -296,18 +301,76 @@ static int find_free_direction(const struct kernel *p, int pair, double *n) {
     return elsewhere < FREE_DIRECTION ? 1 : 2;
 }
 
+/* Write two directions N (m, 2) with G N = 0, orthonormal in the metric of the weights: 0 where
+ * rounding leaves none. */
+static int find_free_plane(const struct kernel *p, double *n) {
+    const struct sharing *shared = &p->shared;
+    const int m = p->active_count;
+    const double *z = shared->is_weighted ? shared->weighted : shared->z;
+    double *first = shared->right, *second = shared->y;
+    for (int count = 0; count < 2; count++) {
+        double *own = count ? second : first, most = -1.0;
+        int best = 0;
+        for (int i = 0; i < m; i++) { /* diagonal of the projector onto what is left */
+            double left = 1.0;
+            for (int k = 0; k < shared->rank; k++) left -= z[k * m + i] * z[k * m + i];
+            if (count) left -= first[i] * first[i];
+            if (left > most) {
+                most = left;
+                best = i;
+            }
+        }
+        if (!(most > FREE_DIRECTION)) return 0;
+        memset(own, 0, (size_t)m * sizeof(double));
+        own[best] = 1.0;
+        for (int again = 0; again < 2; again++) {
+            for (int k = 0; k < shared->rank; k++)
+                subtract(own, multiply(own, z + k * m, m), z + k * m, m);
+            if (count) subtract(own, multiply(own, first, m), first, m);
+        }
+        const double length = sqrt(multiply(own, own, m));
+        for (int i = 0; i < m; i++) own[i] /= length;
+    }
+    for (int i = 0; i < m; i++) {
+        const double half = shared->is_weighted ? shared->half[i] : 1.0;
+        n[2 * i] = half * first[i];
+        n[2 * i + 1] = half * second[i];
+    }
+    return 1;
+}
+
+/* The same as `move_inside_cones` where two directions are free in all. */
+static int move_in_plane(struct kernel *p, double size) {
+    struct sharing *shared = &p->shared;
+    double z[2];
+    if (!find_free_plane(p, shared->plane)) return ASK_PYTHON;
+    for (int j = 0, place = p->closed_count; j < p->closed_count; j++) {
+        shared->places[j] = place;
+        place += slides_now(p, j) ? 0 : p->closed[j].last - p->closed[j].first;
+    }
+    const struct free_plane plane = {shared->plane, shared->units, shared->places};
+    const int status = find_point_in_plane(p, &plane, size, z);
+    if (status == ASK_PYTHON) return ASK_PYTHON;
+    shared->is_at_border = status == DONE;
+    shared->near = status == DONE ? PROGRAMME_ON_CONE : 0.0;
+    for (int i = 0; status == DONE && i < p->active_count; i++)
+        p->solution[i] += shared->plane[2 * i] * z[0] + shared->plane[2 * i + 1] * z[1];
+    return DONE;
+}
+
 /* Move forces outside the cones to the border of one, where a single direction is free, or a single one
  * between each two bodies that have such forces. `n` is scratch (m,). DONE also where no forces are inside:
  * then they stay as they are. */
 static int move_inside_cones(struct kernel *p, double *n) {
     struct sharing *shared = &p->shared;
     const int m = p->active_count, k = p->closed_count;
-    double *units = shared->half, *own = shared->copy, slope;
+    double *units = shared->units, *own = shared->copy, slope;
     const double size = find_units(p, units);
     const double outside = -ON_CONE * size;
     memcpy(own, p->solution, (size_t)m * sizeof(double));
     shared->near = PROGRAMME_ON_CONE;
     shared->is_at_border = 1;
+    if (shared->rank == m - 2) return move_in_plane(p, size);
     /* A single direction may move forces between all bodies; several are looked at one by one. */
     const int is_single = shared->rank == m - 1;
     for (int pair = is_single ? ALL_PAIRS : 0; pair < (is_single ? 0 : k); pair++) {
@@ -380,7 +443,8 @@ int share_forces(struct kernel *p, int needs_forces, double *ratio) {
     shared->near = ON_CONE;
     shared->is_at_border = 0;
     if (slides || needs_forces) {
-        if (find_weights(p, shared->half)) {
+        shared->is_weighted = find_weights(p, shared->half);
+        if (shared->is_weighted) {
             factorise_weighted(shared->b, shared->half, m, rank, shared->weighted, shared->root);
             find_least(shared->weighted, shared->root, shared->half, m, rank, shared->copy,
                        p->solution);

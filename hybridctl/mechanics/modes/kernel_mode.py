@@ -9,8 +9,11 @@ evaluates instead:
   are at a border of Coulomb's law: whether they stop, start or stick is decided by `standstill`;
 - points where the equations of the contacts are nearly singular, so that their rank is not certain
   or they jam: the condition number decides (`linear_equations`);
-- points where forces of redundant contacts are outside their cones and several directions are free
-  (`redundancy`), and the derivatives where some of them slide;
+- points where forces of redundant contacts are outside their cones and more than two directions
+  are free, or several between two bodies (`redundancy`), or close to an apex;
+- derivatives where some redundant contacts slide, and those of guards at the border of a cone, of
+  "sticks" where that contact has near-zero velocity, and of "jams" where contacts are redundant or
+  other than points on planes;
 - points that are not finite, of which the errors are Python's;
 - input laws other than held inputs within whole steps: the generic step calls the law.
 """

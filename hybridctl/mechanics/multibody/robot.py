@@ -65,7 +65,6 @@ from hybridctl.mechanics.multibody.passive import (
     find_joint_indices,
 )
 from hybridctl.mechanics.multibody.sweeps import (
-    BodyFrames,
     Sweeps,
     ThreadData,
     inverse_dynamics_derivatives,
@@ -668,13 +667,6 @@ class Robot:
     def sweeps(self, joints: Sequence[int]) -> tuple[Sweeps, Sweeps]:
         """Return sweeps for the bodies of some joints, with gravity and without; none may mimic."""
         return Sweeps(self._model, joints), Sweeps(self._weightless, joints)
-
-    def make_body_frames(self) -> BodyFrames | None:
-        """Return poses and axes of all joints in memory; None where axes are not fixed in bodies."""
-        try:
-            return BodyFrames(self._model)
-        except ValueError:
-            return None
 
     def mass_matrix(self, q: Array) -> Array:
         """Return the mass matrix M(q) (nv, nv), symmetric, with armature."""

@@ -110,6 +110,13 @@ class Sweeps(threading.local):
         pin.computeJointJacobians(self._model, self._data, q)
         return np.asarray(self._data.J)
 
+    def make_body_frames(self) -> BodyFrames | None:
+        """Return poses and axes of all joints in memory, None if axes are not fixed in bodies."""
+        try:
+            return BodyFrames(self._model)
+        except ValueError:
+            return None
+
     def places(self) -> tuple[Array, Array]:
         """Return orientations (k, 3, 3) and positions (k, 3) of the bodies at the last sweep."""
         return np.array(self._rotations), np.array(self._positions)
@@ -148,7 +155,7 @@ class BodyInertias(NamedTuple):
 class BodyFrames(threading.local):
     """Poses of all joints of a `pinocchio.Model`, and its velocities' axes, without a copy.
 
-    Each thread has its own memory. It is for joints whose axes are fixed in the body that they move.
+    Each thread has its own memory. Axes of all joints are fixed in the bodies that they move.
 
     Args:
         model: The `pinocchio.Model`.

@@ -83,7 +83,7 @@ class FlatTerms(Terms):
     @cached_property
     def body_frames(self) -> BodyFrames | None:
         """Poses of all bodies for the compiled kernel, None where it cannot use them."""
-        return self._robot.make_body_frames()
+        return self._falling.make_body_frames()
 
     def count_loads(self, closed: tuple[int, ...]) -> int:
         """Return how many forces at closed contacts act on bodies independently.
