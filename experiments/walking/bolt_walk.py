@@ -33,7 +33,6 @@ from hybridctl.experiments.walking.bolt_gait import (
     optimise_bolt_gait,
 )
 from hybridctl.experiments.walking.controllers import Tracks
-from hybridctl.experiments.walking.phase_laws import PhaseReset
 from hybridctl.experiments.walking.tables import compute_moduli
 from hybridctl.experiments.walking.walk import draw_start
 from hybridctl.robots import bolt
@@ -51,6 +50,7 @@ from hybridctl.base.workers import crew
 from hybridctl.control.controller import Controller
 from hybridctl.control.detectors import Gate, Threshold
 from hybridctl.control.lqr.periodic import PeriodicLqr
+from hybridctl.control.phase_reset import PhaseReset
 from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
 from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.trajectory import HybridTrajectory
@@ -181,7 +181,7 @@ class BoltBench:
         if law == "clock":
             policy = ClockTracking(reference, gains, limits=both)
         elif law == "phase":
-            policy = PhaseReset(reference, gains, both, _PATIENCE)
+            policy = PhaseReset(reference, gains, limits=both, patience=_PATIENCE)
         else:
             policy = ReferenceSpreading(reference, gains, limits=both, patience=_PATIENCE)
         closes = [f"{foot} closes" for foot in bolt.CONTACTS]

@@ -31,7 +31,7 @@ def test_what_counts_as_a_fall():
 
 
 def test_the_guess_goes_from_one_double_stance_to_its_image():
-    """Legs are exchanged at its end, feet are near the floor (3 mm) at both, and it has the speed."""
+    """Legs are exchanged at its end, feet are within 3 mm of the floor, and it has the speed."""
     walker = bolt.system(mirrored=True)
     guess = bolt_gait.make_bolt_guess(walker, 0.3)
     first, last = guess(0, 0.0), guess(0, 1.0)
