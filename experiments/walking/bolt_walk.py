@@ -294,7 +294,7 @@ def run(config: Config, console: Console) -> Findings:
     records = [make_record(case, walks[case], limits[case]) for case in cases]
     open_loop, closed = map(compute_moduli, (gait.multipliers, bench.lqr.multipliers))
     claims = [
-        Check("closing error of the step in simulation", gait.closing, 1e-5),
+        Check("closing error of the step in simulation", gait.closing, 1e-8),
         Check("largest multiplier without feedback", float(open_loop.max()), least=1.0),
         Check("largest multiplier under feedback", float(closed.max()), 1.0),
         *(
