@@ -40,7 +40,7 @@ def draw_step(path: Path, gait: BoltGait) -> None:
         path: File of the figure.
         gait: The gait.
     """
-    arc = gait.step.run.arcs[0]
+    arc = gait.step.plan.arcs[0]
     times = np.linspace(arc.start, arc.end, _SAMPLES)
     mode, torques = gait.walker.mode(arc.mode), arc.input(times)
     points = [arc.state_and_input(t) for t in times.tolist()]

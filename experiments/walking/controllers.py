@@ -17,11 +17,12 @@ import numpy as np
 from hybridctl.experiments.optimal.lqr import replace_jumps
 from hybridctl.experiments.walking.cone_filter import ConeFilter
 from hybridctl.experiments.walking.gait import Gait, make_task
-from hybridctl.experiments.walking.phase_laws import LeastValueTracking, PhaseReset, ValueFunction
+from hybridctl.experiments.walking.phase_laws import LeastValueTracking, ValueFunction
 from hybridctl.robots import five_link
 
 from hybridctl.base.checks import Array
 from hybridctl.control.lqr.periodic import PeriodicLqr, periodic_lqr
+from hybridctl.control.phase_reset import PhaseReset
 from hybridctl.control.reference import Reference, extend
 from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
 from hybridctl.hybrid.mode import ModeKey
@@ -204,7 +205,7 @@ class Tracks:
         if name == "clock":
             return ClockTracking(self.reference, gains, limits=limits)
         if name == "phase":
-            return PhaseReset(self.reference, gains, limits, PATIENCE)
+            return PhaseReset(self.reference, gains, limits=limits, patience=PATIENCE)
         if name in ("value", "cone"):
             period = self.gait.period
             values = ValueFunction.of(lqr, period, self.extension)

@@ -1,6 +1,7 @@
 r"""A law that tracks the reference at the walker's own phase spends no input on being late.
 
-`PhaseReset` begins the reference anew at each touchdown. `LeastValueTracking` chooses the phase by
+`PhaseReset` (`hybridctl.control.phase_reset`) begins the reference anew at each touchdown.
+`LeastValueTracking` chooses the phase by
 the value function of the feedback,
 
 .. math:: \tau^* = \arg\min_\tau (\alpha_k(\tau) - x)^T V_k(\tau) (\alpha_k(\tau) - x)
@@ -11,10 +12,8 @@ event no longer than a patience: then the reference goes on with the next arc.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -25,13 +24,13 @@ from hybridctl.base.errors import InputError
 from hybridctl.base.spaces import VectorSpace
 from hybridctl.control.gains import GainSchedule
 from hybridctl.control.lqr.periodic import PeriodicLqr
+from hybridctl.control.phase_reset import ShiftedLaw, make_tracking_laws
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import PositionTracker
-from hybridctl.control.tracking_law import TrackingLaw, clip_input, make_schedule, resolve_limits
-from hybridctl.hybrid.laws import InputLaw, LinearFeedback
+from hybridctl.control.tracking_law import make_schedule, resolve_limits
+from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import History
-from hybridctl.hybrid.trajectory import Event
 
 Value: TypeAlias = Callable[[int, float], Array]
 """Returns V (ndx, ndx) of an arc and a time on it, s, also where the arc is extended."""
@@ -41,84 +40,6 @@ _GRID_TIMES = 96
 """Times of an arc, or of a step, at which values are tabulated. The value is a choice."""
 _REFINEMENTS = 3
 """Gauss-Newton steps between two times of the grid. The value is a choice."""
-
-
-@dataclass(frozen=True, eq=False)
-class ShiftedLaw(LinearFeedback):
-    """A tracking law in a vector space that is shifted in time, with an input added.
-
-    The shift depends on the state or on when an event was, so that the law has no derivatives.
-
-    Attributes:
-        law: The law without shift; its own limits are not used.
-        limits: Least and greatest input (2, nu), or None.
-        delay: Time by which it is later than planned, s.
-        added: Input (nu,) that is added; None for none.
-    """
-
-    law: TrackingLaw
-    limits: Array | None
-    delay: float
-    added: Array | None = None
-
-    def __call__(self, t: float, x: Array) -> Array:
-        """Return the input (nu,) at time t in s and state x (nx,)."""
-        offset, gain = self.law.terms_at(t - self.delay)
-        u = offset - gain @ x
-        return clip_input(u if self.added is None else u + self.added, self.limits)
-
-    def find_offsets_and_gains(self, times: Array) -> tuple[Array, Array]:
-        """Return the terms b (k, nu) and K (k, nu, nx) of u = b - K x at times (k,), in s."""
-        offsets, gains = self.law.find_offsets_and_gains(times - self.delay)
-        return (offsets if self.added is None else offsets + self.added), gains
-
-
-def make_tracking_laws(reference: Reference, gains: GainSchedule) -> list[TrackingLaw]:
-    """Return the tabulated tracking law of each arc, without limits."""
-    pairs = zip(reference.arcs, gains.arcs, strict=True)
-    return [TrackingLaw(arc, gain, None, is_tabulated=True) for arc, gain in pairs]
-
-
-@dataclass(frozen=True, eq=False)
-class PhaseReset:
-    """A policy that begins the reference of the present step anew when the foot touched down.
-
-    Attributes:
-        reference: Reference over many steps.
-        gains: Gains of its arcs.
-        limits: Least and greatest torques (2, nu), N m.
-        patience: Time for which an overdue touchdown is waited for, s.
-    """
-
-    reference: Reference
-    gains: GainSchedule
-    limits: Array
-    patience: float
-
-    def law(self, history: History) -> InputLaw:
-        """Return feedforward and feedback at the time since the touchdown, without derivatives."""
-        k, late, overdue = self._find_step(history)
-        if history.time >= overdue:
-            k += 1
-        return ShiftedLaw(self._laws[k], self.limits, late)
-
-    def next_change(self, history: History) -> float:
-        """Return the time at which a touchdown is overdue, s; inf if it is already."""
-        _, _, overdue = self._find_step(history)
-        return overdue if history.time < overdue else math.inf
-
-    @cached_property
-    def _laws(self) -> list[TrackingLaw]:
-        return make_tracking_laws(self.reference, self.gains)
-
-    def _find_step(self, history: History) -> tuple[int, float, float]:
-        """Return the number of the step, its delay (s) and the time its end is overdue (s)."""
-        touchdowns: Sequence[Event] = [event for event in history.events if event.guards]
-        planned = self.reference.events
-        k = min(len(touchdowns), len(planned))
-        late = touchdowns[k - 1].time - planned[k - 1].time if k else 0.0
-        overdue = planned[k].time + late + self.patience if k < len(planned) else math.inf
-        return k, late, overdue
 
 
 class ValueFunction(NamedTuple):

@@ -17,6 +17,7 @@ from .gains import GainCurve as GainCurve
 from .ilqr.cost import QuadraticCost as QuadraticCost
 from .interim import Interim as Interim
 from .lqr.periodic import periodic_lqr as periodic_lqr
+from .phase_reset import PhaseReset as PhaseReset
 from .spreading import ClockTracking as ClockTracking
 from .tracking_error import tracking_error as tracking_error
 from .trot import Trot as Trot

@@ -163,7 +163,7 @@ class _ContactParameterPoint(ParameterPoint):
             and (is_plain or not mode.is_redundant)
         ):
             point = np.atleast_2d(self.at.x), np.atleast_2d(self.at.u)
-            sound, by_parameters = mode.guard_number_slopes.along(changes, *point)
+            sound, by_parameters = mode.guard_number_slopes.combine(changes, *point)
             if sound[0] > 0.0:
                 return np.asarray(by_parameters[0])
         guards = self.at.mode.contact_guards
@@ -215,7 +215,7 @@ class _ContactParameters(SystemParameters):
         if columns.has_lengths and mode.is_redundant:
             return None  # lengths may contradict redundant contacts, which one point finds
         points = times[:, None], states, inputs
-        sound, a_p = mode.field_number_slopes.along(changes, *points)
+        sound, a_p = mode.field_number_slopes.combine(changes, *points)
         return sound, np.concatenate((np.zeros_like(a_p), a_p), axis=1)
 
     def differentiate_reset(self, key: ModeKey, fired: tuple[str, ...], at: JumpPoint) -> Array:

@@ -11,6 +11,7 @@ from hybridctl.robots import rrr_door
 import hybridctl as hc
 from hybridctl.base.errors import InputError, ReferenceRangeError
 from hybridctl.control.feasibility import feasibility
+from hybridctl.control.phase_reset import PhaseReset
 from hybridctl.control.reference import list_firing_orders
 from hybridctl.control.spreading import ClockTracking, get_nominal_arc, locate
 from hybridctl.control.tracking_error import TrackingError, tracking_error
@@ -381,3 +382,29 @@ def test_an_event_that_does_not_come_is_passed_over_once():
         law = policy.law(History("air", time, state, events))
         np.testing.assert_array_equal(law.jacobian(time, state), -np.array(gains[arc]))
     assert policy.next_change(History("air", first, state)) == pytest.approx(first + 0.1)
+
+
+def test_the_clock_begins_anew_at_a_late_event(reference):
+    """After an impact that is late by 0.05 s the arc is tracked 0.05 s later, before it on time."""
+    impact, gain = np.sqrt(2.0 / G), np.array([[3.0, 2.0]])
+    policy = PhaseReset(reference, [gain, 2.0 * gain], patience=0.02)
+    x, planned = np.array([0.3, -1.0]), reference.events[0]
+    before = History("00", 0.2, x, ())
+    u = policy.law(before)(0.2, x)
+    np.testing.assert_allclose(
+        u, reference.arcs[0].input(0.2) + gain @ (reference.arcs[0](0.2) - x), atol=1e-9
+    )
+    assert policy.next_change(before) == pytest.approx(impact + 0.02)
+    late = replace(planned, time=planned.time + 0.05)
+    after, t = History("11", late.time, x, (late,)), late.time + 0.1
+    arc = reference.arcs[1]
+    expected = arc.input(t - 0.05) + 2.0 * gain @ (arc(t - 0.05) - x)
+    np.testing.assert_allclose(policy.law(after)(t, x), expected, atol=1e-9)
+    assert policy.next_change(after) == np.inf
+    overdue = History("00", impact + 0.021, x, ())
+    assert policy.next_change(overdue) == np.inf
+    t = overdue.time
+    expected = arc.input(t) + 2.0 * gain @ (arc(t) - x)
+    np.testing.assert_allclose(policy.law(overdue)(t, x), expected, atol=1e-9)
+    with pytest.raises(InputError, match="patience"):
+        PhaseReset(reference, [gain, gain], patience=-1.0)

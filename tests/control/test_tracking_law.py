@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from hybridctl.experiments.walking.phase_laws import ShiftedLaw
 
 from hybridctl.base.spaces import VectorSpace
 from hybridctl.control.gains import GainCurve
+from hybridctl.control.phase_reset import ShiftedLaw
 from hybridctl.control.tracking_law import ProjectedGain, TrackingLaw
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.series import DEGREE

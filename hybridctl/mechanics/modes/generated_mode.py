@@ -83,7 +83,7 @@ class NumberSlopes(NamedTuple):
         function = BatchedFunction(finished, [(1,), (len(rows),)], parameter_values)
         return NumberSlopes(function, numbers, rows, pattern.size2())
 
-    def along(self, changes: Array, *points: Array) -> tuple[Array, Array]:
+    def combine(self, changes: Array, *points: Array) -> tuple[Array, Array]:
         """Return soundness (m,) and the derivatives (m, k, np) along changes of the numbers.
 
         Args:
