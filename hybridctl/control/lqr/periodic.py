@@ -24,7 +24,7 @@ import numpy as np
 from scipy.linalg import eigh, null_space, solve_discrete_are
 
 from hybridctl.base.checks import Array, check_count, check_number
-from hybridctl.base.errors import InputError, SimulationError
+from hybridctl.base.errors import SimulationError
 from hybridctl.base.progress import Progress, report_share
 from hybridctl.base.spaces import Space
 from hybridctl.control.gains import GainCurve, GainSchedule
