@@ -20,7 +20,8 @@ from hybridctl.orbits import periodic_orbit
 MASS, INERTIA, B, C, G = 2.0, 0.05, 0.3, 0.05, 9.81
 ROLL, SPEED = 0.15, 0.4
 URDF = f"""<robot name="plank"><link name="body"><inertial><mass value="{MASS}"/>
-<inertia ixx="{INERTIA}" iyy="0.08" izz="0.09" ixy="0" ixz="0" iyz="0"/></inertial></link></robot>"""
+<inertia ixx="{INERTIA}" iyy="0.08" izz="0.09" ixy="0" ixz="0" iyz="0"/>
+</inertial></link></robot>"""
 GROUND = Plane((0.0, 0.0, 0.0), (0.0, 0.0, 1.0))
 FREE = {"translation": ("root_joint", "x")}
 
@@ -53,7 +54,7 @@ def test_half_an_orbit_up_to_the_exchange_of_ends_is_half_of_the_whole(plank):
     Both orbits are found to 1e-9, and multipliers of families of orbits are double: they are right
     to the root of that.
     """
-    x, time = hop()
+    x, _ = hop()
     exchange = limb_symmetry(plank, {}, {"left": "right"}, free=FREE)
     shift = motion_symmetry(plank, FREE)
     off = plank.space.integrate(x, 1e-3 * np.array([0, 0, 0, 0, 0, 0, 0, 0, 1.0, 0.5, 0, 0]))

@@ -155,7 +155,7 @@ class LaterPeriod:
 
     @cached_property
     def _state_map(self) -> tuple[Array, Array]:
-        """The matrix (nx, nx) and the offset (nx,) of the map S^-1 g of coordinates: it is affine."""
+        """The matrix (nx, nx) and the offset (nx,) of the affine map S^-1 g of coordinates."""
         assert self.symmetry is not None
         inverse = np.asarray(np.linalg.inv(self.symmetry.state_map))
         if self.moved is None:
