@@ -34,7 +34,7 @@ def solve(residual, x, unknowns, at):
 
 @pytest.mark.parametrize("modes", [("open",) * 4, TROT])
 def test_accelerations_and_forces_that_make_the_residual_vanish_are_those_of_the_field(modes):
-    """Two algorithms, recursive inverse dynamics and a factorised mass matrix, agree to rounding."""
+    """Recursive inverse dynamics and a factorised mass matrix agree to rounding."""
     plant, rng = public.system("solo12"), np.random.default_rng(0)
     robot, contacts = plant.robot, plant.contacts
     assert has_independent_rows(robot, contacts, modes)
