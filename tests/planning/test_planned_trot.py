@@ -54,7 +54,7 @@ def trot(speed):
 
 
 def guess_trot(robot, speed):
-    """Feet on parabolas or on the ground, by inverse kinematics; the base falls and is pushed up."""
+    """Feet on parabolas or on the ground, by inverse kinematics; the base hops."""
     stand = public.start("solo12", 0.0, 0.0, 0.0)[: robot.nq]
     stance, flight = (0.5 * sum(pair) for pair in DURATIONS)
     half, rise = stance + flight, 0.5 * 9.81 * flight
