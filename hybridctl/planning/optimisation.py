@@ -270,7 +270,7 @@ class _Searches:
             start = programme.compute_start(self._guess)
         else:
             start = start_from_plan(programme, self._known.plan.arcs, self._known.feedforward)
-        plan = self._search(programme, start)
+        plan = self._search(programme, start, is_near_optimum=self._known is not None)
         for _ in range(refinements):
             finer = refine_mesh(programme, plan, interval_tolerance)
             if finer is None:

@@ -112,6 +112,7 @@ def test_large_robots_have_their_equations_as_constraints_where_nothing_needs_th
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::hybridctl.base.errors.RedundantConditionWarning")
 def test_both_forms_have_the_same_optimum_and_one_begins_at_the_other():
     task, guess = first_tasks.monoped_jump()
     solved = optimise(task, guess, tolerance=5e-2)
