@@ -6,7 +6,7 @@ from hybridctl.mechanics.contacts.stairs import Stairs
 from hybridctl.mechanics.contacts.surfaces import Plane, Sphere, Terrain
 from hybridctl.mechanics.equilibrium import equilibrium
 from hybridctl.mechanics.impacts.kick import Kick
-from hybridctl.mechanics.limb_symmetry import limb_symmetry
+from hybridctl.mechanics.limb_symmetry import limb_symmetry, motion_symmetry
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.multibody.mimic import Mimic
 from hybridctl.mechanics.multibody.passive import Rotor
@@ -35,6 +35,7 @@ __all__ = [
     "contacts_from",
     "equilibrium",
     "limb_symmetry",
+    "motion_symmetry",
     "parameter_derivatives",
     "time_stepping",
 ]

@@ -322,9 +322,7 @@ def _differentiate_period(
     closing = np.column_stack([matrix - np.eye(n), along_flow])
     moved = -map_perturbations(symmetry, whole[:n, -count:])
     if symmetry is not None:
-        closing, moved = (
-            part - symmetry.free_part(part, start) for part in (closing, moved)
-        )
+        closing, moved = (part - symmetry.free_part(part, start) for part in (closing, moved))
     found = np.linalg.lstsq(closing, moved, rcond=_RANK_TOLERANCE)[0]
     change = whole[n:-count, :n] @ found[:n] + whole[n:-count, -count:]
     if is_autonomous:

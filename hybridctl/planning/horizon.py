@@ -235,6 +235,8 @@ class ReferenceMotion:
         implied = find_implied_guards(task, lambda k, _: arcs[k](arcs[k].end))
         self.models = [PhaseModel(task, k, disturbed, compiled, implied) for k in phases]
         nx, nu, symmetry = self.models[0].nx, self.models[0].nu, task.symmetry
+        if symmetry is not None and (symmetry.coordinates is not None or symmetry.motions):
+            raise InputError("symmetry: the robot must have no quaternions or circles here")
         self.is_cyclic = symmetry is not None
         self._state_map = np.eye(nx) if symmetry is None else symmetry.matrix
         input_map = np.eye(nu) if symmetry is None else symmetry.inputs(nu)

@@ -45,7 +45,6 @@ from hybridctl.planning.collocation import (
 from hybridctl.planning.event_orders import append_to_names, list_event_orders
 from hybridctl.planning.phase_functions import (
     Limit,
-    LimitedFunction,
     LimitedValue,
     build_cone_limits,
     build_end_limits,
@@ -55,13 +54,15 @@ from hybridctl.planning.phase_functions import (
     build_path_limits,
     find_opening_contacts,
 )
-from hybridctl.planning.task import Expression, Phase, Task
+from hybridctl.planning.task import Expression, Task
 
 _LARGE_ROBOT = 12
 """Velocities above which equations of motion are constraints where the task leaves the choice.
 
 A planar robot of seven velocities is faster with accelerations solved for; solo12, of 18, takes a
 hundredth of the memory and a tenth of the time with these constraints."""
+_RATE_SCALE = 10.0
+"""Unit of rates of z times the duration of the phase: forces rise and fall in a part of it."""
 _NEWTON_STEPS = 8
 """Most steps to values of z at a guess. Residuals are linear in z but for orders of events, whose
 variables are found one after the other: an order of n contacts takes n + 2 steps."""
@@ -160,9 +161,7 @@ def build_mode_equations(task: Task, k: int, modes: tuple[str, ...]) -> Implicit
         modes: Mode of each contact; not necessarily those of the phase.
     """
     rate = task.system.dynamics.stabilization
-    return build_implicit_mode(
-        task.system.robot, task.get_contacts(k), modes, stabilization=rate
-    )
+    return build_implicit_mode(task.system.robot, task.get_contacts(k), modes, stabilization=rate)
 
 
 def build_implicit_phase(
@@ -271,9 +270,7 @@ class _NodeFunction:
         motion = (Limit("equations of motion", "", 0.0, 0.0),) * count
         blocks = [ConstraintBlock(mapped.values[:count, :], motion, k, fractions, is_hard=True)]
         if limits:
-            blocks.append(
-                ConstraintBlock(mapped.values[count:, :], limits, k, fractions, lower)
-            )
+            blocks.append(ConstraintBlock(mapped.values[count:, :], limits, k, fractions, lower))
         slope = ca.jacobian(self.residual, self.unknowns)
         residual = ca.Function(
             "residual", [self.unknowns, ca.vertcat(*self.arguments)], [self.residual, slope]
@@ -342,13 +339,13 @@ def _build_end(
     nu = task.system.robot.nu
     u, z = mode.u[:nu], mode.u[nu:]
     slope, duration, z_rate = ca.SX.sym("slope", nu), ca.SX.sym("T"), ca.SX.sym("dz", z.numel())
-    rate = ca.vertcat(slope / duration, z_rate)
+    rate = ca.vertcat(slope, _RATE_SCALE * z_rate) / duration
     rows = [row for row in path if not row[1].fades]
     rows += build_end_limits(task, k, mode, rate, implied)
     unknowns, residual = z, mode.residual
     if any(ca.depends_on(value, z_rate) for value, _ in rows):
         unknowns = ca.vertcat(z, z_rate)
-        residual = ca.vertcat(residual, _differentiate(mode, rate))
+        residual = ca.vertcat(residual, duration / _RATE_SCALE * _differentiate(mode, rate))
     arguments = [mode.x, u, slope, duration]
     return _NodeFunction(f"end{k}", unknowns, arguments, residual, rows)
 
@@ -417,7 +414,7 @@ def _build_order(
         mode = build_mode_equations(task, k, modes)
         z = mode.u[nu:]
         z_rate = ca.SX.sym("dz", z.numel())
-        rate = ca.vertcat(slope / duration, z_rate)
+        rate = ca.vertcat(slope, _RATE_SCALE * z_rate) / duration
         for i in pressing:
             rows += build_cone_limits(task, mode.forces, i, "N", margins.force, modes[i])
         actions = {i: "opens" if i in opening else "closes" for i in waiting}
@@ -428,7 +425,7 @@ def _build_order(
         equations = mode.residual
         if any(ca.depends_on(value, z_rate) for value, _ in rows):
             unknowns.append(z_rate)
-            equations = ca.vertcat(equations, _differentiate(mode, rate))
+            equations = ca.vertcat(equations, duration / _RATE_SCALE * _differentiate(mode, rate))
         values = [*(value for value, _ in rows), equations]
         *values, equations = ca.substitute(values, [mode.x, mode.u[:nu]], [state, u])
         rows = [(value, limit) for value, (_, limit) in zip(values, rows, strict=True)]

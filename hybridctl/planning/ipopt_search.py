@@ -41,6 +41,9 @@ _WARM_START_OPTIONS = {
 }
 """Options of a search that begins next to an optimum: a small barrier, which does not push the
 start away from active bounds."""
+_IMPLICIT_OPTIONS = {"ipopt.mu_init": 1e-2}
+"""Options where equations of motion are constraints: a barrier that weighs less than the cost. With
+IPOPT's 0.1 the trot of solo12, of cost 0.4, was not found in 270 iterations."""
 _SUCCESS_STATUSES = ("Solve_Succeeded", "Solved_To_Acceptable_Level")
 _FEASIBILITY_TOLERANCE = 1e-5
 """Violation up to which a constraint counts as met: in the unit of the constraint for inequalities
@@ -286,7 +289,12 @@ class _OptimumSearch:
                 "lbg": np.where(self.left_out, -np.inf, least),
                 "ubg": np.where(self.left_out, np.inf, greatest),
             },
-            {**self._derivatives, "ipopt.max_iter": self._max_iterations, **options},
+            {
+                **(_IMPLICIT_OPTIONS if self._programme.nodes else {}),
+                **self._derivatives,
+                "ipopt.max_iter": self._max_iterations,
+                **options,
+            },
             self._report,
         )
         values, g, multipliers = (np.array(result[part]).ravel() for part in ("x", "g", "lam_g"))

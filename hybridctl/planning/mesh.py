@@ -9,6 +9,7 @@ twice as many intervals.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from hybridctl.base.checks import Array
 from hybridctl.hybrid.arc import Arc
 from hybridctl.planning.phase_functions import PhaseFunctions, step_runge_kutta
 from hybridctl.planning.plan import InputCurve, MotionPlan
-from hybridctl.planning.task import Task
+from hybridctl.planning.task import Guess, Task
 from hybridctl.planning.transcription import Transcription
 
 _STEPS_PER_INTERVAL = 20
@@ -53,22 +54,38 @@ def refine_mesh(programme: Transcription, plan: MotionPlan, tolerance: float) ->
     return replace(task, phases=phases) if any(coarse) else None
 
 
-def start_from_plan(programme: Transcription, plan: MotionPlan) -> Array:
+def start_from_plan(
+    programme: Transcription, arcs: Sequence[Arc], curves: Sequence[InputCurve]
+) -> Array:
     """Return the variables (n,) of a programme that represent a plan of the same phases.
+
+    Inputs of another degree are cut or filled with zeros.
 
     Args:
         programme: The programme, on any mesh.
-        plan: The plan.
+        arcs: Arcs of the plan.
+        curves: Its inputs, one for each arc.
     """
-    arcs, curves = plan.motion.arcs, plan.curves
+    size = programme.task.degree + 1
 
-    def get_state(k: int, fraction: float) -> Array:
-        """Return the state (nx,) of the plan at a fraction of phase k."""
-        return arcs[k](curves[k].start + fraction * curves[k].length)
+    def resize(coefficients: Array) -> Array:
+        """Return Chebyshev coefficients (size, nu)."""
+        resized = np.zeros((size, coefficients.shape[1]))
+        resized[: len(coefficients)] = coefficients[:size]
+        return resized
 
     return programme.compute_start(
-        get_state, [(curve.coefficients, curve.length) for curve in curves]
+        make_guess(arcs), [(resize(curve.coefficients), curve.length) for curve in curves]
     )
+
+
+def make_guess(arcs: Sequence[Arc]) -> Guess:
+    """Return the guess of states (nx,) by phase and fraction of the phase that arcs are.
+
+    Args:
+        arcs: Arcs of a plan, one for each phase.
+    """
+    return lambda k, fraction: arcs[k](arcs[k].start + fraction * (arcs[k].end - arcs[k].start))
 
 
 def compute_dynamics_error(field: Any, arc: Arc, curve: InputCurve, intervals: int) -> float:

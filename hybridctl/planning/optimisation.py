@@ -34,7 +34,7 @@ from hybridctl.base.progress import report_share
 from hybridctl.control.extension import Extension, extend_by_rule
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.planning.ipopt_search import Optimum, Progress, ReportProgress, find_optimum
-from hybridctl.planning.mesh import refine_mesh, start_from_plan
+from hybridctl.planning.mesh import make_guess, refine_mesh, start_from_plan
 from hybridctl.planning.plan import Closing, InputCurve, MotionPlan, build_plan
 from hybridctl.planning.task import Guess, Task
 from hybridctl.planning.task_checks import (
@@ -121,7 +121,7 @@ class OptimalTrajectory:
 
 def optimise(
     task: Task,
-    guess: Guess,
+    guess: Guess | OptimalTrajectory,
     *,
     max_iterations: int = 300,
     refinements: int = 0,
@@ -143,7 +143,8 @@ def optimise(
 
     Args:
         task: What the trajectory is to do.
-        guess: A state (nx,) for (phase, fraction of the phase that is over).
+        guess: A state (nx,) for (phase, fraction of the phase that is over). Or an optimum of a
+            task with as many phases, on any mesh: states, inputs and durations are taken from it.
         max_iterations: Most iterations of IPOPT in each search.
         refinements: Most repetitions in which phases get twice as many intervals: those whose
             intervals miss their ends by a tenth of the tolerance, or limits between the points of
@@ -167,6 +168,14 @@ def optimise(
         SimulationError: The searches end for another reason. The message has what was tried.
     """
     check_instance("task", task, Task)
+    known = guess if isinstance(guess, OptimalTrajectory) else None
+    if isinstance(guess, OptimalTrajectory):
+        if len(guess.feedforward) != len(task.phases):
+            raise InputError(
+                f"guess must have the {format_count(len(task.phases), 'phase')} of the task, got "
+                f"{guess!r}"
+            )
+        guess = make_guess(guess.plan.arcs)
     check_callable("guess", guess)
     check_number("tolerance", tolerance, above=0.0)
     check_count("max_iterations", max_iterations)
@@ -183,7 +192,7 @@ def optimise(
             RedundantConditionWarning,
             stacklevel=2,
         )
-    searches = _Searches(kept, guess, max_iterations, report)
+    searches = _Searches(kept, guess, max_iterations, report, known)
     plan = searches.find_plan(refinements, _INTERVAL_SHARE * tolerance)
     settings = {"event_window": event_window, "rtol": rtol, "atol": atol}
     open_loop = plan.simulate_closing(plan.build_feedforward, tolerance, settings)
@@ -232,13 +241,19 @@ class _Searches:
         guess: States (nx,) by phase and fraction of the phase.
         max_iterations: Most iterations of IPOPT in each search.
         report: Called after each iteration; None for no report.
+        known: Optimum of which `guess` has the states; None for none.
     """
 
     def __init__(
-        self, task: Task, guess: Guess, max_iterations: int, report: ReportProgress | None
+        self,
+        task: Task,
+        guess: Guess,
+        max_iterations: int,
+        report: ReportProgress | None,
+        known: OptimalTrajectory | None,
     ) -> None:
         self.optima = list[Optimum]()
-        self._task, self._guess = task, guess
+        self._task, self._guess, self._known = task, guess, known
         self._max_iterations, self._report = max_iterations, report
         self._implied_guards = find_implied_guards(task, guess)
         self._implied_limits = find_implied_lifts(task, guess) | check_end(task, guess)
@@ -251,13 +266,18 @@ class _Searches:
             interval_tolerance: Largest dynamics error of an interval, relative to 1 + |x|.
         """
         programme = transcribe(replace(self._task, transition=None), self._implied_guards)
-        plan = self._search(programme, programme.compute_start(self._guess))
+        if self._known is None:
+            start = programme.compute_start(self._guess)
+        else:
+            start = start_from_plan(programme, self._known.plan.arcs, self._known.feedforward)
+        plan = self._search(programme, start, is_near_optimum=self._known is not None)
         for _ in range(refinements):
             finer = refine_mesh(programme, plan, interval_tolerance)
             if finer is None:
                 break
             programme = transcribe(finer, self._implied_guards)
-            plan = self._search(programme, start_from_plan(programme, plan), is_near_optimum=True)
+            start = start_from_plan(programme, plan.motion.arcs, plan.curves)
+            plan = self._search(programme, start, is_near_optimum=True)
         if self._task.transition is not None:
             weighted = replace(programme.task, transition=self._task.transition)
             programme = transcribe(weighted, self._implied_guards)

@@ -100,10 +100,12 @@ class Feedforwards:
         curves: The curves.
         modes: Modes of the phases. If given, only those events count that lead to the mode of the
             next phase: a foot that slips for a moment as its force vanishes is no phase.
+        ndx: Dimension of perturbations of states; None where states have as many coordinates.
     """
 
     curves: tuple[InputCurve, ...]
     modes: tuple[ModeKey, ...] = ()
+    ndx: int | None = None
 
     def law(self, history: History) -> InputLaw:
         """Return the curve of the present phase as a law with zero gain.
@@ -116,7 +118,7 @@ class Feedforwards:
         else:
             k = len([event for event in history.events if event.guards])
         curve = self.curves[min(k, len(self.curves) - 1)]
-        zero = np.zeros((curve.coefficients.shape[1], len(history.state)))
+        zero = np.zeros((curve.coefficients.shape[1], self.ndx or len(history.state)))
         return DifferentiableLaw(
             lambda t, x: curve(t), lambda t, x: zero, lambda t, x: curve.rate(t)
         )
@@ -255,7 +257,8 @@ class MotionPlan:
 
     def build_feedforward(self) -> Feedforwards:
         """Return the policy of the planned inputs alone."""
-        return Feedforwards(self.curves, tuple(phase.mode for phase in self.task.phases))
+        modes = tuple(phase.mode for phase in self.task.phases)
+        return Feedforwards(self.curves, modes, self.system.space.ndx)
 
     def build_tracking(self) -> PlanTracking:
         """Return the policy that tracks the plan, inside the input limits of the task."""

@@ -284,10 +284,6 @@ class Task:
             check_array("start", self.start, (self.system.space.nx,))
         if self.symmetry is not None:
             self.symmetry.check(self.system.space)
-            if self.symmetry.coordinates is not None:
-                raise InputError(
-                    "symmetry: the robot of a task must have no quaternions or circles"
-                )
         for k in range(len(phases)):
             self.find_rebounding_contacts(k)
         check_count("degree", self.degree, at_least=0)

@@ -26,6 +26,7 @@ from hybridctl.base.checks import Array, check_vector
 from hybridctl.base.errors import ConstraintViolatedError, GuardViolatedError, InputError
 from hybridctl.mechanics.modes.phase import contact_modes
 from hybridctl.mechanics.system import closed_contacts
+from hybridctl.planning.closure import build_boundary_blocks
 from hybridctl.planning.phase_functions import (
     build_constraint_residual,
     build_end_equations,
@@ -37,7 +38,6 @@ from hybridctl.planning.phase_functions import (
     get_guard_names,
 )
 from hybridctl.planning.task import Condition, Expression, Guess, Task
-from hybridctl.planning.transcription import build_boundary_blocks
 
 _BOUNDARY_TOLERANCE = 1e-6
 """Violation at the start and the end up to which a state counts as inside its limits.

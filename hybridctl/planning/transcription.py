@@ -32,7 +32,7 @@ from scipy.sparse.linalg import spsolve
 
 from hybridctl.base.checks import Array
 from hybridctl.mechanics.modes.phase import contact_modes
-from hybridctl.mechanics.system import closed_contacts
+from hybridctl.planning.closure import build_boundary_blocks, get_state_limits
 from hybridctl.planning.collocation import (
     ConstraintBlock,
     MappedFunction,
@@ -57,14 +57,10 @@ from hybridctl.planning.phase_functions import (
     Limit,
     LimitedFunction,
     PhaseFunctions,
-    build_constraint_residual,
-    build_gaps,
     build_phase_functions,
     compute_least_gaps,
     find_opening_contacts,
-    get_constraint_limits,
     get_end_gap_name,
-    get_joint_unit,
 )
 from hybridctl.planning.task import Expression, Guess, Task
 from hybridctl.planning.transition_cost import (
@@ -77,9 +73,6 @@ _HOLDING_PRECISION = 1e-6
 """Singular values of the effect of motors on accelerations below which they count as zero, relative
 to the largest one. A choice: a motor that does nearly nothing gets no input, instead of a huge
 one."""
-_GAP_SLOPE = 1e-9
-"""Change of a gap along a free direction of unit length, m per unit, above which the gap depends on
-the direction; below it is rounding. A choice."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,7 +249,7 @@ def transcribe(task: Task, implied: frozenset[tuple[int, str]] = frozenset()) ->
         v.knots[:, -1] if f.jump is None else f.jump(v.knots[:, -1])
         for v, f in zip(variables, functions, strict=True)
     ]
-    coordinates = _get_state_limits(task)
+    coordinates = get_state_limits(task)
     for k in phases[1:]:
         gap = variables[k].knots[:, 0] - after[k - 1]
         blocks.append(ConstraintBlock(gap, coordinates, k, is_hard=True))
@@ -312,7 +305,7 @@ def _transcribe_phase(
     else:
         flow = implicit.flow
     rates, costs = flow.values[:-1, :], flow.values[-1, :]
-    blocks = build_defects(phase, k, v.knots, v.points, rates, _get_state_limits(task))
+    blocks = build_defects(phase, k, v.knots, v.points, rates, get_state_limits(task))
     path_blocks, path_mapped = _build_path_blocks(task, k, v, f, has_path=implicit is None)
     blocks += path_blocks
     if implicit is not None:
@@ -461,102 +454,6 @@ def _build_event_order_blocks(
         if limits:
             blocks.append(ConstraintBlock(values, limits, k, np.ones(values.shape[1])))
     return blocks
-
-
-def build_boundary_blocks(task: Task, first: Expression, last: Expression) -> list[ConstraintBlock]:
-    """Return the equations of the start, and of the closure of a periodic motion.
-
-    Without a start and a symmetry, the first state has to meet the constraints of its mode.
-
-    Args:
-        task: The task.
-        first: State (nx, 1) at the start.
-        last: State (nx, 1) at the end, after the reset of the last event.
-    """
-    blocks = list[ConstraintBlock]()
-    if task.start is not None:
-        residual = first - ca.DM(np.asarray(task.start, dtype=np.float64))
-        limits = tuple(
-            Limit(f"start: {limit.name}", limit.unit, 0.0, 0.0) for limit in _get_state_limits(task)
-        )
-        blocks.append(ConstraintBlock(residual, limits))
-    elif task.symmetry is None and (limits := get_constraint_limits(task, 0)):
-        residual = build_constraint_residual(task, 0, task.phases[0].mode, first)
-        blocks.append(ConstraintBlock(residual, limits, 0))
-    if task.symmetry is not None:
-        blocks += _build_closure(task, first, last)
-    return blocks
-
-
-def _build_closure(task: Task, first: Expression, last: Expression) -> list[ConstraintBlock]:
-    """Return S last = first across the free directions, and a fixed place along them.
-
-    The projection across m free directions has rank nx - m: all its rows would be dependent
-    equations, which IPOPT does not take. So m rows are left out, one for each direction: the row of
-    the direction's largest entry. The other rows determine that one most accurately.
-
-    Args:
-        task: A task with a symmetry S.
-        first: State (nx, 1) at the start.
-        last: State (nx, 1) at the end.
-    """
-    assert task.symmetry is not None
-    coordinates = _get_state_limits(task)
-    free = task.symmetry.directions
-    gap = ca.DM(task.symmetry.matrix) @ last - first
-    left_out = set(np.abs(free).argmax(axis=0).tolist())
-    fixed = [i for i in range(len(coordinates)) if i not in left_out]
-    across = (np.eye(len(coordinates)) - free @ np.linalg.pinv(free))[fixed]
-    limits = tuple(
-        Limit(f"closing: {coordinates[i].name}", coordinates[i].unit, 0.0, 0.0) for i in fixed
-    )
-    blocks = [ConstraintBlock(ca.DM(across) @ gap, limits)]
-    if task.start is None:
-        pairs = zip(task.symmetry.free, free.T, strict=True)
-        blocks += [_build_origin(task, name, direction, first) for name, direction in pairs]
-    return blocks
-
-
-def _build_origin(task: Task, name: str, direction: Array, first: Expression) -> ConstraintBlock:
-    """Return the equation that fixes the start along a free direction of a symmetry.
-
-    The component along it is zero. If the gap of the first closed contact changes along the
-    direction, as for the height, that gap is zero instead: a height of zero would leave the ground.
-
-    Args:
-        task: The task.
-        name: Name of the direction.
-        direction: The direction (nx,).
-        first: State (nx, 1) at the start.
-    """
-    limits = (Limit(f"start along {name!r}", "m", 0.0, 0.0),)
-    closed = closed_contacts(task.phases[0].mode)
-    if closed:
-        x = ca.SX.sym("x", len(direction))
-        gap = build_gaps(task, 0, x, list(closed[:1]))
-        f = ca.Function("gap", [x], [gap, ca.jtimes(gap, x, ca.DM(direction))])
-        # Evaluated at a state without zeros: at zero coordinates a slope may vanish by chance.
-        if abs(float(f(np.linspace(0.1, 1.0, len(direction)))[1])) > _GAP_SLOPE:
-            return ConstraintBlock(f(first)[0], limits, is_hard=True)
-    return ConstraintBlock(ca.DM(direction).T @ first, limits, is_hard=True)
-
-
-def _get_state_limits(task: Task) -> tuple[Limit, ...]:
-    """Return names and units of the entries of the state, as equations to zero.
-
-    Entries have no names of joints where the coordinates are not one for each joint, as of a
-    floating base.
-    """
-    robot = task.system.robot
-    names = [name for name in robot.joint_names if name not in robot.mimics]
-    if not robot.nq == robot.nv == len(names):
-        entries = [(f"entry {i} of the state", "") for i in range(task.system.space.nx)]
-    else:
-        units = [get_joint_unit(robot, name) for name in names]
-        pairs = list(zip(names, units, strict=True))
-        entries = [(f"coordinate of joint {n!r}", unit) for n, unit in pairs]
-        entries += [(f"velocity of joint {n!r}", f"{unit}/s") for n, unit in pairs]
-    return tuple(Limit(name, unit, 0.0, 0.0) for name, unit in entries)
 
 
 def _compute_holding_input(task: Task, field: Any, x: Array) -> Array:

@@ -41,8 +41,8 @@ _REGULARITY = 1e-10
 class FreeMotion(Protocol):
     """A group of maps of states, with one parameter, that take motions to motions.
 
-    The maps are affine in coordinates. Perturbations of the image of a state are those of the state: the maps act from the left on Lie
-    groups whose perturbations are in the body frame.
+    The maps are affine in coordinates. Perturbations of the image of a state are those of the
+    state: the maps act from the left on Lie groups whose perturbations are in the body frame.
     """
 
     def direction(self, x: Array) -> Array:

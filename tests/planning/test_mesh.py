@@ -104,7 +104,8 @@ def test_a_plan_begins_a_search_on_another_mesh():
         to_the_wall(phases=[Phase(("open",), ("nose closes",), (TIME, TIME + 1e-9), 3)])
     )
     optimum = find_optimum(coarse, coarse.compute_start(straight), 50)
-    begin = start_from_plan(finer, build_plan(coarse, optimum.variables))
+    plan = build_plan(coarse, optimum.variables)
+    begin = start_from_plan(finer, plan.motion.arcs, plan.curves)
     values, (low, high) = (
         np.array(finer.jacobian()(begin, [])[0]).ravel(),
         finer.compute_constraint_bounds(),

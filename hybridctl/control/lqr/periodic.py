@@ -24,7 +24,7 @@ import numpy as np
 from scipy.linalg import eigh, null_space, solve_discrete_are
 
 from hybridctl.base.checks import Array, check_count, check_number
-from hybridctl.base.errors import InputError, SimulationError
+from hybridctl.base.errors import SimulationError
 from hybridctl.base.progress import Progress, report_share
 from hybridctl.base.spaces import Space
 from hybridctl.control.gains import GainCurve, GainSchedule
@@ -155,7 +155,7 @@ class LaterPeriod:
 
     @cached_property
     def _state_map(self) -> tuple[Array, Array]:
-        """The matrix (nx, nx) and the offset (nx,) of the map S^-1 g of coordinates: it is affine."""
+        """The matrix (nx, nx) and the offset (nx,) of the affine map S^-1 g of coordinates."""
         assert self.symmetry is not None
         inverse = np.asarray(np.linalg.inv(self.symmetry.state_map))
         if self.moved is None:

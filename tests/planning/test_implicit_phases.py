@@ -1,0 +1,126 @@
+"""Equations of motion as constraints of a programme: the same optimum, and what it needs."""
+
+from dataclasses import replace
+
+import casadi as ca
+import numpy as np
+import pytest
+from hybridctl.robots import public
+from planning import first_tasks
+
+from hybridctl.base.errors import InputError
+from hybridctl.mechanics.impacts.impact_expressions import build_impact_map
+from hybridctl.mechanics.modes.implicit_expressions import (
+    SCALE,
+    build_implicit_impact,
+    build_implicit_mode,
+    has_independent_rows,
+)
+from hybridctl.mechanics.modes.mode_expressions import mode_field
+from hybridctl.planning.implicit_phases import uses_implicit_phases
+from hybridctl.planning.optimisation import optimise
+from hybridctl.planning.task import Phase, Task, TransitionWeight
+from hybridctl.planning.transcription import transcribe
+
+TROT = ("stick", "open", "open", "stick")
+
+
+def solve(residual, x, unknowns, at):
+    """The unknowns, by the residual that is linear in them."""
+    f = ca.Function("f", [x, unknowns], [residual, ca.jacobian(residual, unknowns)])
+    value, slope = (np.asarray(part) for part in f(at, np.zeros(unknowns.numel())))
+    return -np.linalg.solve(slope, value.ravel())
+
+
+@pytest.mark.parametrize("modes", [("open",) * 4, TROT])
+def test_accelerations_and_forces_that_make_the_residual_vanish_are_those_of_the_field(modes):
+    """Recursive inverse dynamics and a factorised mass matrix agree to rounding."""
+    plant, rng = public.system("solo12"), np.random.default_rng(0)
+    robot, contacts = plant.robot, plant.contacts
+    assert has_independent_rows(robot, contacts, modes)
+    q = robot.integrate(robot.neutral(), 0.3 * rng.normal(size=robot.nv))
+    x, u = np.concatenate([q, rng.normal(size=robot.nv)]), rng.normal(size=robot.nu)
+    solved = mode_field(robot, contacts, modes, stabilization=2.0)
+    implicit = build_implicit_mode(robot, contacts, modes, stabilization=2.0)
+    own, z = implicit.u[: robot.nu], implicit.u[robot.nu :]
+    both = ca.vertcat(implicit.x, own)
+    at = np.concatenate([x, u])
+    found = np.concatenate([u, solve(implicit.residual, both, z, at)])
+    rows = ["field", "forces", "guards"]
+    want = ca.Function("f", [solved.x, solved.u], [getattr(solved, row) for row in rows])(x, u)
+    have = ca.Function("f", [implicit.x, implicit.u], [getattr(implicit, row) for row in rows])
+    for one, other in zip(have(x, found), want, strict=True):
+        scale = np.abs(np.asarray(other)).max(initial=1.0)
+        np.testing.assert_allclose(one, other, rtol=0.0, atol=1e-9 * scale)
+
+
+def test_an_impact_that_makes_the_residual_vanish_is_that_of_the_map():
+    plant, rng = public.system("solo12"), np.random.default_rng(1)
+    robot, contacts = plant.robot, plant.contacts
+    q = robot.integrate(robot.neutral(), 0.3 * rng.normal(size=robot.nv))
+    x = np.concatenate([q, rng.normal(size=robot.nv)])
+    impact = build_implicit_impact(robot, contacts, TROT)
+    z = solve(impact.residual, impact.x, impact.unknowns, x)
+    want = build_impact_map(robot, contacts, TROT)
+    rows = ["after", "impulses", "rates"]
+    have = ca.Function("f", [impact.x, impact.unknowns], [getattr(impact, row) for row in rows])
+    wanted = ca.Function("f", [want.x], [getattr(want, row) for row in rows])
+    for one, other in zip(have(x, z), wanted(x), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0.0, atol=1e-10)
+    assert (
+        np.abs(SCALE * z[: robot.nv] - np.asarray(wanted(x)[0]).ravel()[robot.nq :]).max() < 1e-10
+    )
+
+
+def test_a_guess_obeys_the_equations_of_motion_and_derivatives_are_those_of_differences():
+    """Residuals of nodes vanish to 1e-8 at the start; differences of size h err by h^2."""
+    task, guess = first_tasks.monoped_jump()
+    programme = transcribe(replace(task, implicit=True))
+    start = programme.compute_start(guess)
+    motion = [
+        block.values for block in programme.blocks if block.limits[0].name == "equations of motion"
+    ]
+    column = programme.column
+    values = ca.Function("f", [column], [ca.vertcat(*(ca.vec(part) for part in motion))])(start)
+    assert np.abs(np.asarray(values)).max() < 1e-8
+    rng = np.random.default_rng(2)
+    g, slopes = programme.jacobian()(start, [])
+    away = rng.normal(size=len(start))
+    away[-1] = 0.0
+    h = 1e-6
+    ends = [np.asarray(programme.jacobian()(start + s * h * away, [])[0]).ravel() for s in (1, -1)]
+    slope = (ends[0] - ends[1]) / (2.0 * h)
+    np.testing.assert_allclose(
+        np.asarray(slopes @ away).ravel(), slope, rtol=1e-5, atol=1e-5 * np.abs(slope).max()
+    )
+    assert g.shape[0] == slopes.shape[0]
+
+
+def test_large_robots_have_their_equations_as_constraints_where_nothing_needs_them_solved():
+    plant = public.system("solo12")
+    task = Task(plant, [Phase(TROT, (), (0.1, 0.2), 2, 3)])
+    assert uses_implicit_phases(task)
+    assert not uses_implicit_phases(replace(task, implicit=False))
+    assert not uses_implicit_phases(replace(task, margins=replace(task.margins, early=0.1)))
+    small, _ = first_tasks.monoped_jump()
+    assert not uses_implicit_phases(small)
+    assert uses_implicit_phases(replace(small, implicit=True))
+    with pytest.raises(InputError, match="implicit must be None or False"):
+        replace(small, implicit=True, margins=replace(small.margins, early=0.1))
+    with pytest.raises(InputError, match="implicit must be None or False"):
+        replace(small, implicit=True, transition=TransitionWeight(1.0))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::hybridctl.base.errors.RedundantConditionWarning")
+def test_both_forms_have_the_same_optimum_and_one_begins_at_the_other():
+    task, guess = first_tasks.monoped_jump()
+    solved = optimise(task, guess, tolerance=5e-2)
+    implicit = optimise(replace(task, implicit=True), solved, tolerance=5e-2)
+    assert implicit.cost == pytest.approx(solved.cost, rel=1e-6)
+    assert implicit.iterations < solved.iterations
+    finer = [replace(phase, intervals=2 * phase.intervals) for phase in task.phases]
+    warm = optimise(replace(task, phases=finer), implicit, tolerance=5e-2)
+    assert warm.cost == pytest.approx(solved.cost, rel=0.05)
+    with pytest.raises(InputError, match="guess must have the 1 phase"):
+        optimise(replace(task, phases=task.phases[:1]), solved)
