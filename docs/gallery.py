@@ -127,8 +127,8 @@ With the reset's Jacobian in its place in the gains 10 of 16 do, and the others 
 steps; with it in the filter none of 16 does, and they fall after 1 to 5. The filter and its
 feedback take 0.26 of real time.""",
     "quadruped-trot": """On MuJoCo solo12 and go2 trot 20 strides from 8 of 8 random starts, by the
-clock and by touch; on Drake from 2 of 2 by touch. Solo12 survives pushes of 3.45 ± 0.24 N s by the
-clock and of 3.50 ± 0.29 N s by touch (ten pushes, MuJoCo). See
+clock and by touch; on Drake from 2 of 2 by touch. Solo12 survives pushes of 3.40 ± 0.22 N s by the
+clock and of 4.10 ± 0.39 N s by touch (ten pushes, MuJoCo). See
 [your quadruped trots](start/trot.md).""",
 }
 
