@@ -285,7 +285,8 @@ class TrotController:
             stiffness = robot.weight * self.trot.height
         off = robot.difference(q, self._posture) - _DAMPING_TIME * v
         limits = self.programme.limits
-        return np.asarray(np.clip(stiffness * (robot.actuation.T @ off), -limits, limits))
+        u: NDArray[np.float64] = np.clip(stiffness * (robot.actuation.T @ off), -limits, limits)
+        return u
 
     def _find_touching(self, sensed: Mapping[str, Any] | None) -> NDArray[np.bool_]:
         """Return the flags (c,) of contact, of which the clock needs none.

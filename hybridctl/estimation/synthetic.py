@@ -17,7 +17,7 @@ import numpy as np
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings, Sensor
-from hybridctl.estimation.noise import reset_covariance
+from hybridctl.estimation.noise import Noise, reset_covariance
 from hybridctl.estimation.noisy_system import compute_guard_rates
 from hybridctl.estimation.record import Record, Series
 from hybridctl.hybrid.arc import Arc, compute_outputs
@@ -344,9 +344,10 @@ def _draw_state_after(model: FilterModel, event: Event, rng: np.random.Generator
         event: The event, with the state after it without noise.
         rng: Random numbers.
     """
-    assert model.reset_noise is not None
-    rigid = replace(model.reset_noise, compliance=0.0)
-    covariance = reset_covariance(model.system, rigid, event)
+    noise = model.reset_noise
+    if isinstance(noise, Noise):  # without it, noise would take the state off held contacts
+        noise = replace(noise, compliance=0.0)
+    covariance = reset_covariance(model.system, noise, event)
     if covariance is None:
         return event.state_after
     t, u = event.time, event.input_after
