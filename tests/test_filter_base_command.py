@@ -238,7 +238,7 @@ def test_what_is_wired_wrongly_is_printed_first(machine):
 def test_a_filter_that_fails_on_wrong_wiring_names_that(machine, monkeypatch):
     """Where the log is sound the error is the filter's own."""
 
-    def fail(*arguments):
+    def fail(*arguments, **options):
         raise SimulationError("the estimate was lost")
 
     monkeypatch.setattr(BaseEstimator, "run_record", fail)

@@ -16,7 +16,7 @@ from hybridctl.mechanics import (
     parameter_derivatives,
 )
 from hybridctl.planning import Phase, Task
-from hybridctl.planning.transcription import _get_state_limits
+from hybridctl.planning.closure import get_state_limits
 
 LINK = """<link name="{}"><inertial><origin xyz="0 0 {}"/><mass value="{}"/>
 <inertia ixx="0.02" iyy="0.02" izz="0.02" ixy="0" ixz="0" iyz="0"/></inertial></link>"""
@@ -121,7 +121,7 @@ def test_plans_name_the_coordinates_of_joints_that_move_on_their_own():
     system = contact_system(robot, [FLOOR])
     start = np.concatenate([robot.posture({"knee": 0.3}), np.zeros(robot.nv)])
     task = Task(system, (Phase(("open",), (), (0.1, 0.5)),), start=start)
-    assert [(limit.name, limit.unit) for limit in _get_state_limits(task)] == [
+    assert [(limit.name, limit.unit) for limit in get_state_limits(task)] == [
         ("coordinate of joint 'hip'", "rad"),
         ("coordinate of joint 'knee'", "rad"),
         ("velocity of joint 'hip'", "rad/s"),
