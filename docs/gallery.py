@@ -34,6 +34,7 @@ FIGURES = {  # of each experiment, in the order of the page; "" for the one that
     "biped-walk": "gait",
     "walker-plants": "plants",
     "quadruped-trot": "trot",
+    "bolt-walk": "walks",
     "zeno-ball": "ball",
     "double-pendulum-stop": "elastic",
     "relay": "relay",
@@ -48,7 +49,7 @@ WHOLE = {
     "lqr",
     "walker-plants",
 }  # shown by runs that are --full
-DEFAULT = {"bderivative", "filter-study"}  # not quick
+DEFAULT = {"bderivative", "bolt-walk", "filter-study"}  # not quick
 KEPT = {"cube-filter": "cube_filter.png", "icub-base": "icub_base.png"}
 NOTES = {
     "rrr-door": """What it shows is the error that each law feeds back: 0.27 at most with spreading,
@@ -130,6 +131,11 @@ feedback take 0.26 of real time.""",
 clock and by touch; on Drake from 2 of 2 by touch. Solo12 survives pushes of 3.40 ± 0.22 N s by the
 clock and of 4.10 ± 0.39 N s by touch (ten pushes, MuJoCo). See
 [your quadruped trots](start/trot.md).""",
+    "bolt-walk": """On MuJoCo bolt takes 50 steps from 8 of 8 random starts by each of the three laws,
+on Drake from 3 of 3 by the clock (contact of 2 ms). A plan whose foot had to land slower than
+0.4 m/s walked by the clock alone: the light foot brakes so hard that the saltation matrix has the
+norm 22000, and a foot that is late turns back under the law that waits for it. Without this bound
+the norm is 2500.""",
 }
 
 

@@ -2,8 +2,9 @@
 
 The claims: a step is found from a crude guess and closes on simulation up to the exchange of legs.
 Its feedforward is unstable, and the hybrid LQR by the saltation matrix makes it stable. With this
-feedback bolt walks by the clock on the engines' compliant contacts from all random starts. The plan
-is of a robot with mirrored legs, the plants are those of the robot's file.
+feedback bolt walks on the engines' compliant contacts from all random starts: on MuJoCo by all
+laws, on Drake by the clock. The plan is of a robot with mirrored legs, the plants are those of the
+robot's file.
 
 Three laws have these gains:
 
@@ -301,7 +302,7 @@ def run(config: Config, console: Console) -> Findings:
             Check(f"{format_case(r)}: steps from the worst start", min(r["steps"]), least=steps)
             for r in records
             for steps in [config.steps]
-            if r["law"] == "clock"
+            if r["engine"] == "mujoco" or r["law"] == "clock"
         ),
     ]
     summary = {
