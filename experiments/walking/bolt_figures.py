@@ -81,11 +81,19 @@ def draw_walks(path: Path, gait: BoltGait, walks: Mapping[tuple[str, str], Any])
         walks: A `BoltWalk` by engine and law.
     """
     places = (("height [m]", 2), ("across [m]", 1), ("heading [rad]", 3), ("roll [rad]", 5))
-    panels = []
+    colors, panels = _cycle(len(walks)), []
     for label, index in places:
+        named = index == 1  # the legend stands where walks have settled
         lines = [
-            Line(w.times, w.states[:, index], f"{engine}, {law}" if index == 2 else None, color)
-            for ((engine, law), w), color in zip(walks.items(), _cycle(len(walks)), strict=True)
+            # Laws nearly agree: every other curve is dashed, so that the one below it is seen.
+            Line(
+                walk.times,
+                walk.states[:, index],
+                f"{engine}, {law}" if named else None,
+                colors[k],
+                "--" if k % 2 else "-",
+            )
+            for k, ((engine, law), walk) in enumerate(walks.items())
         ]
         panels.append(Panel(label, lines, zero=index != 2))
     title = f"Bolt walks at {gait.speed:g} m/s from a random start"

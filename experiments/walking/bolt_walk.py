@@ -2,8 +2,9 @@
 
 The claims: a step is found from a crude guess and closes on simulation up to the exchange of legs.
 Its feedforward is unstable, and the hybrid LQR by the saltation matrix makes it stable. With this
-feedback bolt walks by the clock on the engines' compliant contacts from all random starts. The plan
-is of a robot with mirrored legs, the plants are those of the robot's file.
+feedback bolt walks on the engines' compliant contacts from all random starts: on MuJoCo by all
+laws, on Drake by the clock. The plan is of a robot with mirrored legs, the plants are those of the
+robot's file.
 
 Three laws have these gains:
 
@@ -59,7 +60,7 @@ SUMMARY = "bolt walks in space on two engines under the hybrid LQR of a plan, an
 
 WalkLaw = Literal["touch", "phase", "clock"]
 _PERIOD = 1e-3  # s, of the controller
-_EXTENSION = 0.1  # s, of the plan before and after each touchdown
+_EXTENSION = 0.03  # s, before and after each touchdown: the foot sinks by 3 cm; no arc turns back
 _PATIENCE = 0.05  # s, for which an overdue foot is waited for
 _EARLY = 0.3  # steps by which a touchdown may come before its time
 _BETWEEN = 0.5  # steps between two touchdowns at least: a foot that lets go touches for a while
@@ -171,7 +172,7 @@ class BoltBench:
         """Return the bench for a gait, with its feedback designed."""
         lqr = design_bolt_feedback(gait, BoltWeights(*config.weights))
         steps = max(config.steps, _BEFORE + _AFTER if config.pushes else 0) + 1
-        return BoltBench(config, gait, lqr, Tracks.of(gait, lqr, steps, _EXTENSION))
+        return BoltBench(config, gait, lqr, Tracks.of(gait, lqr, steps, _EXTENSION, is_held=True))
 
     def make_controller(self, law: WalkLaw) -> Controller:
         """Return a law in a loop, on states and flags of contact."""
@@ -301,7 +302,7 @@ def run(config: Config, console: Console) -> Findings:
             Check(f"{format_case(r)}: steps from the worst start", min(r["steps"]), least=steps)
             for r in records
             for steps in [config.steps]
-            if r["law"] == "clock"
+            if r["engine"] == "mujoco" or r["law"] == "clock"
         ),
     ]
     summary = {

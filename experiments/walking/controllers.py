@@ -140,7 +140,7 @@ def design(gait: Gait, weights: Weights, jumps: str = "saltation") -> PeriodicLq
 
 @dataclass(frozen=True, eq=False)
 class Tracks:
-    """A gait over many steps, extended past its touchdowns by its own inputs.
+    """A gait over many steps, extended past its touchdowns.
 
     Attributes:
         gait: The gait.
@@ -155,7 +155,14 @@ class Tracks:
     extension: float
 
     @staticmethod
-    def of(gait: Gait, lqr: PeriodicLqr, steps: int, extension: float = EXTENSION) -> Tracks:
+    def of(
+        gait: Gait,
+        lqr: PeriodicLqr,
+        steps: int,
+        extension: float = EXTENSION,
+        *,
+        is_held: bool = False,
+    ) -> Tracks:
         """Return the tracks over a number of steps.
 
         Args:
@@ -163,6 +170,9 @@ class Tracks:
             lqr: Any feedback around it.
             steps: Number of the steps.
             extension: Extension before and after each touchdown, s.
+            is_held: Whether extended arcs hold the inputs at touchdowns. Otherwise the polynomials
+                of the gait go on, which leave all bounds where the extension is a large part of
+                their interval.
         """
         orbit, _ = lqr.repeated(steps + 1)
         reference = extend(
@@ -170,7 +180,7 @@ class Tracks:
             orbit,
             before=extension,
             after=extension,
-            feedforward=[gait.curve(k) for k in range(steps + 2)],
+            feedforward=None if is_held else [gait.curve(k) for k in range(steps + 2)],
             rtol=1e-8,
             atol=1e-8,
         )

@@ -34,9 +34,9 @@ FIGURES = {
     "zeno-ball": {"scheme", "flow", "ball"},
 }
 pytestmark = pytest.mark.slow
-# Minutes each. Their claims hold on quick settings in tests of their own: `test_door_optimal`,
-# `test_cube_filter`, `test_filter_study` and `relaxation/test_experiments`.
-MINUTES = {"cube-filter", "door-optimal", "filter-study", "zeno-ball"}
+# Minutes each. Their claims hold on quick settings in tests of their own: `test_bolt_walk`,
+# `test_door_optimal`, `test_cube_filter`, `test_filter_study` and `relaxation/test_experiments`.
+MINUTES = {"bolt-walk", "cube-filter", "door-optimal", "filter-study", "zeno-ball"}
 
 
 def mark_experiment(name):
