@@ -111,7 +111,8 @@ def test_the_noise_of_positions_follows_innovations_as_in_a_log():
     kept = CreepFilter(estimator.base, estimator.filter, estimator.foot_motion(record))
     last = over_states(kept, record, estimator.start(readings))[-1]
     assert last.place_variance != noise.measured**2
-    assert last.rise is not None and last.rise.touched
+    assert last.rise is not None
+    assert last.rise.touched
 
 
 def test_noisy_sensors_are_seen_in_the_opening_alone():
