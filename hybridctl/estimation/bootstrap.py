@@ -37,8 +37,8 @@ _MIN_WIDTH_RATIO, _MAX_WIDTH_RATIO = 0.5, 1.25
 """Least and largest half width that is asked, relative to that of a box which is taken: a wide one
 does less harm. A choice."""
 _HILL_RATIO = 4.0
-"""Least height of the hill at the sides of the box, relative to its roughness. With 18 points of two
-parameters the curvature then has a relative error of 0.2."""
+"""Least height of the hill at the sides of the box, relative to its roughness. With 18 points of
+two parameters the curvature then has a relative error of 0.2."""
 _MAX_WIDENING = 4.0
 """Largest half width that roughness may ask for, relative to `width`. A choice."""
 _MAX_CHANGE = 8.0
