@@ -135,9 +135,9 @@ feedback take 0.26 of real time.""",
 clock and by touch; on Drake from 2 of 2 by touch. Solo12 survives pushes of 3.40 ± 0.22 N s by the
 clock and of 4.10 ± 0.39 N s by touch (ten pushes, MuJoCo). See
 [your quadruped trots](start/trot.md).""",
-    "hopper-jump": """It needs a recording (`--set data=jump.npz`). Parameters were chosen by hand after
-all of it had been looked at. Where the height is withheld in flight no filter holds 5 mm, and the
-touchdown is lost. See [results](results.md).""",
+    "hopper-jump": """It needs a recording (`--set data=jump.npz`). Parameters were chosen by hand
+after all of it had been looked at. Where the height is withheld in flight no filter holds 5 mm, and
+the touchdown is lost. See [results](results.md).""",
 }
 
 

@@ -15,6 +15,7 @@ from hybridctl.estimation.deadline import Deadline
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.initial_estimate import build_kalman_filter, first_estimate
 from hybridctl.estimation.kalman_equations import StatePrediction
+from hybridctl.estimation.mode_consistency import reconcile
 from hybridctl.estimation.online import Estimator
 from hybridctl.estimation.prediction import predict
 from hybridctl.estimation.salted_kalman_filter import SaltedKalmanFilter
@@ -158,6 +159,29 @@ def test_one_slow_case_does_not_rule_a_piece_out():
     while not deadline.has_time_for("event"):
         refusals += 1
     assert refusals < 500  # 0.99 ** 500 < 2.0 / 195
+
+
+def test_a_guard_without_variance_waits_for_the_next_value_once_there_is_no_time():
+    """It is looked at once: rounds that change nothing would take the time that is not there."""
+    clock = HandClock()
+    deadline, looked = Deadline(clock), []
+    deadline.limit = -1.0
+    model = SaltedKalmanFilter(bouncing_ball(), np.zeros((2, 2)), height()).model
+    model = replace(model, deadline=deadline)
+    law = model.law("air", None)
+
+    def counting(t, x):
+        looked.append(t)
+        return law(t, x)
+
+    below = Estimate("air", 0.0, np.array([-0.1, -1.0]), np.zeros((2, 2)))
+    found = reconcile(model, below, counting)
+    assert not found.events
+    np.testing.assert_array_equal(found.estimate.mean, below.mean)
+    assert "a guard without variance was not fired: no time is left" in found.notes
+    assert len(looked) == 1
+    clock.now = -2.0
+    assert reconcile(model, below, law).events, "with time it fires"
 
 
 def test_functions_of_modes_are_made_before_they_are_visited():
