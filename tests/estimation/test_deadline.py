@@ -81,9 +81,10 @@ def test_the_work_of_each_sample_is_within_one_and_a_half_deadlines(hypotheses, 
     assert misses.sum() <= 1
 
 
-def test_a_prediction_without_time_is_exact_where_the_flow_is_linear():
+@pytest.mark.parametrize("noise", [{}, {"reset_noise": 1e-4 * np.eye(2), "guard_noise": 1e-6}])
+def test_a_prediction_without_time_is_exact_where_the_flow_is_linear(noise):
     """A ball that falls and bounces once: the parabola of its guard is that of its height."""
-    kf = SaltedKalmanFilter(bouncing_ball(), np.zeros((2, 2)), height())
+    kf = SaltedKalmanFilter(bouncing_ball(), np.zeros((2, 2)), height(), **noise)
     law = kf.model.law("air", None)
     begun = Estimate("air", 0.0, np.array([1.0, 0.3]), np.diag([1e-3, 1e-3]) ** 2)
     now = StatePrediction(begun, (), np.eye(2))
