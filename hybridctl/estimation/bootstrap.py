@@ -12,8 +12,9 @@ filter; the points do.
 
 In a box that is much wider than the errors the likelihood is no quadratic, and its third order
 moves the top: that of friction in twelve tosses of a ball by 0.7 standard errors on average of
-seven sets, in a box that is twelve of them wide on each side. In one that is too small the hill is lower than it is rough. So the box
-is made again around the top until its half width suits both, to within a factor of two.
+seven sets, in a box that is twelve of them wide on each side. In one that is too small the hill is
+lower than it is rough. So the box is made again around the top until its half width suits both, to
+within a factor of two.
 """
 
 from __future__ import annotations
