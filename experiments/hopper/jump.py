@@ -2,11 +2,13 @@
 
 The leg stands, pushes off, flies for 0.15 s and lands on a force plate. Its inputs are the measured
 torques of hip and knee, and a constant force that the rail carries. Damping of the rail and of the
-joints, that force, the radius of the foot and the levels of noise are those of `START`, which were
-chosen by hand; with `evaluations` above 1 they are fitted to the first half of the recording, by
-`fit_noise`. All is judged on the second half, which has the flight. There is no impact in the first
-half: the noise of impacts follows from a stated contact time, see `ImpactNoise`. Three matrices at
-impacts are compared, with the height measured and with it withheld in flight.
+joints, that force, the radius of the foot and the levels of noise are those of `START`. They were
+chosen by hand after the whole recording had been looked at, the flight and the plate included. So
+the second half, which has the flight and on which all is judged, is no independent test of them.
+With `evaluations` above 1 they are fitted to the first half by `fit_noise`, and the second half is
+one. There is no impact in the first half: the noise of impacts follows from a stated contact time,
+see `ImpactNoise`. Three matrices at impacts are compared, with the height measured and with it
+withheld in flight.
 
 Contact times are those of the plate. The foot leaves it where the contact force that follows from
 the torques falls to zero, and comes back where the ball of the foot reaches the ground: the latter
@@ -19,10 +21,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from hybridctl.experiments.runners import tabulate
 from hybridctl.robots.hopper import model as hopper
+from numpy.lib.npyio import NpzFile
 from rich.console import Console
 from rich.table import Table
 
@@ -41,7 +45,10 @@ from hybridctl.estimation.result import FilterResult
 from hybridctl.estimation.salted_kalman_filter import SaltedKalmanFilter
 
 SUMMARY = "encoders and height of a hopper's recorded jump, its contact times against a force plate"
-ORIGIN = "machines-in-motion/mim_estimation on GitHub, as an NPZ file"
+COLUMNS = ("time_s", "HFE_rad", "KFE_rad", "HFE_Nm", "KFE_Nm", "height_m", "fz_N")
+"""Arrays (n,) of a recording: stamps, joint angles of hip and knee, their measured torques, height
+of the hip, vertical force on the plate."""
+ORIGIN = "machines-in-motion/mim_estimation on GitHub"
 PARAMETERS = (
     "rail_damping", "rail_force", "joint_damping", "radius",
     "joint_noise", "height_noise", "force_noise", "torque_noise",
@@ -62,10 +69,13 @@ MISSED = 1.0  # s, error of the time of a contact that a filter does not find
 class Config(Settings):
     """The recording, and how it is used.
 
-    data: NPZ file. contact_time: of the touchdown, s: the plate's force takes so long to rise.
-    every: of the samples, every n-th is fitted. evaluations: most evaluations of the fit; 1 for
-    none, with the values in START. half: end of the part that is fitted, s. until: end of what is
-    judged, s.
+    Attributes:
+        data: NPZ file with the columns of `COLUMNS`.
+        contact_time: Time of the touchdown, s: the plate's force takes so long to rise.
+        every: Of the samples, every n-th is fitted.
+        evaluations: Most evaluations of the fit; 1 for none, with the values in `START`.
+        half: End of the part that is fitted, s.
+        until: End of what is judged, s; after the flight.
     """
 
     data: str | None = None
@@ -96,7 +106,10 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
         InputError: No file of recordings is given.
     """
     if config.data is None:
-        raise InputError(f"hopper-jump needs data=FILE, a recorded jump; it is from {ORIGIN}")
+        raise InputError(
+            f"hopper-jump needs data=FILE, an NPZ file of a recorded jump, with the arrays "
+            f"{', '.join(COLUMNS)}; the recording is from {ORIGIN}"
+        )
     return experiment(_judge_filters)(config, folder, console)
 
 
@@ -160,18 +173,36 @@ def read_jump(path: str) -> RecordedJump:
         path: NPZ file.
 
     Raises:
-        FileFormatError: The file has not the columns of such a recording.
+        FileFormatError: The file is no such recording: a column is missing, of another length or
+            not finite, times do not increase, or the plate is not unloaded and loaded again.
+        OSError: The file cannot be read.
     """
-    names = ("time_s", "HFE_rad", "KFE_rad", "HFE_Nm", "KFE_Nm", "height_m", "fz_N")
     try:
-        with np.load(path) as content:
-            t, hip, knee, hip_torque, knee_torque, height, plate = (
-                np.asarray(content[name], dtype=np.float64) for name in names
-            )
-    except (KeyError, ValueError) as error:
+        with open(path, "rb") as file:
+            content = np.load(file)
+            if not isinstance(content, NpzFile):
+                raise ValueError("it is no NPZ file")
+            columns = [np.asarray(content[name], dtype=np.float64) for name in COLUMNS]
+    except (KeyError, ValueError, EOFError, BadZipFile) as error:
         raise FileFormatError(f"{path} does not hold a recorded jump: {error}") from error
+    for name, column in zip(COLUMNS, columns, strict=True):
+        if column.shape != columns[0].shape or column.ndim != 1 or not np.isfinite(column).all():
+            raise FileFormatError(
+                f"{path} does not hold a recorded jump: {name} must have one finite number for "
+                f"each time, got shape {column.shape}"
+            )
+    t, hip, knee, hip_torque, knee_torque, height, plate = columns
+    if len(t) < 2 or not (np.diff(t) > 0.0).all():
+        raise FileFormatError(f"{path} does not hold a recorded jump: time_s does not increase")
     joints, torques = np.column_stack([hip, knee]), np.column_stack([hip_torque, knee_torque])
-    return RecordedJump(t, joints, torques, height, plate)
+    jump = RecordedJump(t, joints, torques, height, plate)
+    lifted, touched = jump.contact_times
+    if not t[0] < lifted < touched:
+        raise FileFormatError(
+            f"{path} does not hold a recorded jump: the plate is not unloaded after its largest "
+            f"force, and then loaded again, by {PLATE_FORCE} N"
+        )
+    return jump
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,9 +288,18 @@ def _judge_filters(config: Config, console: Console) -> Findings:
     Args:
         config: Settings.
         console: Not used.
+
+    Raises:
+        InputError: The flight is not between `half` and `until`.
     """
     assert config.data is not None
     jump = read_jump(config.data)
+    lifted, touched = jump.contact_times
+    if not config.half < lifted < touched < config.until:
+        raise InputError(
+            f"half and until must be before and after the flight from {lifted:.3f} to "
+            f"{touched:.3f} s, got {config.half} and {config.until}"
+        )
     fit = fit_parameters(config, jump) if config.evaluations > 1 else None
     values = np.array(START) if fit is None else fit.levels
     free = values.copy()

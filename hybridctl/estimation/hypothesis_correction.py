@@ -379,7 +379,8 @@ def _split_before_value(
 ) -> list[tuple[Hypothesis, tuple[str, ...]]]:
     """Return hypotheses before a value, and those in which guards have fired before the mean.
 
-    The likeliest are tried first, until 2 (bound - 1) of them are found. The hypothesis in which a
+    The likeliest are tried first, until 2 (bound - 1) of them are found or no time is left beside
+    that for correcting those that there are; a note says so. The hypothesis in which a
     guard has fired is a parent of further ones, in which another guard has fired after it. Of such
     a sequence the last guard has fired only if those before have, so its probability is multiplied
     by theirs.

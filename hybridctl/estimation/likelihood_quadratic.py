@@ -44,6 +44,8 @@ from itertools import combinations, combinations_with_replacement, product
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize
+from scipy.stats import norm
+from scipy.stats import t as student_t
 
 from hybridctl.base.checks import Array, check_array, check_count, check_number
 from hybridctl.base.errors import InputError, SimulationError
@@ -64,6 +66,8 @@ _REGIONS = 64.0, 8.0, 1.0
 """Regions around the best point, in steps, in which a top is looked for, in turn."""
 _REUSE_DISTANCE = 1.01
 """Distance in steps within which earlier points are used again."""
+_MIN_SHARE_WITH_TOP = 0.9
+"""Share of the draws of a bootstrap that must have a top. A choice."""
 _SIGNS = (-1.0, 1.0)
 _FAILED_RECORD = 60.0
 """Log-likelihood of a record that could not be filtered, below its worst other value."""
@@ -179,40 +183,68 @@ class LikelihoodQuadratic:
         seed: int = 0,
         bounds: Array | None = None,
     ) -> Array:
-        """Return intervals (np, 2) of the top by the bootstrap over records.
+        r"""Return intervals (np, 2) of the top by the bootstrap over records.
 
         Records are drawn anew with replacement, as many as there are, and every draw has its top;
-        an interval lies between quantiles of these. It contains what errors by the curvature do
-        not: steps of the likelihood, and a model that is not quite right. Draws without a top are
-        left out; where more than one in ten has none the intervals are NaN.
+        an interval lies between quantiles of these, widened about the top of all records. It
+        contains what errors by the curvature do not: steps of the likelihood, and a model that is
+        not quite right. Draws without a top are left out; where more than one in ten has none the
+        intervals are NaN.
+
+        Draws from m records have a variance that is small by (m - 1) / m, and normal quantiles; a
+        mean with an estimated variance has those of Student's t. So distances from the top are
+        multiplied by
+
+        .. math:: \frac{t_{m-1}(\alpha)}{t_\infty(\alpha)} \sqrt{\frac{m}{m - 1}}, \qquad
+            m = \frac{(\sum_r w_r)^2}{\sum_r w_r^2}, \quad w_r = (H^{-1} H_r H^{-1})_{ii},
+
+        at the :math:`\alpha` of the interval's ends (Hesterberg, *What teachers should know about
+        the bootstrap*, The American Statistician 69, 2015). With the m of parameter i, records that
+        contain nothing about it do not count (Satterthwaite's degrees of freedom). Where m is
+        below two, one record alone decides, and the interval is NaN.
 
         Args:
-            level: Confidence of the intervals.
+            level: Confidence of the intervals, between 0 and 1.
             draws: Number of draws.
             seed: Seed of the draws.
-            bounds: Lower and upper bounds (np, 2) of the tops; None for none.
+            bounds: Lower and upper bounds (np, 2) of the tops and of the intervals; None for none.
 
         Raises:
             InputError: An argument is out of its range.
+            SimulationError: Without bounds the sum has no top.
         """
-        check_number("level", level, above=0.0, at_most=1.0)
+        if not check_number("level", level, above=0.0) < 1.0:
+            raise InputError(f"level must be below 1, got {level}")
         check_count("draws", draws)
         n, rng = self.values.shape[1], np.random.default_rng(check_count("seed", seed, at_least=0))
         chosen = rng.integers(n, size=(draws, n))
         slopes, sums = self.gradients[chosen].sum(axis=1), self.curvatures[chosen].sum(axis=1)
         low, high = (-np.inf, np.inf) if bounds is None else bounds.T
-        found = []
-        for slope, whole, records in zip(slopes, sums, chosen, strict=True):
-            if np.linalg.eigvalsh(whole)[0] <= 0.0:
-                continue
-            top = self.center + self.scale * np.linalg.solve(whole, slope)
-            if bounds is not None and not ((low <= top) & (top <= high)).all():
-                top = self.top(records.tolist(), bounds).values
-            found.append(top)
-        if len(found) < 0.9 * draws:
+        has_top = np.linalg.eigvalsh(sums)[:, 0] > 0.0
+        if has_top.mean() < _MIN_SHARE_WITH_TOP:
             return np.full((len(self.center), 2), np.nan)
+        moves = np.linalg.solve(sums[has_top], slopes[has_top, :, None])[:, :, 0]
+        tops = self.center + self.scale * moves
+        for k in np.flatnonzero(~((low <= tops) & (tops <= high)).all(axis=1)):
+            tops[k] = self.top(chosen[has_top][k].tolist(), bounds).values
         ends = 0.5 - 0.5 * level, 0.5 + 0.5 * level
-        return np.asarray(np.quantile(np.array(found), ends, axis=0).T)
+        top = self.top(bounds=bounds).values
+        away = np.quantile(tops, ends, axis=0) - top
+        return np.asarray(np.clip(top + self._widening(ends[1]) * away, low, high).T)
+
+    def _widening(self, end: float) -> Array:
+        """Return factors (np,) of the distances between the top and quantiles of draws.
+
+        Args:
+            end: Upper end of the interval as a probability.
+        """
+        h = self.curvatures
+        inverse = np.linalg.pinv(h.sum(axis=0))
+        weights = np.einsum("ij,rjk,ki->ri", inverse, h, inverse)
+        squares = np.maximum((weights**2).sum(axis=0), np.finfo(float).tiny)
+        m = weights.sum(axis=0) ** 2 / squares
+        m = np.where(m < 2.0, np.nan, m)
+        return np.asarray(student_t.ppf(end, m - 1.0) / norm.ppf(end) * np.sqrt(m / (m - 1.0)))
 
     def point_errors(self) -> Array:
         """Return standard errors (np,) of the top over points, by the jackknife.

@@ -56,6 +56,8 @@ _NO_TIME = 1e-9
 """Time in s after an event that counts as no time."""
 _OVERDUE_CUT = f"an overdue event was not followed: {NO_TIME_LEFT}"
 """Note of an estimate whose overdue event the deadline has cut."""
+_GUARD_CUT = f"a guard without variance was not fired: {NO_TIME_LEFT}"
+"""Note of an estimate outside its mode, whose guard the deadline has kept from firing."""
 _MIN_RELATIVE_DEVIATION = 1e-10
 """Least standard deviation of a guard, relative to its value, that can move it to zero."""
 
@@ -112,7 +114,10 @@ def reconcile(
         if not impossible.size:
             return now
         worst = int(impossible[g[impossible].argmin()])
-        now = _truncate_or_fire(model, now, worst, float(g[worst]), gradients[worst], law)
+        found = _truncate_or_fire(model, now, worst, float(g[worst]), gradients[worst], law)
+        if found is None:
+            return now._replace(notes=(*now.notes, _GUARD_CUT))
+        now = found
     e = now.estimate
     note = f"the mean stays outside mode {e.mode!r} at t = {e.time:.9g} s"
     return now._replace(notes=(*now.notes, note))
@@ -347,10 +352,10 @@ def _replay(
 
 def _truncate_or_fire(
     model: NoisySystem, now: StatePrediction, row: int, g: float, gradient: Array, law: InputLaw
-) -> StatePrediction:
+) -> StatePrediction | None:
     """Return the estimate truncated at a guard; with the guard fired if it has no variance.
 
-    Once the deadline is exceeded a guard without variance does not fire.
+    It is None if the guard has no variance and the deadline is exceeded.
 
     Args:
         model: The system and its noise.
@@ -364,7 +369,7 @@ def _truncate_or_fire(
     s = float(np.sqrt(max(float(gradient @ e.covariance @ gradient), 0.0)))
     if s <= _MIN_RELATIVE_DEVIATION * abs(g):
         if model.late():
-            return now
+            return None
         name = model.system.outgoing(e.mode).guards.names[row]
         return fire_guards(model, now, (name,), e.mean, law)
     step, p = truncate_at_guard(e.covariance, gradient, g, s)

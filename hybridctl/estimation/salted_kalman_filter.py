@@ -279,7 +279,7 @@ class SaltedKalmanFilter:
         """Return the same filter, whose work on a sample is cut by a deadline.
 
         Events and hypotheses are followed for which there is time. Without time the prediction ends
-        by linearised steps with one event at most (`cut_prediction`), with the covariance of what
+        by linearised steps with two events at most (`cut_prediction`), with the covariance of what
         may be beyond them. Notes say what was cut.
 
         Args:

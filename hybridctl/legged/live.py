@@ -6,8 +6,10 @@
     for sample in samples:
         pose = live.step(sample)
 
-The same samples as `Readings`, filtered with `uniform_clock: false`, give the same estimates. What
-a log shows in its opening (see `BaseSettings`) is found from the same samples here: the start, how
+The same samples as `Readings`, filtered with `uniform_clock: false` and the same `time_offset`,
+give the same estimates. Without one a log is searched for it as a whole, which also says whether
+the noise of positions may follow innovations (`BaseNoise.delay`); live it is then not known. What a
+log shows in its opening (see `BaseSettings`) is found from the same samples here: the start, how
 long the robot stands, the noise of its angles, the usual period and the first contacts.
 """
 

@@ -15,6 +15,7 @@ from hybridctl.estimation.deadline import Deadline
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.initial_estimate import build_kalman_filter, first_estimate
 from hybridctl.estimation.kalman_equations import StatePrediction
+from hybridctl.estimation.mode_consistency import reconcile
 from hybridctl.estimation.online import Estimator
 from hybridctl.estimation.prediction import predict
 from hybridctl.estimation.salted_kalman_filter import SaltedKalmanFilter
@@ -80,9 +81,10 @@ def test_the_work_of_each_sample_is_within_one_and_a_half_deadlines(hypotheses, 
     assert misses.sum() <= 1
 
 
-def test_a_prediction_without_time_is_exact_where_the_flow_is_linear():
+@pytest.mark.parametrize("noise", [{}, {"reset_noise": 1e-4 * np.eye(2), "guard_noise": 1e-6}])
+def test_a_prediction_without_time_is_exact_where_the_flow_is_linear(noise):
     """A ball that falls and bounces once: the parabola of its guard is that of its height."""
-    kf = SaltedKalmanFilter(bouncing_ball(), np.zeros((2, 2)), height())
+    kf = SaltedKalmanFilter(bouncing_ball(), np.zeros((2, 2)), height(), **noise)
     law = kf.model.law("air", None)
     begun = Estimate("air", 0.0, np.array([1.0, 0.3]), np.diag([1e-3, 1e-3]) ** 2)
     now = StatePrediction(begun, (), np.eye(2))
@@ -158,6 +160,29 @@ def test_one_slow_case_does_not_rule_a_piece_out():
     while not deadline.has_time_for("event"):
         refusals += 1
     assert refusals < 500  # 0.99 ** 500 < 2.0 / 195
+
+
+def test_a_guard_without_variance_waits_for_the_next_value_once_there_is_no_time():
+    """It is looked at once: rounds that change nothing would take the time that is not there."""
+    clock = HandClock()
+    deadline, looked = Deadline(clock), []
+    deadline.limit = -1.0
+    model = SaltedKalmanFilter(bouncing_ball(), np.zeros((2, 2)), height()).model
+    model = replace(model, deadline=deadline)
+    law = model.law("air", None)
+
+    def counting(t, x):
+        looked.append(t)
+        return law(t, x)
+
+    below = Estimate("air", 0.0, np.array([-0.1, -1.0]), np.zeros((2, 2)))
+    found = reconcile(model, below, counting)
+    assert not found.events
+    np.testing.assert_array_equal(found.estimate.mean, below.mean)
+    assert "a guard without variance was not fired: no time is left" in found.notes
+    assert len(looked) == 1
+    clock.now = -2.0
+    assert reconcile(model, below, law).events, "with time it fires"
 
 
 def test_functions_of_modes_are_made_before_they_are_visited():

@@ -48,12 +48,55 @@ def test_the_leg_weighs_what_its_links_do_and_hangs_straight_down_at_zero():
     assert gap == pytest.approx(0.4 - leg - model.HopperParameters().radius)
 
 
+def columns_of(made):
+    """Return the arrays of a file that holds a recording."""
+    pairs = *made.joints.T, *made.torques.T
+    return dict(zip(jump.COLUMNS, (made.times, *pairs, made.heights, made.plate), strict=True))
+
+
+def test_a_file_gives_back_what_it_holds(tmp_path):
+    made = made_up_jump()
+    np.savez(tmp_path / "jump.npz", **columns_of(made))
+    for name, value in vars(jump.read_jump(str(tmp_path / "jump.npz"))).items():
+        np.testing.assert_array_equal(value, getattr(made, name))
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("fz_N", lambda a: a[:-1], "fz_N must have one finite number"),
+        ("height_m", lambda a: np.where(np.arange(len(a)) == 5, np.nan, a), "height_m must have"),
+        ("time_s", lambda a: a[::-1], "time_s does not increase"),
+        ("fz_N", lambda a: 0.0 * a, "the plate is not unloaded"),
+        ("fz_N", lambda a: 0.0 * a + 5.0, "the plate is not unloaded"),
+        ("fz_N", lambda a: a[::-1] * (np.arange(len(a)) < 1500), "the plate is not unloaded"),
+    ],
+)
+def test_columns_that_are_no_jump_are_refused(tmp_path, name, change, message):
+    columns = columns_of(made_up_jump())
+    np.savez(tmp_path / "bad.npz", **(columns | {name: change(columns[name])}))
+    with pytest.raises(FileFormatError, match=message):
+        jump.read_jump(str(tmp_path / "bad.npz"))
+
+
 def test_other_files_and_none_are_refused(tmp_path):
     np.savez(tmp_path / "other.npz", time_s=np.zeros(3))
-    with pytest.raises(FileFormatError, match="does not hold a recorded jump"):
-        jump.read_jump(str(tmp_path / "other.npz"))
-    with pytest.raises(InputError, match=r"data=FILE.*mim_estimation"):
+    np.save(tmp_path / "other.npy", np.zeros(3))
+    (tmp_path / "empty.npz").write_bytes(b"")
+    (tmp_path / "text.npz").write_text("time_s")
+    for name in ("other.npz", "other.npy", "empty.npz", "text.npz"):
+        with pytest.raises(FileFormatError, match="does not hold a recorded jump"):
+            jump.read_jump(str(tmp_path / name))
+    with pytest.raises(InputError, match=r"data=FILE.*height_m.*mim_estimation"):
         jump.run(jump.Config(), RunFolder("hopper-jump", tmp_path / "a"), Console(quiet=True))
+
+
+@pytest.mark.parametrize("span", [{"half": 1.1}, {"half": 0.5, "until": 1.15}])
+def test_spans_without_the_flight_are_refused(tmp_path, span):
+    np.savez(tmp_path / "jump.npz", **columns_of(made_up_jump()))
+    config = jump.Config(data=str(tmp_path / "jump.npz"), **span)
+    with pytest.raises(InputError, match=r"the flight from 1\.000 to 1\.200 s"):
+        jump.run(config, RunFolder("hopper-jump", tmp_path / "a"), Console(quiet=True))
 
 
 @recorded

@@ -102,6 +102,19 @@ def test_each_step_has_the_numbers_of_the_log():
     assert compare(estimator, list(samples_of(readings))) == 201 - 71 - 23
 
 
+def test_the_noise_of_positions_follows_innovations_as_in_a_log():
+    """The walk's other tests give the noise of feet, so that neither this nor the rise is on."""
+    noise = replace(walk()[0].settings.noise, foot=None, measured=1e-3, delay=0.0)
+    estimator, readings = changed(noise=noise)
+    assert compare(estimator, list(samples_of(readings))) > 100
+    record = estimator.record(readings)
+    kept = CreepFilter(estimator.base, estimator.filter, estimator.foot_motion(record))
+    last = over_states(kept, record, estimator.start(readings))[-1]
+    assert last.place_variance != noise.measured**2
+    assert last.rise is not None
+    assert last.rise.touched
+
+
 def test_noisy_sensors_are_seen_in_the_opening_alone():
     """All sensors are noisier than the settings say, and noisier still after the opening."""
     rng, (estimator, readings) = np.random.default_rng(0), changed()
