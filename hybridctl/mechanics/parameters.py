@@ -42,7 +42,7 @@ from hybridctl.mechanics.contacts.stairs import PiecewiseSurface
 from hybridctl.mechanics.contacts.surfaces import ExpressedSurface
 from hybridctl.mechanics.impacts.impact import ImpactResult, linearise_impact
 from hybridctl.mechanics.impacts.impact_derivatives import solve_impact_changes
-from hybridctl.mechanics.impacts.resets import ImpactReset
+from hybridctl.mechanics.impacts.resets import ImpactReset, Release
 from hybridctl.mechanics.impacts.stick_slip_resets import Breakaway, SlidingStop
 from hybridctl.mechanics.modes.constraint_equations import Solution
 from hybridctl.mechanics.modes.contact_mode import ContactPoint
@@ -217,6 +217,27 @@ class _ContactParameters(SystemParameters):
         points = times[:, None], states, inputs
         sound, a_p = mode.field_number_slopes.combine(changes, *points)
         return sound, np.concatenate((np.zeros_like(a_p), a_p), axis=1)
+
+    def differentiate_departure(
+        self, key: ModeKey, fired: tuple[str, ...], at: JumpPoint
+    ) -> Array | None:
+        """Return minus the derivatives (np,) of the gap's acceleration, see `Release`.
+
+        Args:
+            key: Key of the mode before it.
+            fired: Names of the guards that fire.
+            at: The point before the jump.
+        """
+        edge, columns = self.system.outgoing(key).edge(fired), self.columns
+        reset = None if edge is None else edge.reset
+        if not isinstance(reset, Release) or reset.leaving_stuck is None:
+            return None
+        free, contact = self.system.mode(reset.modes).calc(at.t, at.x, at.u), reset.leaving_stuck[0]
+        q, v = np.split(at.x, [self.system.robot.nq])
+        a, no_forces = free.field[len(v) :], np.zeros(columns.row_count)
+        lengths = columns.differentiate_terms(q, v, a, no_forces).accelerations[contact]
+        row = self.system.dynamics.gap_jacobian(q)[contact]
+        return np.asarray(-row @ self.calc(free).field[len(v) :] - lengths)
 
     def differentiate_reset(self, key: ModeKey, fired: tuple[str, ...], at: JumpPoint) -> Array:
         """Return the derivative D_p of the reset (2 nv, np)."""

@@ -184,9 +184,9 @@ class ContactEdges:
         took_part = None if len(parts) == len(fired) else tuple(parts)
         if begin:
             return Breakaway(self.dynamics, self.modes, after, tuple(sorted(begin)), took_part)
-        (first, *others) = sorted(opening)
-        leaving = None if others or self.modes[first] != STICK else (first, self.modes)
-        return _Release(self.dynamics, after, took_part, keeps_field=True, leaving_stuck=leaving)
+        stuck = [i for i in opening if self.modes[i] == STICK]
+        leaving = (stuck[0], self.modes) if stuck and len(opening) == 1 else None
+        return Release(self.dynamics, after, took_part, keeps_field=True, leaving_stuck=leaving)
 
     def _find_guards(self, fired: Sequence[str]) -> list[ContactGuard] | None:
         """Return the guards of these names, None if a name is no guard of this mode."""
@@ -453,7 +453,7 @@ def _is_resting(gap: float, rate: float) -> bool:
 
 
 @dataclass(frozen=True)
-class _Release(ResetModel):
+class Release(ResetModel):
     """The reset of contacts that open without an impulse: the state stays the same.
 
     Attributes:
@@ -511,7 +511,7 @@ class _Release(ResetModel):
 
 
 @dataclass(frozen=True)
-class _Departure(_Release):
+class _Departure(Release):
     """The reset of sliding contacts that leave their piece of a surface: they open.
 
     Above a lower piece they fall. Where the next piece is higher they would hit a face that their
@@ -558,7 +558,7 @@ def riser_error(dynamics: ContactDynamics, t: float, contacts: Sequence[int]) ->
     )
 
 
-class _Jam(_Release):
+class _Jam(Release):
     """The reset of sliding contacts that jam (Painleve): an error, as no motion goes on.
 
     A guard may also fire within a step that ends beyond a stop, where friction has turned round.
