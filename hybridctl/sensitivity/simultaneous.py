@@ -128,9 +128,9 @@ def jump_derivative(
     check_instance("event", event, Event)
     if _stays_one_event(system, event, simultaneous):
         return _linearize_at_once(system, event)
-    if phantom_input == "pushing" and len(event.guards) > 1 and _keeps_field(system, event):
-        if not _is_input_continuous(event):
-            return _linearize_last_departure(system, event)
+    is_pushed = phantom_input == "pushing" and not _is_input_continuous(event)
+    if is_pushed and len(event.guards) > 1 and _keeps_field(system, event):
+        return _linearize_last_departure(system, event)
     return _linearize_in_turn(system, event, make_recorded_law(system, [event], phantom_input))
 
 
@@ -401,6 +401,8 @@ def _keeps_field(system: HybridSystem, event: Event) -> bool:
 def _is_input_continuous(event: Event) -> bool:
     """Return whether the input (nu,) is the same before and after an event."""
     before, after = event.input_before, event.input_after
+    if before.shape != after.shape:
+        return False
     size = 1.0 + float(np.abs(before).max(initial=0.0))
     return bool(np.abs(after - before).max(initial=0.0) <= _MAX_INPUT_JUMP * size)
 

@@ -167,7 +167,7 @@ class PushInFlight:
 
 
 def check_flow_with_a_push(lift: LiftOff, ways: int | None = None, step: float = STEP) -> set[str]:
-    """Check one-sided derivatives where the input jumps with the last contact; return the last ones.
+    """Check one-sided derivatives where the input jumps with the last contact, and return these.
 
     What is left is of second order in the step on either side of a kink: one extrapolation takes it
     away. Steps are long enough for events to be more than 1e-9 s apart, to which runs know them.

@@ -473,9 +473,17 @@ class Release(ResetModel):
     leaving_stuck: tuple[int, Modes] | None = None
 
     def calc(self, t: float, x: Array, u: Array) -> Jump:
+        """Return the jump to the same state.
+
+        Args:
+            t: Time, s.
+            x: State (q, v).
+            u: Input (nu,).
+        """
         return Jump(x, self.modes, np.zeros(len(self.modes)), guards=self.guards)
 
     def calc_diff(self, at: JumpPoint) -> ResetJacobian:
+        """Return the derivatives of the identity."""
         return Reset.identity(2 * self.dynamics.robot.nv).calc_diff(at)
 
     def differentiate_departure(self, at: JumpPoint) -> GuardJacobian | None:
