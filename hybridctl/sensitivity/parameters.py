@@ -265,8 +265,10 @@ def check_start(
     Raises:
         InputError: The run begins in a mode whose constraints the parameters change.
     """
+    if not derivatives.moves_constraints:
+        return
     first = trajectory.arcs[0]
-    if derivatives.moves_constraints and system.mode(first.mode).held is not None:
+    if system.mode(first.mode).held is not None:
         raise InputError(
             f"parameters {derivatives.names} change the constraints of mode {first.mode!r}, in "
             "which the run begins: its initial state would leave the mode; begin before the contact"
