@@ -483,7 +483,11 @@ class Release(ResetModel):
         return Jump(x, self.modes, np.zeros(len(self.modes)), guards=self.guards)
 
     def calc_diff(self, at: JumpPoint) -> ResetJacobian:
-        """Return the derivatives of the identity."""
+        """Return the derivatives of the identity.
+
+        Args:
+            at: The jump.
+        """
         return Reset.identity(2 * self.dynamics.robot.nv).calc_diff(at)
 
     def differentiate_departure(self, at: JumpPoint) -> GuardJacobian | None:
