@@ -67,6 +67,19 @@ class FoldedParameters(ParameterModel):
         inner = self.inner.evaluate_fields(mode, times, states, inputs)
         return None if inner is None else (inner[0], inner[1] @ self.fold)
 
+    def differentiate_departure(
+        self, key: ModeKey, fired: tuple[str, ...], at: JumpPoint
+    ) -> Array | None:
+        """Return the derivatives of a departure, see `ParameterModel.differentiate_departure`.
+
+        Args:
+            key: Key of the mode before it.
+            fired: Names of the guards that fire.
+            at: The point before the jump.
+        """
+        inner = self.inner.differentiate_departure(key, fired, at)
+        return None if inner is None else inner @ self.fold
+
     def differentiate_reset(
         self, key: ModeKey, fired: tuple[str, ...], at: JumpPoint
     ) -> Array | None:

@@ -165,6 +165,18 @@ class Change:
         """
         return inner
 
+    def map_departure(self, inner: GuardJacobian, at: JumpPoint) -> GuardJacobian | None:
+        """Return the derivatives of a departure, see `ResetModel.differentiate_departure`.
+
+        Args:
+            inner: Those of the inner reset.
+            at: The point before the jump, for the mapped reset.
+
+        Returns:
+            The derivatives; None where the change does not know its own, for those of the guard.
+        """
+        return inner
+
     def map_border(self, inner: ResetBorder, at: JumpPoint) -> ResetBorder:
         """Return the border of a mapped reset: here with the inner derivatives of its distance.
 
@@ -350,6 +362,15 @@ class MappedReset(ResetModel):
         inner_input = change.to_inner(at.t, at.x, u_after)[2]
         border = self.inner.find_border(change.to_inner_jump(at), key, inner_input)
         return None if border is None else change.map_border(border, at)
+
+    def differentiate_departure(self, at: JumpPoint) -> GuardJacobian | None:
+        """Return the derivatives of the inner departure, None for those of the guard.
+
+        Args:
+            at: The point before the jump.
+        """
+        inner = self.inner.differentiate_departure(self.change.to_inner_jump(at))
+        return None if inner is None else self.change.map_departure(inner, at)
 
 
 class ModeOfSameMotion(MappedMode):

@@ -663,13 +663,21 @@ def compute_jump_terms(
     Raises:
         SystemDefinitionError: Guard or reset have no derivative.
     """
+    departure = reset.differentiate_departure(at)
+    if departure is not None:
+        return compute_linear_terms(mode, i, reset.calc_diff(at), at, du, departure)
     steps = mode.compiled_steps
     terms = None if steps is None else steps.jump_terms(i, reset, at, du)
     return compute_linear_terms(mode, i, reset.calc_diff(at), at, du) if terms is None else terms
 
 
 def compute_linear_terms(
-    mode: ModeModel, i: int, reset_jacobian: ResetJacobian, at: JumpPoint, du: Array
+    mode: ModeModel,
+    i: int,
+    reset_jacobian: ResetJacobian,
+    at: JumpPoint,
+    du: Array,
+    guard: GuardJacobian | None = None,
 ) -> JumpTerms:
     """Return the first-order terms of a jump from derivatives, see `sensitivity.saltation`.
 
@@ -679,12 +687,14 @@ def compute_linear_terms(
         reset_jacobian: Derivatives of the reset.
         at: The point before the jump.
         du: Rate (nu,) of the input before the jump, 1/s.
+        guard: Derivatives of what falls through zero in place of the guard; None for the guard.
 
     Raises:
         SystemDefinitionError: The guard has no derivative.
     """
     r, point = reset_jacobian, mode.calc(at.t, at.x, at.u) if at.before is None else at.before
-    f, g = np.asarray(point.field, dtype=np.float64), point.guard_row(i)
+    f = np.asarray(point.field, dtype=np.float64)
+    g = point.guard_row(i) if guard is None else guard
     slope = float(g.time + g.state @ f + g.input @ du)
     size = abs(g.time) + np.abs(g.state) @ np.abs(f) + np.abs(g.input) @ np.abs(du)
     # A guard that is met with no rate is refused by the caller, which knows names and tolerances.
@@ -813,6 +823,21 @@ class ResetModel(ABC):
             at: The point before the jump.
             key: Key of the mode after the event.
             u_after: Input (nu+,) after the event.
+        """
+        return None
+
+    def differentiate_departure(self, at: JumpPoint) -> GuardJacobian | None:
+        """Return the derivatives of what falls through zero where perturbed runs have this event.
+
+        Perturbed runs may have another event before it, of which the run itself has none: a foot
+        that lets go slips first, and then its guard falls at another rate.
+
+        Args:
+            at: The point before the jump.
+
+        Returns:
+            The derivatives by time (a number), state (ndx,) and input (nu,). None for those of the
+            guard that fires; here it is None.
         """
         return None
 

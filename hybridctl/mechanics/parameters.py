@@ -42,8 +42,13 @@ from hybridctl.mechanics.contacts.stairs import PiecewiseSurface
 from hybridctl.mechanics.contacts.surfaces import ExpressedSurface
 from hybridctl.mechanics.impacts.impact import ImpactResult, linearise_impact
 from hybridctl.mechanics.impacts.impact_derivatives import solve_impact_changes
-from hybridctl.mechanics.impacts.resets import ImpactReset
+from hybridctl.mechanics.impacts.resets import ImpactReset, Release
 from hybridctl.mechanics.impacts.stick_slip_resets import Breakaway, SlidingStop
+from hybridctl.mechanics.inertial_parameters import (
+    INERTIAL_KINDS,
+    differentiate_inertia,
+    make_inertia_matrix,
+)
 from hybridctl.mechanics.modes.constraint_equations import Solution
 from hybridctl.mechanics.modes.contact_mode import ContactPoint
 from hybridctl.mechanics.modes.derivatives import AccelerationDerivatives
@@ -55,7 +60,6 @@ from hybridctl.mechanics.modes.force_distribution import (
 from hybridctl.mechanics.modes.generated_mode import GeneratedContactMode
 from hybridctl.mechanics.modes.phase import ContactPhase
 from hybridctl.mechanics.modes.slip_directions import differentiate_starting_contacts
-from hybridctl.mechanics.multibody.bodies import Body
 from hybridctl.mechanics.multibody.passive import Passive
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import ContactSystem, contact_system
@@ -70,9 +74,6 @@ Where more is left, redundant contacts would no longer take part together. A cho
 CONTACT_KINDS = ("restitution", "tangential_restitution", "friction", "static_friction")
 LENGTH_KINDS = ("offset_x", "offset_y", "offset_z", "radius")
 JOINT_KINDS = ("stiffness", "damping", "rest")
-_AXES = "xyz"
-_ORDER = ("xx", "xy", "yy", "xz", "yz", "zz")
-INERTIAL_KINDS = ("mass", *(f"center_{k}" for k in _AXES), *(f"inertia_{both}" for both in _ORDER))
 KINDS = (*CONTACT_KINDS, *LENGTH_KINDS, *JOINT_KINDS, *INERTIAL_KINDS)
 
 
@@ -218,6 +219,27 @@ class _ContactParameters(SystemParameters):
         sound, a_p = mode.field_number_slopes.combine(changes, *points)
         return sound, np.concatenate((np.zeros_like(a_p), a_p), axis=1)
 
+    def differentiate_departure(
+        self, key: ModeKey, fired: tuple[str, ...], at: JumpPoint
+    ) -> Array | None:
+        """Return minus the derivatives (np,) of the gap's acceleration, see `Release`.
+
+        Args:
+            key: Key of the mode before it.
+            fired: Names of the guards that fire.
+            at: The point before the jump.
+        """
+        edge, columns = self.system.outgoing(key).edge(fired), self.columns
+        reset = None if edge is None else edge.reset
+        if not isinstance(reset, Release) or reset.leaving_stuck is None:
+            return None
+        free, contact = self.system.mode(reset.modes).calc(at.t, at.x, at.u), reset.leaving_stuck[0]
+        q, v = np.split(at.x, [self.system.robot.nq])
+        a, no_forces = free.field[len(v) :], np.zeros(columns.row_count)
+        lengths = columns.differentiate_terms(q, v, a, no_forces).accelerations[contact]
+        row = self.system.dynamics.gap_jacobian(q)[contact]
+        return np.asarray(-row @ self.calc(free).field[len(v) :] - lengths)
+
     def differentiate_reset(self, key: ModeKey, fired: tuple[str, ...], at: JumpPoint) -> Array:
         """Return the derivative D_p of the reset (2 nv, np)."""
         n, nv = self.system.robot.nq, self.system.robot.nv
@@ -320,7 +342,7 @@ class ParameterColumns:
             check_member(f"link of parameter {name!r}:", owner, self._robot.link_names)
             body = self._robot.body(owner)
             rows = slice(10 * (body.joint - 1), 10 * body.joint)
-            self._bodies[rows, column] = _inertial_derivative(body, kind)
+            self._bodies[rows, column] = differentiate_inertia(body, kind)
 
     @cached_property
     def number_changes(self) -> Array | None:
@@ -333,7 +355,9 @@ class ParameterColumns:
         found = []
         for j in range(self.count):
             bodies = tuple(
-                body._replace(mass=float(pi[0]), moment=pi[1:4], inertia=_make_inertia(pi[4:]))
+                body._replace(
+                    mass=float(pi[0]), moment=pi[1:4], inertia=make_inertia_matrix(pi[4:])
+                )
                 for body, pi in zip(
                     zero.tree.bodies, self._bodies[:, j].reshape(-1, 10), strict=True
                 )
@@ -415,38 +439,6 @@ class ParameterColumns:
             s = directions.get(slide.contact, np.array([slide.sign]))
             result.append(np.outer(-s, self.friction[phase.closed[slide.contact]]))
         return result
-
-
-def _inertial_derivative(body: Body, kind: str) -> Array:
-    """Return the derivative of pi (10,) by mass, by the center of mass, or by the inertia about it.
-
-    Args:
-        body: The body; the axes are those of the frame by which it was asked for.
-        kind: One of `INERTIAL_KINDS`.
-    """
-    c, m = body.center, body.mass
-    mass, moment, inertia = 0.0, np.zeros(3), np.zeros((3, 3))
-    what, _, axes = kind.partition("_")
-    if what == "mass":
-        mass, moment, inertia = 1.0, c, (c @ c) * np.eye(3) - np.outer(c, c)
-    elif what == "center":
-        e = body.rotation[:, _AXES.index(axes)]
-        moment = m * e
-        inertia = m * (2.0 * (c @ e) * np.eye(3) - np.outer(e, c) - np.outer(c, e))
-    else:
-        a, b = (body.rotation[:, _AXES.index(axis)] for axis in axes)
-        inertia = np.outer(a, b) if axes[0] == axes[1] else np.outer(a, b) + np.outer(b, a)
-    entries = [inertia[_AXES.index(pair[0]), _AXES.index(pair[1])] for pair in _ORDER]
-    return np.concatenate(([mass], moment, entries))
-
-
-def _make_inertia(entries: Array) -> Array:
-    """Return the symmetric matrix (3, 3) of entries (6,) in the order of `_ORDER`."""
-    matrix = np.zeros((3, 3))
-    for value, pair in zip(entries, _ORDER, strict=True):
-        i, j = _AXES.index(pair[0]), _AXES.index(pair[1])
-        matrix[i, j] = matrix[j, i] = value
-    return matrix
 
 
 def _check_contact(name: str, kind: str, contact: Contact) -> None:

@@ -225,6 +225,15 @@ class WrenchInputs(Change):
         """
         return self.convert_jacobian(inner, at.x, at.u)
 
+    def map_departure(self, inner: GuardJacobian, at: JumpPoint) -> GuardJacobian:
+        """Return derivatives of a departure by the state and by motors and sizes.
+
+        Args:
+            inner: Derivatives by the inner input.
+            at: The jump.
+        """
+        return self.convert_jacobian(inner, at.x, at.u)
+
     def map_border(self, inner: ResetBorder, at: JumpPoint) -> ResetBorder:
         """Return both derivatives of a reset at a border, and that of the distance from it.
 

@@ -130,6 +130,21 @@ class ParameterModel(ABC):
         """
         return None
 
+    def differentiate_departure(
+        self, key: ModeKey, fired: tuple[str, ...], at: JumpPoint
+    ) -> Array | None:
+        """Return the derivatives (np,) of a departure, see `ResetModel.differentiate_departure`.
+
+        Args:
+            key: Key of the mode before it.
+            fired: Names of the guards that fire.
+            at: The point before the jump.
+
+        Returns:
+            The derivatives. None where they are not known, as here: then those of the guard count.
+        """
+        return None
+
     @abstractmethod
     def differentiate_reset(
         self, key: ModeKey, fired: tuple[str, ...], at: JumpPoint
@@ -432,6 +447,10 @@ class FixedInputs(Change):
 
     def map_reset_jacobian(self, inner: ResetJacobian, at: JumpPoint) -> ResetJacobian:
         """Return the derivatives of a reset by state and inputs that are left."""
+        return _cut_inputs(inner, len(at.u))
+
+    def map_departure(self, inner: GuardJacobian, at: JumpPoint) -> GuardJacobian:
+        """Return the derivatives of a departure by the inputs that are left."""
         return _cut_inputs(inner, len(at.u))
 
     def map_border(self, inner: ResetBorder, at: JumpPoint) -> ResetBorder:

@@ -265,8 +265,10 @@ def check_start(
     Raises:
         InputError: The run begins in a mode whose constraints the parameters change.
     """
+    if not derivatives.moves_constraints:
+        return
     first = trajectory.arcs[0]
-    if derivatives.moves_constraints and system.mode(first.mode).held is not None:
+    if system.mode(first.mode).held is not None:
         raise InputError(
             f"parameters {derivatives.names} change the constraints of mode {first.mode!r}, in "
             "which the run begins: its initial state would leave the mode; begin before the contact"
@@ -451,6 +453,12 @@ class _Augmentation(Change):
         if by_p is None:
             return self._augment_reset(inner)
         return self._augment_reset(inner, self.check_shape("a reset", by_p, len(inner.time)))
+
+    def map_departure(self, inner: GuardJacobian, at: JumpPoint) -> GuardJacobian | None:
+        """Return the derivatives of a departure by (x, p), None where those by p are not known."""
+        inner_at = self.to_inner_jump(at)
+        by_p = self.derivatives.differentiate_departure(self.key, self.fired, inner_at)
+        return None if by_p is None else inner._replace(state=self.append(inner.state, by_p))
 
     def map_border(self, inner: ResetBorder, at: JumpPoint) -> ResetBorder:
         """Return the border in (x, p).

@@ -1,6 +1,6 @@
 r"""First-order jump of any event of a simulation: of one guard or of simultaneous guards.
 
-`jump_derivative` distinguishes five cases.
+`jump_derivative` distinguishes six cases.
 
 1. One guard: the saltation matrix (`saltation`). Without a guard, where only the input law changes:
    the identity.
@@ -15,6 +15,8 @@ r"""First-order jump of any event of a simulation: of one guard or of simultaneo
 5. Several guards whose event keeps the field (`ResetModel.keeps_field`), as where feet whose forces
    are zero let go together. Every order of the guards has the identity; see "Letting go together"
    in docs/mathematics.md.
+6. The same with an input that jumps there: the field jumps with the last of the guards, in one
+   piece for each guard that may be the last.
 
 Case 4. Let d be the distance from the border, reached at the event's own time:
 
@@ -126,6 +128,9 @@ def jump_derivative(
     check_instance("event", event, Event)
     if _stays_one_event(system, event, simultaneous):
         return _linearize_at_once(system, event)
+    is_pushed = phantom_input == "pushing" and not _is_input_continuous(event)
+    if is_pushed and len(event.guards) > 1 and _keeps_field(system, event):
+        return _linearize_last_departure(system, event)
     return _linearize_in_turn(system, event, make_recorded_law(system, [event], phantom_input))
 
 
@@ -369,7 +374,7 @@ def _linearize_in_turn(
         return jump_gains(system, event)
     if len(event.guards) == 1:
         return _linearize_single(system, event)
-    if _keeps_field(system, event):
+    if _keeps_field(system, event) and _is_input_continuous(event):
         return _linearize_kept_field(system, event, law)
     motions = PhantomMotions(system, [event], law)
     motions.check_orders()
@@ -379,20 +384,74 @@ def _linearize_in_turn(
 
 
 def _keeps_field(system: HybridSystem, event: Event) -> bool:
-    """Return whether state and field are the same before and after an event, and between guards.
+    """Return whether state and field are the same before, after and between guards of an event.
 
-    An input that jumps at the event changes the field. So may a mode that was selected after the
-    event in place of that of the reset.
+    The field is that under the input before the event. A mode that was selected after the event in
+    place of that of the reset may have another one.
     """
+    if event.accumulation is not None or event.bridge is not None:
+        return False
     edge = system.outgoing(event.mode_before).edge(event.guards)
     if edge is None or not edge.reset.keeps_field:
         return False
     key, _ = edge.jump(event.time, event.state_before, event.input_before)
+    return key == event.mode_after and event.input_before.shape == event.input_after.shape
+
+
+def _is_input_continuous(event: Event) -> bool:
+    """Return whether the input (nu,) is the same before and after an event."""
     before, after = event.input_before, event.input_after
-    if key != event.mode_after or before.shape != after.shape:
+    if before.shape != after.shape:
         return False
     size = 1.0 + float(np.abs(before).max(initial=0.0))
     return bool(np.abs(after - before).max(initial=0.0) <= _MAX_INPUT_JUMP * size)
+
+
+def _linearize_last_departure(system: HybridSystem, event: Event) -> PiecewiseLinearJump:
+    """Return the jump of guards whose event keeps the field until the input jumps with the last.
+
+    The last guard fires in the mode in which all others have, whatever happened before: its time
+    there is its time in every order in which it is the last.
+
+    Args:
+        system: The hybrid system.
+        event: The event.
+
+    Raises:
+        GrazingError: The rate of a guard is not significant in the mode in which all others have
+            fired: perturbed runs then stay there, without a derivative.
+    """
+    before, after = evaluate_event_sides(system, event)
+    outgoing, every, gains = system.outgoing(event.mode_before), range(len(event.guards)), []
+    at = event.time, event.state_before, event.input_before
+    for j, guard in enumerate(event.guards):
+        edge = outgoing.edge(tuple(event.guards[i] for i in every if i != j))
+        assert edge is not None
+        key, _ = edge.jump(*at)
+        # Without an accuracy no warning of grazing is given: this is no event of the run.
+        side = replace(before, point=system.mode(key).calc(*at), accuracy=None)
+        gains.append(linearize_crossing(system, guard, side, after))
+    # Forces that the event window leaves are in the field before the event, and not in this one.
+    field = np.asarray(system.mode(event.mode_after).calc(*at).field, dtype=np.float64)
+    return PiecewiseLinearJump(
+        event.guards, partial(_compute_departure, gains, after.field - field)
+    )
+
+
+def _compute_departure(
+    gains: Sequence[JumpGains], field_change: Array, fired: frozenset[int], j: int
+) -> JumpGains:
+    """Return the jump of guard j: the identity, or the jump of the input if it is the last guard.
+
+    Args:
+        gains: Jump of each guard, with its time.
+        field_change: Change (ndx,) of the field with the input.
+        fired: Indices of the guards that have fired.
+        j: Index of the guard.
+    """
+    is_last = len(fired) == len(gains) - 1
+    change = field_change if is_last else np.zeros_like(field_change)
+    return replace(gains[j], reset_state=None, field_change=change)
 
 
 def _linearize_kept_field(system: HybridSystem, event: Event, law: EventLaw) -> PiecewiseLinearJump:

@@ -160,7 +160,6 @@ def test_gradients_of_quadrupeds_are_those_of_the_flow_or_refused(kind):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 @SLOW_BOUNCES
 @pytest.mark.parametrize("seed", [5, 7])
 def test_quick_bounces_of_feet_in_turn_end_by_impulses_of_all_of_them(seed):
@@ -182,6 +181,7 @@ def test_quick_bounces_of_feet_in_turn_end_by_impulses_of_all_of_them(seed):
     assert ours == pytest.approx((value(1e-6) - value(-1e-6)) / 2e-6, rel=2e-4)
 
 
+@pytest.mark.slow
 @SLOW_BOUNCES
 def test_a_cube_that_lands_on_edges_and_rests_has_the_gradient_of_its_plane():
     """In the plane of the motion both corners of an edge stay together: there is no kink.

@@ -289,6 +289,13 @@ RESET: dict[str, tuple[Callable, Callable]] = {
         ),
         Wrapped.of_border,
     ),
+    "differentiate_departure": (
+        lambda s: (
+            s.reset.differentiate_departure(jump_point(s)) if s.reset.differentiable else None
+        ),
+        # Of parameters whose derivative of it is not known, that of the guard is taken.
+        lambda w, told: None if told is None or w.p else w.of_rows([told])[0],
+    ),
 }
 
 

@@ -7,6 +7,7 @@ import pytest
 from differences import assert_derivative
 
 from hybridctl.base.errors import InputError
+from hybridctl.hybrid.model import JumpPoint
 from hybridctl.mechanics import (
     Contact,
     ContactDynamics,
@@ -94,6 +95,46 @@ def test_impacts(hit):
     expected = d.reset(modes, fired, 0.0, x, u) @ SOME
     assert not expected[: d.system.robot.nv].any()
     assert_derivative(outcome, expected[d.system.robot.nv :])
+
+
+@pytest.mark.parametrize(
+    "modes", [("stick", "open", "open", "open"), ("stick", "open", "open", "slip")]
+)
+def test_the_departure_of_a_contact_that_sticks(modes):
+    """What vanishes is the acceleration of its gap without it, by state, input and lengths."""
+    d, (x, u) = differentiate(), start(1)
+    system, after = d.system, ("open", *modes[1:])
+    nv, space = system.robot.nv, system.space
+
+    def outcome(z, own=system, x=x, u=u):
+        """Minus the acceleration, by differences along the motion of the rate of the gap."""
+        state, h = x, 1e-5
+        f = own.mode(after).field(0.0, state, u)
+        ends = [space.integrate(state, s * h * f) for s in (1.0, -1.0)]
+        rates = [own.dynamics.gap_rates(*np.split(end, [system.robot.nq]))[0] for end in ends]
+        return np.array([-(rates[0] - rates[1]) / (2.0 * h)])
+
+    at = JumpPoint(0.0, x, u)
+    reset = system.outgoing(modes).edge(("a opens",)).reset
+    found = reset.differentiate_departure(at)
+    by_lengths = d.differentiate_departure(modes, ("a opens",), at)
+    scale = max(1.0, float(np.abs(found.state).max()))
+    step = 1e-5
+    for z in np.eye(3):
+        ends = [outcome(None, changed(sign * step * z)) for sign in (1.0, -1.0)]
+        slope = (ends[0] - ends[1]) / (2.0 * step)
+        np.testing.assert_allclose(slope, by_lengths @ SOME @ z, rtol=0.0, atol=1e-4 * scale)
+    for dx, row in ((np.eye(2 * nv), found.state), (np.eye(len(u)), found.input)):
+        for k, way in enumerate(dx):
+            moved = [
+                {"x": space.integrate(x, s * step * way)}
+                if len(way) == 2 * nv
+                else {"u": u + s * step * way}
+                for s in (1.0, -1.0)
+            ]
+            ends = [outcome(None, **change) for change in moved]
+            slope = (ends[0] - ends[1]) / (2.0 * step)
+            np.testing.assert_allclose(slope, row[k], rtol=0.0, atol=1e-4 * scale)
 
 
 def test_what_has_no_derivative_is_refused():

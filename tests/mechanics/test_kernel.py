@@ -628,6 +628,18 @@ def test_arrays_of_another_size_type_or_layout_are_refused():
         type(kernel).__new__(type(kernel)).evaluate(*good)
 
 
+def test_a_kernel_that_knows_the_bodies_takes_no_derivatives_of_terms():
+    """Its bodies would not be where the coordinates are."""
+    mode, start = public.system("solo12").mode(("stick",) * 4), public.start("solo12", 0.0)
+    n, nu, guards = len(start) - 1, mode.nu, len(mode.guard_names)
+    rows = n * len(mode.dynamics.contact_set.owner)
+    slopes = np.empty((n // 2, n + nu)), np.empty((guards, n + nu))
+    with pytest.raises(TypeError, match="differentiates its terms itself"):
+        mode.kernel._kernel.differentiate_terms(
+            start, np.zeros(nu), np.zeros(rows), np.zeros(rows), *slopes
+        )
+
+
 def test_modes_that_are_left_to_python_say_why():
     robot = Robot.from_urdf(PLANAR_PAIR, root="floating")
     points = [(0.05, 0.05), (-0.05, 0.05), (0.05, -0.05)]

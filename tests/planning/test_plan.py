@@ -281,3 +281,12 @@ def test_inputs_go_on_to_the_next_phase_when_its_mode_begins():
         for n in range(3)
     ]
     assert seen == [0.0, 0.0, 1.0]
+
+
+def test_inputs_have_a_zero_gain_for_perturbations_of_a_floating_base():
+    """Its 13 coordinates have 12 perturbations."""
+    policy = Feedforwards((InputCurve(0.0, 1.0, np.zeros((2, 3))),), (("open",),), 12)
+    x = np.array([*np.zeros(6), 1.0, *np.zeros(6)])
+    gain = policy.law(History((), 0.0, x, ())).jacobian(0.3, x)
+    assert gain.shape == (3, 12)
+    assert not gain.any()

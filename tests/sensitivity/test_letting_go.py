@@ -145,6 +145,79 @@ def test_flows_through_the_lift_off_of_two_feet_of_a_quadruped(seed):
     check_flow(solo12(seed), ways=8)
 
 
+class PushInFlight:
+    """The input of a lift-off until all contacts are open, and then that and a constant push.
+
+    The push lifts the contacts that were closed by some 5 m/s^2.
+    """
+
+    def __init__(self, lift: LiftOff, seed: int) -> None:
+        self.before = lift.law
+        robot, dynamics = lift.system.robot, lift.system.dynamics
+        q, push = lift.start[: robot.nq], np.random.default_rng(seed).uniform(-1.0, 1.0, robot.nu)
+        closed = list(dynamics.phase(lift.mode).closed)
+        lifting = dynamics.gap_jacobian(q)[closed] @ robot.inverse_mass(q) @ robot.actuation
+        self.push = push + np.linalg.pinv(lifting) @ (5.0 - lifting @ push)
+
+    def law(self, history):
+        """Return the input law after the events so far."""
+        if not history.events or set(history.events[-1].mode_after) != {"open"}:
+            return self.before
+        return lambda t, x: self.before(t, x) + self.push
+
+
+def check_flow_with_a_push(lift: LiftOff, ways: int | None = None, step: float = STEP) -> set[str]:
+    """Check one-sided derivatives where the input jumps with the last contact, and return these.
+
+    What is left is of second order in the step on either side of a kink: one extrapolation takes it
+    away. Steps are long enough for events to be more than 1e-9 s apart, to which runs know them.
+    """
+    lift = replace(lift, law=PushInFlight(lift, 3))
+    run = lift.simulate(lift.start)
+    (event,) = run.events
+    assert np.abs(event.input_after - event.input_before).max() > 0.1
+    lin = hc.linearize(lift.system, run, **TIGHT)
+    before, after = lift.system.mode(lift.mode).space, run.arcs[-1].space
+    last = set()
+    for way in lift.directions()[:ways]:
+        for sign in (-1.0, 1.0):
+            errors = []
+            for h in (step, 0.5 * step):
+                start = lift.moved(sign * h * way)
+                one = lift.simulate(start, event_window=0.0)
+                last |= {[g for e in one.events for g in e.guards][-1]}
+                change = before.difference(lift.start, start) / h
+                end = after.difference(run.final_state, one.final_state) / h
+                errors.append(end - lin.derivative(change))
+            error = np.abs(2.0 * errors[1] - errors[0]).max()
+            scale = max(1.0, np.abs(lin.derivative(lift.directions())).max())
+            assert error <= 1e-5 * scale, (way, sign, errors)
+    return last
+
+
+@pytest.mark.parametrize("make", [single, ball, smooth_block])
+def test_an_input_that_jumps_with_the_last_contact(make):
+    """The time of the lift-off counts, and perturbed contacts that stick slip before it."""
+    assert check_flow_with_a_push(make(0), ways=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("make", [single, ball, smooth_block, sliding_block, pair])
+def test_inputs_that_jump_with_the_last_contact(make, seed):
+    check_flow_with_a_push(make(seed))
+
+
+@pytest.mark.slow
+def test_an_input_that_jumps_with_either_foot_of_two():
+    assert check_flow_with_a_push(pair(0)) == {"hind opens", "fore opens"}
+
+
+@pytest.mark.slow
+def test_an_input_that_jumps_with_the_last_foot_of_a_quadruped():
+    check_flow_with_a_push(solo12(0), ways=4, step=1e-3)
+
+
 @pytest.mark.slow
 def test_feet_let_go_in_every_order():
     """Of two feet that stick each may be the first, slip before it lets go or not."""

@@ -100,9 +100,10 @@ class ImpactResult:
         """States of the contacts in the derivative off all boundaries: those of the impact.
 
         Where impacts accumulate, perturbed ones end by impulses of all contacts that are closed
-        after them, also of those that have none here. In whichever order these act, they make the
-        rates of all closed contacts zero, with friction along sliding velocities: the velocity
-        after them is the same.
+        after them, also of those that have none here. Impulses of contacts that stick or have no
+        friction make the same velocity in whichever order they act: the one at which their rates
+        are zero. So do those of contacts that slide along lines. A sliding velocity in a surface
+        turns between impulses, which this one plastic impact leaves out, as its own result does.
         """
         if not self.is_rest:
             return self.states

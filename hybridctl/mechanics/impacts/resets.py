@@ -18,6 +18,7 @@ from hybridctl.base.checks import Array
 from hybridctl.base.errors import JammingError, RiserError
 from hybridctl.hybrid.mode import Bridge, Edge, Reset
 from hybridctl.hybrid.model import (
+    GuardJacobian,
     Jump,
     JumpPoint,
     ModeKey,
@@ -25,7 +26,7 @@ from hybridctl.hybrid.model import (
     ResetJacobian,
     ResetModel,
 )
-from hybridctl.mechanics.contact_law.law import CLOSED, OPEN, Modes
+from hybridctl.mechanics.contact_law.law import CLOSED, OPEN, STICK, Modes
 from hybridctl.mechanics.impacts.impact import (
     SEPARATION_SPEED,
     ImpactResult,
@@ -183,7 +184,9 @@ class ContactEdges:
         took_part = None if len(parts) == len(fired) else tuple(parts)
         if begin:
             return Breakaway(self.dynamics, self.modes, after, tuple(sorted(begin)), took_part)
-        return _Release(self.dynamics, after, took_part, keeps_field=True)
+        stuck = [i for i in opening if self.modes[i] == STICK]
+        leaving = (stuck[0], self.modes) if stuck and len(opening) == 1 else None
+        return Release(self.dynamics, after, took_part, keeps_field=True, leaving_stuck=leaving)
 
     def _find_guards(self, fired: Sequence[str]) -> list[ContactGuard] | None:
         """Return the guards of these names, None if a name is no guard of this mode."""
@@ -450,7 +453,7 @@ def _is_resting(gap: float, rate: float) -> bool:
 
 
 @dataclass(frozen=True)
-class _Release(ResetModel):
+class Release(ResetModel):
     """The reset of contacts that open without an impulse: the state stays the same.
 
     Attributes:
@@ -459,22 +462,68 @@ class _Release(ResetModel):
         guards: Names of the guards that took part; None for all.
         keeps_field: Whether the contacts open at a normal force of zero, so that the acceleration
             does not jump; see `ResetModel`.
+        leaving_stuck: Contact that opens alone and stuck before, and the modes before. None for
+            others.
     """
 
     dynamics: ContactDynamics
     modes: Modes
     guards: tuple[str, ...] | None = None
     keeps_field: bool = False
+    leaving_stuck: tuple[int, Modes] | None = None
 
     def calc(self, t: float, x: Array, u: Array) -> Jump:
+        """Return the jump to the same state.
+
+        Args:
+            t: Time, s.
+            x: State (q, v).
+            u: Input (nu,).
+        """
         return Jump(x, self.modes, np.zeros(len(self.modes)), guards=self.guards)
 
     def calc_diff(self, at: JumpPoint) -> ResetJacobian:
+        """Return the derivatives of the identity.
+
+        Args:
+            at: The jump.
+        """
         return Reset.identity(2 * self.dynamics.robot.nv).calc_diff(at)
+
+    def differentiate_departure(self, at: JumpPoint) -> GuardJacobian | None:
+        """Return minus the derivatives of the gap's acceleration without a force at the contact.
+
+        The friction cone vanishes with the normal force. So perturbed contacts that stick slip
+        before they let go, and in whichever direction they slip, the force of this contact is zero
+        where the other forces accelerate it by nothing: see "Letting go together" in
+        docs/mathematics.md.
+
+        Args:
+            at: The jump.
+
+        Returns:
+            The derivatives. None for a contact that slides or has no friction, whose guard falls
+            through zero there, and for one among redundant contacts, which the others hold.
+        """
+        if self.leaving_stuck is None:
+            return None
+        contact, before = self.leaving_stuck
+        dynamics, nv = self.dynamics, self.dynamics.robot.nv
+        q, v = np.split(at.x, [dynamics.robot.nq])
+        if dynamics.solve_phase(dynamics.phase(before), q, v, at.u).kkt.redundant:
+            return None
+        free = dynamics.acceleration(q, v, at.u, self.modes)
+        row = dynamics.gap_jacobian(q)[contact]
+        by_z = -row @ dynamics.derivatives_at(q, v, at.u, free).acceleration_z
+        # Forces of other contacts are fixed in the terms, and change none of these rows.
+        no_forces = np.zeros(len(dynamics.contact_set.owner))
+        terms = dynamics.terms.derivatives(q, v, free.acceleration, no_forces)
+        by_z[: 2 * nv] -= terms.accelerations[contact]
+        return GuardJacobian(np.zeros(()), by_z[: 2 * nv], by_z[2 * nv :])
 
 
 @dataclass(frozen=True)
-class _Departure(_Release):
+class _Departure(Release):
     """The reset of sliding contacts that leave their piece of a surface: they open.
 
     Above a lower piece they fall. Where the next piece is higher they would hit a face that their
@@ -521,7 +570,7 @@ def riser_error(dynamics: ContactDynamics, t: float, contacts: Sequence[int]) ->
     )
 
 
-class _Jam(_Release):
+class _Jam(Release):
     """The reset of sliding contacts that jam (Painleve): an error, as no motion goes on.
 
     A guard may also fire within a step that ends beyond a stop, where friction has turned round.

@@ -12,15 +12,18 @@
  * the k closed contacts r rows, of which m are constrained; n guards. Matrices are stored by rows.
  * Units: metres, radians, seconds, newtons, kilograms.
  *
- * Memory: a kernel owns its scratch memory, which holds nothing between two evaluations. The caller
- * holds Python's lock, so that threads may share a kernel. Nothing is shared between kernels.
+ * Memory: a kernel owns its scratch memory. Between two calls it holds the point evaluated last, which
+ * `differentiate_point` uses if it is the same to the bit (`known`). The caller holds Python's lock, so that
+ * threads may share a kernel. Nothing is shared between kernels.
  */
 #ifndef HYBRIDCTL_CONTACT_KERNEL_H
 #define HYBRIDCTL_CONTACT_KERNEL_H
 
 /* Of a function whose inner loops go along rows: it is compiled for wider registers, too, which are taken
- * where the processor has them. Results are the same to the bit: rows are not summed. */
-#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__linux__)
+ * where the processor has them. Results are the same to the bit: rows are not summed
+ * (test_wider_registers_change_no_bit). */
+#if !defined(ALONG_ROWS) && defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && \
+    defined(__linux__)
 #include <features.h>
 #ifdef __GLIBC__ /* which chooses when the library is loaded */
 #define ALONG_ROWS __attribute__((target_clones("avx2", "default")))

@@ -47,7 +47,7 @@ static int make_tree_memory(struct tree *t, int nu) {
 const char set_tree_doc[] =
     "set_tree(parents, owners, contact_joints, row_owners, gravity, inertias, points, directions,\n"
     "         springs, dampers, actuation, load_rank)\n--\n\n"
-    "Say of which bodies a robot is whose contacts are points on planes, so that `differentiate` can be\n"
+    "Set the bodies of a robot whose contacts are points on planes, so that `differentiate` can be\n"
     "called. It is called once at most.\n\n"
     "Args:\n"
     "    parents: Parent of each joint (joints,), of the world 0, which is the first.\n"
@@ -166,7 +166,7 @@ PyObject *kernel_differentiate(KernelObject *self, PyObject *const *args, Py_ssi
 const char differentiate_terms_doc[] =
     "differentiate_terms(x, u, accelerations, rates, field, guards)\n--\n\n"
     "Differentiate acceleration and guards with derivatives of the terms that are given; return whether\n"
-    "each is covered.\n\n"
+    "each is covered. Without `set_tree`.\n\n"
     "Args:\n"
     "    x: Coordinates (nx,).\n"
     "    u: Input (nu,).\n"
@@ -179,6 +179,10 @@ const char differentiate_terms_doc[] =
 PyObject *kernel_differentiate_terms(KernelObject *self, PyObject *const *args, Py_ssize_t count) {
     struct kernel *p = &self->kernel;
     if (count != 6 || !self->memory) return refuse_count("differentiate_terms", 6, count);
+    if (p->tree) { /* whose bodies have not been placed at x */
+        PyErr_SetString(PyExc_TypeError, "a kernel with a tree differentiates its terms itself");
+        return NULL;
+    }
     const Py_ssize_t n = p->nv, rows = p->all_rows, z = 2 * n + p->nu;
     const struct argument arguments[] = {{args[0], p->nx, 0, "x"},
                                          {args[1], p->nu, 0, "u"},
