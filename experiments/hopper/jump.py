@@ -181,7 +181,7 @@ def read_jump(path: str) -> RecordedJump:
         with open(path, "rb") as file:
             content = np.load(file)
             if not isinstance(content, NpzFile):
-                raise ValueError("it is no NPZ file")
+                raise FileFormatError(f"{path} does not hold a recorded jump: it is no NPZ file")
             columns = [np.asarray(content[name], dtype=np.float64) for name in COLUMNS]
     except (KeyError, ValueError, EOFError, BadZipFile) as error:
         raise FileFormatError(f"{path} does not hold a recorded jump: {error}") from error
