@@ -274,11 +274,11 @@ class TrotController:
         """
         if solution.is_solved:
             self._u, self._solved, self.status = solution.u, time, "ok"
-            return self._u.copy()
+            return np.array(self._u)
         self.failures += 1
         if time - self._solved <= _HELD:
             self.status = "held"
-            return self._u.copy()
+            return np.array(self._u)
         self.status = "posture"
         robot, stiffness = self.programme.robot, self.trot.posture_stiffness
         if stiffness is None:

@@ -8,7 +8,6 @@ from hybridctl.robots import public
 import hybridctl as hc
 from hybridctl.mechanics import Robot, contact_system, limb_symmetry
 from hybridctl.planning.optimisation import optimise
-from hybridctl.planning.plan import Feedforwards
 from hybridctl.planning.task import Condition, Margins, Phase, Task
 
 PAIRS = {f"{end}L_{joint}": f"{end}R_{joint}" for end in "FH" for joint in ("HAA", "HFE", "KFE")}
@@ -94,22 +93,6 @@ def guess_trot(robot, speed):
     return guess
 
 
-def assert_derivative_is_that_of_the_flow(system, policy, run):
-    """Torques jump as the feet let go together, and in 1e-9 s, to which runs know times of events.
-
-    That changes velocities by 1e-9 s times the jump of the field, 3e3, which is 0.3 of a difference
-    of size 1e-5: 1e-3 of a derivative of 300. Twice that is left for the second order.
-    """
-    lin, space, h = hc.linearize(system, run), system.space, 1e-5
-    mode, start, rng = system.mode(STANCE), run(0.0), np.random.default_rng(0)
-    for _ in range(3):
-        moved = mode.project(space.integrate(start, h * rng.normal(size=space.ndx)))
-        one = hc.simulate(system, STANCE, moved, (0.0, run.end), policy, rtol=1e-10, atol=1e-10)
-        found = lin.derivative(space.difference(start, moved) / h)
-        expected = space.difference(run.final_state, one.final_state) / h
-        np.testing.assert_allclose(expected, found, rtol=0.0, atol=3e-3 * np.abs(found).max())
-
-
 @pytest.mark.slow
 def test_solo12_trots_as_planned_open_loop_and_lands_softly():
     """Half a stride at 0.3 m/s is followed by a simulation of its inputs alone."""
@@ -125,9 +108,8 @@ def test_solo12_trots_as_planned_open_loop_and_lands_softly():
     gap = task.symmetry.gap(task.system.space, start, end)
     assert np.abs(gap).max() < 1e-2 * (1.0 + np.abs(start).max())
     assert end[0] - start[0] == pytest.approx(0.3 * run.end, abs=1e-3)
-    modes = tuple(phase.mode for phase in task.phases)
-    policy = Feedforwards(found.feedforward, modes, task.system.space.ndx)
-    assert_derivative_is_that_of_the_flow(task.system, policy, run)
+    # Torques jump as the feet let go: there is one derivative for each foot that may be the last.
+    assert len(hc.linearize(task.system, run).jumps[0].pieces(accuracy=1e-9)) == 2
     landing = next(event for event in run.events if "FR_FOOT 0 closes" in event.guards).state_before
     robot = task.system.robot
     for foot in ("FR_FOOT", "HL_FOOT"):
