@@ -72,7 +72,7 @@ def draw_step(path: Path, gait: BoltGait) -> None:
     draw_series(path, [[p] for p in panels], title=title, xlabel="time since touchdown [s]")
 
 
-def draw_walks(path: Path, gait: BoltGait, walks: Mapping[tuple[str, str], Any]) -> None:
+def draw_walks(path: Path, gait: BoltGait, walks: Mapping[Any, Any]) -> None:
     """Draw height, place across the way and heading of a walk of each case.
 
     Args:

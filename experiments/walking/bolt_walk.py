@@ -305,7 +305,7 @@ def run(config: Config, console: Console) -> Findings:
             if r["engine"] == "mujoco" or r["law"] == "clock"
         ),
     ]
-    summary = {
+    summary: dict[str, Any] = {
         "gait": {
             "duration": gait.period,
             "closing": gait.closing,

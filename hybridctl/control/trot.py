@@ -226,7 +226,7 @@ class TrotController:
         self._start, self._last, self.solution, self.failures = math.nan, -math.inf, None, 0
         self.status: Status = "ok"
         self.support = np.ones(len(self._hips), dtype=bool)
-        self._u = np.zeros(self.programme.robot.nu)
+        self._u: NDArray[np.float64] = np.zeros(self.programme.robot.nu)
 
     def step(self, time: float, state: Array, sensed: Mapping[str, Any] | None = None) -> Array:
         """Return the torques (nu,) until the next sample.
@@ -274,11 +274,11 @@ class TrotController:
         """
         if solution.is_solved:
             self._u, self._solved, self.status = solution.u, time, "ok"
-            return np.array(self._u)
+            return self._u.copy()
         self.failures += 1
         if time - self._solved <= _HELD:
             self.status = "held"
-            return np.array(self._u)
+            return self._u.copy()
         self.status = "posture"
         robot, stiffness = self.programme.robot, self.trot.posture_stiffness
         if stiffness is None:
