@@ -18,11 +18,11 @@ from numpy.typing import ArrayLike
 from hybridctl.base.checks import Array, check_instance, check_vector
 from hybridctl.base.errors import InputError, UnknownNameError
 from hybridctl.mechanics.contacts.contact import Contact
+from hybridctl.mechanics.inertial_parameters import INERTIAL_KINDS
 from hybridctl.mechanics.multibody.passive import Passive
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.parameters import (
     CONTACT_KINDS,
-    INERTIAL_KINDS,
     JOINT_KINDS,
     LENGTH_KINDS,
     ParameterColumns,
