@@ -226,7 +226,7 @@ class TrotController:
         self._start, self._last, self.solution, self.failures = math.nan, -math.inf, None, 0
         self.status: Status = "ok"
         self.support = np.ones(len(self._hips), dtype=bool)
-        self._u: NDArray[np.float64] = np.zeros(self.programme.robot.nu)
+        self._u = np.zeros(self.programme.robot.nu)
 
     def step(self, time: float, state: Array, sensed: Mapping[str, Any] | None = None) -> Array:
         """Return the torques (nu,) until the next sample.
@@ -274,12 +274,12 @@ class TrotController:
         """
         if solution.is_solved:
             self._u, self._solved, self.status = solution.u, time, "ok"
-            return self._u.copy()
-        self.failures += 1
-        if time - self._solved <= _HELD:
-            self.status = "held"
-            return self._u.copy()
-        self.status = "posture"
+        else:
+            self.failures += 1
+            self.status = "held" if time - self._solved <= _HELD else "posture"
+        if self.status != "posture":
+            given: Array = self._u.copy()
+            return given
         robot, stiffness = self.programme.robot, self.trot.posture_stiffness
         if stiffness is None:
             stiffness = robot.weight * self.trot.height
