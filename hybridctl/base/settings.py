@@ -165,11 +165,17 @@ def load_configuration(
 
 
 def parse_json_or_text(text: str) -> Any:
-    """Return the value of a text in JSON, or the text itself if it is no JSON."""
+    """Return the value of a text in JSON, or the text itself if it is no JSON.
+
+    Words in a list need no quotes, which a shell would take away: "[go2, solo12]".
+    """
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        return text
+        inner = re.fullmatch(r"\[([^\[\]{}\"]+)\]", text)
+        if inner is None:
+            return text
+    return [parse_json_or_text(entry.strip()) for entry in inner[1].split(",")]
 
 
 @cache

@@ -15,6 +15,8 @@ from hybridctl.base.settings import (
     Positive,
     Settings,
     find_bounds,
+    load_configuration,
+    parse_json_or_text,
     parse_settings,
 )
 
@@ -110,3 +112,25 @@ def test_a_bound_that_must_not_be_reached_is_a_bound():
     assert find_bounds(Share, "value") == (0.0, 1.0)
     with pytest.raises(InputError, match=r"value must be less than 1\.0, got 1\.0"):
         Share(1.0)
+
+
+@pytest.mark.parametrize(
+    "text, value",
+    [
+        ("[go2, solo12]", ["go2", "solo12"]),
+        ("[go2]", ["go2"]),
+        ('["go2", 1]', ["go2", 1]),
+        ("[1e-3,two]", [1e-3, "two"]),
+        ("go2", "go2"),
+        ("[go2", "[go2"),
+        ("[[go2]]", "[[go2]]"),
+    ],
+)
+def test_words_in_a_list_need_no_quotes(text, value):
+    assert parse_json_or_text(text) == value
+
+
+def test_lists_of_an_assignment_are_those_of_json():
+    assert load_configuration(Config, None, ["widths=[1e-2, 1]"]).widths == (1e-2, 1.0)
+    with pytest.raises(InputError, match="widths"):
+        load_configuration(Config, None, ["widths=[wide]"])
