@@ -115,7 +115,7 @@ def test_a_bound_that_must_not_be_reached_is_a_bound():
 
 
 @pytest.mark.parametrize(
-    "text, value",
+    ("text", "value"),
     [
         ("[go2, solo12]", ["go2", "solo12"]),
         ("[go2]", ["go2"]),
