@@ -63,7 +63,7 @@ def test_an_experiment_holds_what_it_claims_at_its_defaults(name, tmp_path):
 
 @pytest.mark.parametrize("name", sorted(RECORDED))
 def test_an_experiment_on_recordings_says_where_they_are(name, tmp_path):
-    with pytest.raises(InputError, match=r"needs data=.*they are from"):
+    with pytest.raises(InputError, match=r"needs data=.*(they are|is) from"):
         CliRunner().invoke(
             cli, ["simulate", name, "--out", str(tmp_path / "run")], catch_exceptions=False
         )
