@@ -124,7 +124,7 @@ def test_defaults_are_as_good_as_the_best_fixed_settings_on_forty_logs():
     The mean NEES of a log is that of few independent errors: what drifts, tilt and heading are off
     by the same all along. Errors drawn by the covariances that this filter claims are inside, half
     to three, on 34 +- 2.3 of 40, and on 36 or more in one of three draws; 5 are below and 1 above.
-    This filter has 28, with 9 below and 3 above, and 35 and 33 with other noise, biases and starts.
+    This filter has 28, with 10 below and 2 above, and 28 and 26 with other noise, biases, starts.
     Of the deviations of position only those across the walk are claimed too large; along it slips
     of one direction add up, so that slippery ground is above or near three.
     """
