@@ -378,7 +378,8 @@ def score_jump(
     measured = np.interp(curve[:, 0], jump.times, jump.heights)
     error = (curve[:, 1] - measured)[inside]
 
-    def nearest(time: float, closes: bool) -> float:
+    def find_nearest(time: float, closes: bool) -> float:
+        """Return the delay, s, of the touch or lift-off of the filter that is nearest to a time."""
         own = [curve[k, 0] for k in changes if bool(closed[k]) is closes]
         return float(min((t - time for t in own), key=abs, default=MISSED))
 
@@ -387,8 +388,8 @@ def score_jump(
         "log_likelihood": float(likelihood[late].mean()),
         "nis_joints": _mean_nis([i for i, k in zip(found, late, strict=True) if k], "joints"),
         "nis_height": _mean_nis([i for i, k in zip(found, late, strict=True) if k], "height"),
-        "lift_off": nearest(flight[0], False),
-        "touchdown": nearest(flight[1], True),
+        "lift_off": find_nearest(flight[0], False),
+        "touchdown": find_nearest(flight[1], True),
         "height": float(np.sqrt((error**2).mean())),
         "largest": float(np.abs(error).max()),
         "claimed": float(curve[inside, 2].mean()),

@@ -55,7 +55,12 @@ class ShiftedLaw(LinearFeedback):
 
 
 def make_tracking_laws(reference: Reference, gains: GainSchedule) -> list[TrackingLaw]:
-    """Return the tabulated tracking law of each arc, without limits."""
+    """Return the tabulated tracking law of each arc, without limits.
+
+    Args:
+        reference: The reference.
+        gains: Gains of its arcs.
+    """
     pairs = zip(reference.arcs, gains.arcs, strict=True)
     return [TrackingLaw(arc, gain, None, is_tabulated=True) for arc, gain in pairs]
 

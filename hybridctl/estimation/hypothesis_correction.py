@@ -202,7 +202,7 @@ class _ComparedHypothesis(NamedTuple):
         return add_logs(self.log_weights)
 
     @property
-    def accepted(self) -> bool:
+    def is_accepted(self) -> bool:
         """Whether the gate accepts the value, of which this hypothesis has a residual."""
         return self.parts[0].innovation.accepted
 
@@ -315,7 +315,7 @@ def _weigh_by_value(compared: Sequence[_ComparedHypothesis]) -> tuple[list[float
     for k, one in enumerate(compared):
         if one.residual is not None:
             joint[k] = priors[k] + one.log_density
-            if one.accepted:
+            if one.is_accepted:
                 accepted.append(joint[k])
     share = 0.0  # log-probability of the hypotheses with a density
     if len(joint) < len(compared):
@@ -397,6 +397,7 @@ def _split_before_value(
     passed: list[list[str]] = [[] for _ in hypotheses]
 
     def add_guards_within_reach(k: int, weight: float) -> None:
+        """Add the guards that hypothesis k of `found`, of a weight, may have met to `waiting`."""
         for name, log_p in find_guards_within_reach(model, found[k].estimate, law):
             waiting.append(_EarlyEvent(weight + log_p, k, name))
 

@@ -230,9 +230,9 @@ class LikelihoodQuadratic:
         ends = 0.5 - 0.5 * level, 0.5 + 0.5 * level
         top = self.top(bounds=bounds).values
         away = np.quantile(tops, ends, axis=0) - top
-        return np.asarray(np.clip(top + self._widening(ends[1]) * away, low, high).T)
+        return np.asarray(np.clip(top + self._find_widening(ends[1]) * away, low, high).T)
 
-    def _widening(self, end: float) -> Array:
+    def _find_widening(self, end: float) -> Array:
         """Return factors (np,) of the distances between the top and quantiles of draws.
 
         Args:

@@ -98,7 +98,7 @@ class NoisySystem:
         return self.deadline.is_exceeded()
 
     @property
-    def closing(self) -> tuple[Piece, ...]:
+    def closing_work(self) -> tuple[Piece, ...]:
         """The work by which a prediction is ended without time; none for an optional one."""
         return () if self.is_optional else ("closing",)
 

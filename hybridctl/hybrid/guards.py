@@ -184,6 +184,7 @@ class _ScalarGuards:
     guards: tuple[Guard, ...]
 
     def evaluate_one(self, i: int, t: float, x: Array, u: Array) -> float:
+        """Return the value of guard i at a point."""
         return self.guards[i].value(t, x, u)
 
     def values(self, t: float, x: Array, u: Array) -> Array:
