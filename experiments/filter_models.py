@@ -1,4 +1,4 @@
-"""Filter models of thrown objects: a ball, a block in a vertical plane, a cube in space.
+"""Filter models of thrown objects: a ball, a block and a polygon in a plane, a cube in space.
 
 No actuator drives them, so the input is noise alone: a force (and a torque) at the centre along the
 motion, an impulse at impacts. Noise levels are square roots: of the spectral density for noise of
@@ -10,14 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from functools import partial
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from hybridctl.robots import ball, block, cube
+from hybridctl.robots import ball, block, cube, polygon
 from scipy.spatial.transform import Rotation
 
 from hybridctl.base.checks import Array
-from hybridctl.base.settings import NotNegative, Positive, UnitInterval
+from hybridctl.base.settings import Meta, NotNegative, Positive, UnitInterval
 from hybridctl.estimation.filter_model import (
     FilterModel,
     FilterSettings,
@@ -161,22 +161,73 @@ def block_model(settings: BlockSettings) -> FilterModel:
     Args:
         settings: Settings of the filter.
     """
+    spread = np.array([0.01, 0.01, 0.01, 0.05, 0.05, 0.05])
+    scenario = Scenario(np.array([0.0, 0.3, 0.2, 1.0, 0.0, 0.0]), spread)
+    return _planar_body(block, settings, scenario)
+
+
+@dataclass(frozen=True)
+class PolygonSettings(BodySettings):
+    """A regular polygon in a vertical plane, seen by a camera. Noise as for the block.
+
+    Attributes:
+        restitution_threshold: Normal speed, m/s, below which corners do not rebound.
+    """
+
+    body = polygon.PolygonParameters
+    duration: float = 0.9
+    particles: int = 300
+    corners: Annotated[int, Meta(ge=3, le=12)] = 5
+    radius: float = 0.1
+    mass: float = 1.0
+    friction: float = 0.5
+    restitution: UnitInterval = 0.2
+    restitution_threshold: NotNegative = 0.05
+    position_noise: Positive = 1e-3
+    angle_noise: Positive = 5e-3
+    force_noise: NotNegative = 1e-2
+    torque_noise: NotNegative = 1e-3
+    reset_noise: NotNegative = 1e-2
+    reset_torque: NotNegative = 1e-3
+    guard_noise: NotNegative = 0.0
+
+
+def polygon_model(settings: PolygonSettings) -> FilterModel:
+    """Return the model of the polygon: state (x, z, pitch) in m and rad and their rates.
+
+    Position and pitch are measured.
+
+    Args:
+        settings: Settings of the filter.
+    """
+    spread = np.array([0.01, 0.01, 0.05, 0.1, 0.1, 0.5])
+    scenario = Scenario(np.array([0.0, 0.25, 0.2, 0.5, 0.0, 2.0]), spread)
+    return _planar_body(polygon, settings, scenario)
+
+
+def _planar_body(robot: ModuleType, settings: Any, scenario: Scenario) -> FilterModel:
+    """Return the filter model of a body in a vertical plane, position and pitch measured.
+
+    Args:
+        robot: Module of the body.
+        settings: Settings of the filter.
+        scenario: Its typical motion.
+    """
     parts = (
         LogChannel("position", ("x", "z"), "m", "world"),
         LogChannel("pitch", ("pitch",), "rad", "world"),
     )
     deviations = np.array([settings.position_noise] * 2 + [settings.angle_noise])
-    spread = np.array([0.01, 0.01, 0.01, 0.05, 0.05, 0.05])
     return _thrown_body(
-        block,
-        block.system(settings.parameters(), actuated=True),
+        robot,
+        robot.system(settings.parameters(), actuated=True),
         settings,
         Sensor(coordinates("pose", [0, 1, 2], np.diag(deviations**2)), parts),
         np.array([settings.force_noise] * 2 + [settings.torque_noise]),
         np.array([settings.reset_noise] * 2 + [settings.reset_torque]),
         speeds=np.array([10.0, 10.0, 20.0]),
         states=("x", "z", "pitch", "vx", "vz", "spin"),
-        scenario=lambda: Scenario(np.array([0.0, 0.3, 0.2, 1.0, 0.0, 0.0]), spread),
+        scenario=lambda: scenario,
         shown_names=("x [m]", "z [m]", "pitch [rad]", "vx [m/s]", "vz [m/s]", "spin [rad/s]"),
         pose=lambda x: np.array(
             [x[0], 0.0, x[1], 0.0, np.sin(0.5 * x[2]), 0.0, np.cos(0.5 * x[2])]

@@ -35,8 +35,16 @@ FIGURES = {
 }
 pytestmark = pytest.mark.slow
 # Minutes each. Their claims hold on quick settings in tests of their own: `test_bolt_walk`,
-# `test_door_optimal`, `test_cube_filter`, `test_filter_study` and `relaxation/test_experiments`.
-MINUTES = {"bolt-walk", "cube-filter", "door-optimal", "filter-study", "zeno-ball"}
+# `test_door_optimal`, `test_cube_filter`, `test_filter_study`, `test_polygon_filter` and
+# `relaxation/test_experiments`.
+MINUTES = {
+    "bolt-walk",
+    "cube-filter",
+    "door-optimal",
+    "filter-study",
+    "polygon-filter",
+    "zeno-ball",
+}
 
 
 def mark_experiment(name):
