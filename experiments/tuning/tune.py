@@ -4,7 +4,8 @@ The structure is that of (5.32)-(5.33): a position and a velocity gain of each a
 where a corner is open and one where both are closed. Phantom arcs have the gains of the arc before
 the event. The predicted cost (PTTHS) with several weights of the input gives candidates. An
 ensemble of perturbed runs chooses among them and searches on. The peak input may not exceed that of
-the hand-set gains, neither with spreading nor with the conventional error. Another ensemble, which
+the hand-set gains, neither with spreading nor with the conventional error; if none keeps to that,
+the one of least peak is taken. Another ensemble, which
 the search has not seen, gives the numbers: the hand-set gains with spreading ("before"), the tuned
 gains ("after"), and the hand-set gains with the conventional error ("conventional").
 

@@ -89,6 +89,7 @@ def first_estimate(
     Raises:
         InputError: There is no row with `model.start`, or there are fewer complete rows without it,
             or the sensors do not measure the whole configuration.
+        KeyError: The record has no channel of a sensor.
     """
     if model.start is not None:
         begins = [float(s.times.min()) for s in record.channels.values() if len(s.times)]
@@ -140,6 +141,7 @@ def _solve_configuration(model: FilterModel, record: Record, time: float) -> tup
 
     Raises:
         InputError: The sensors do not measure all directions of the configuration.
+        KeyError: The record has no channel of a sensor.
     """
     robot, rows = model.robot, dict[str, Array]()
     assert robot is not None
@@ -151,10 +153,10 @@ def _solve_configuration(model: FilterModel, record: Record, time: float) -> tup
     for _ in range(_MAX_NEWTON_STEPS):
         seen = model.whiten_residuals(q, rows)
         if np.linalg.matrix_rank(seen.derivative) < robot.nv:
-            names = ", ".join(sensor.name for sensor in model.sensors)
+            names = ", ".join(rows)
             raise InputError(
-                f"the model must give `start`, because its sensors ({names}) together measure "
-                f"{np.linalg.matrix_rank(seen.derivative)} of {robot.nv} directions of the "
+                f"the model must give `start`, because its sensors with complete rows ({names}) "
+                f"measure {np.linalg.matrix_rank(seen.derivative)} of {robot.nv} directions of the "
                 "configuration"
             )
         step = np.asarray(np.linalg.lstsq(seen.derivative, seen.residual)[0], np.float64)

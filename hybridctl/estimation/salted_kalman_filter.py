@@ -288,11 +288,11 @@ class SaltedKalmanFilter:
         return self._with_model(replace(self.model, deadline=deadline))
 
     def count_steps(self, stepped: Callable[[float], None]) -> SaltedKalmanFilter:
-        """Return the same filter, which calls a function after each step of its integrator.
+        """Return the same filter, which calls a function as its integrator goes on.
 
         Args:
-            stepped: Called with the time in s that the step ends at. What it raises ends the run,
-                but for a `SimulationError`, which ends a hypothesis.
+            stepped: Called with the time in s that each step ends at, but for arcs past guards.
+                What it raises ends the run, but for a `SimulationError`, which ends a hypothesis.
         """
         return self._with_model(replace(self.model, stepped=stepped))
 
@@ -349,10 +349,13 @@ def check_initial_estimate(model: NoisySystem, estimate: Estimate) -> Estimate:
     """Return an estimate whose mean was checked to be possible in its mode.
 
     The mean obeys the constraints of the mode, and guards are not negative beyond their tolerance
-    and noise. Estimates that a filter has returned pass too. So a guard may be negative that rises
-    above zero within `rewind` s, as just after an event that is late (see `mode_consistency`), and
-    guards of an estimate that has had an event (`since`) are not checked: it may wait for another
-    past its guard. Guards that depend on the input are not checked: an estimate has no input.
+    and noise. Estimates of a filter with one hypothesis pass too. So a guard may be negative that
+    rises above zero within `rewind` s, as just after an event that is late (see
+    `mode_consistency`), and guards of an estimate that has had an event (`since`) are not checked:
+    it may wait for another past its guard. With several hypotheses one may wait so without an
+    event, and is refused: go on from the state of the filter instead. Guards that depend on the
+    input are not checked, for an estimate has no input; where guards have no Jacobian all are
+    checked, without input.
 
     Args:
         model: The system and its noise.

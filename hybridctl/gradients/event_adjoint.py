@@ -53,9 +53,10 @@ Kink = Literal["raise", "mean", "first"]
 
 The mean weights the linear pieces of an event by the volumes of their cones, in the coordinates of
 the tangent space: it is the gradient of the event smoothed by an isotropic normal distribution.
-"first" is the piece whose guards fire in the order of their declaration. Where an event is refused
-so that its pieces are not known, both take the derivative of the reset in the contact states that
-it reports, at the time of the guard that is first; at a fixed time, if that is not crossed."""
+"first" is the first piece whose cone is not empty, by orders of guards as these are declared. Where
+an event is refused so that its pieces are not known, both take the derivative of the reset in the
+contact states that it reports, at the time of the guard that is first; at a fixed time, if that is
+not crossed."""
 _DIRECTIONS = 4096
 """Pairs of opposite random directions by which the volumes of cones are measured. A choice.
 
@@ -102,7 +103,7 @@ def linearize_event(
         InputError: There is no gradient and `kink` is "raise": several pieces, a border, or
             contacts whose bounces accumulate in turn. Or the run passed a jam.
         AmbiguousEventError: Orders of the guards lead apart, and `kink` is "raise".
-        GrazingError: The guard rate is not significant.
+        GrazingError: The guard rate is not significant, and `kink` is "raise".
         SystemDefinitionError: A guard or a reset has no Jacobian.
     """
     if event.accumulation is not None:
@@ -175,7 +176,7 @@ def _take_reported_states(
     Args:
         system: The hybrid system.
         event: The event.
-        error: Why it was refused; raised again if the reset has no derivative of its own.
+        error: Why it was refused; raised again if there is no edge for its guards together.
     """
     edge = system.outgoing(event.mode_before).edge(event.guards)
     if edge is None:

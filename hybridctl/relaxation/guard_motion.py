@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -57,7 +57,7 @@ class SideFields:
     Attributes:
         source_field: Field f_1 (n,) of the mode whose guard it is.
         target_field: Field f_2 (n,) of the next mode, pulled back.
-        guard_rates: Rates a_1 and a_2 of the guard under these fields, 1/s.
+        guard_rates: rates a_1 and a_2 of the guard under these fields, its unit per s.
     """
 
     source_field: Array
@@ -244,6 +244,20 @@ class StripPoint(Point):
         return differentiate_numerically(evaluate, self.x), back @ d.input
 
 
+class RateFormJacobian(NamedTuple):
+    """The derivatives of the number b and the vector w of a rate b + w . f.
+
+    Attributes:
+        offset: Derivative (n,) of b by the state; b does not depend on the input.
+        weights: Derivative (n, n) of w by the state.
+        weights_by_input: Derivative (n, nu) of w by the input.
+    """
+
+    offset: Array
+    weights: Array
+    weights_by_input: Array
+
+
 class GuardPoint(StripPoint):
     """A point on a guard, with the rates of the guard under the fields of both sides."""
 
@@ -255,14 +269,20 @@ class GuardPoint(StripPoint):
         return self.mode.strip.guard.differentiate(self.t, self.x, self.u)
 
     @PointProperty
-    def rate_form_jacobian(self) -> tuple[Array, Array]:
-        """The derivatives of w by state (n, n), as differences, and by input (n, nu)."""
+    def rate_form_jacobian(self) -> RateFormJacobian:
+        """The derivatives of the rate form: zero where guards are flat, else differences."""
         strip, t, u = self.mode.strip, self.t, self.u
         by_input = np.zeros((strip.nx, len(u)))
         if strip.gluing.is_affine:
-            return np.zeros((strip.nx, strip.nx)), by_input
+            return RateFormJacobian(np.zeros(strip.nx), np.zeros((strip.nx, strip.nx)), by_input)
         calc = self.mode.calc
-        return differentiate_numerically(lambda y: calc(t, y, u).rate_form[1], self.x), by_input
+
+        def evaluate(y: Array) -> Array:
+            b, w = calc(t, y, u).rate_form
+            return np.append(w, b)
+
+        by_state = differentiate_numerically(evaluate, self.x)
+        return RateFormJacobian(by_state[-1], by_state[:-1], by_input)
 
     @PointProperty
     def field(self) -> Array:
@@ -335,8 +355,9 @@ class GuardPoint(StripPoint):
             f: A field (n,).
             derivatives: Its derivatives by state (n, n) and input (n, nu).
         """
-        w, (w_by_state, w_by_input) = self.rate_form[1], self.rate_form_jacobian
-        return w @ derivatives[0] + f @ w_by_state, w @ derivatives[1] + f @ w_by_input
+        w, d = self.rate_form[1], self.rate_form_jacobian
+        by_state = d.offset + w @ derivatives[0] + f @ d.weights
+        return by_state, w @ derivatives[1] + f @ d.weights_by_input
 
 
 class GuardMotion(ModeModel):
@@ -478,6 +499,8 @@ class GuardMotionSystem(DerivedSystem, ABC):
 
     def inner_mode(self, key: ModeKey) -> ModeModel:
         """Return a mode of the inner system that refuses starts from which both fields lead away.
+
+        Modes with constraints check these instead.
 
         Args:
             key: Its key.

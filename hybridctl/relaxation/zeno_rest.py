@@ -37,7 +37,12 @@ from hybridctl.hybrid.mode import (
 from hybridctl.hybrid.model import PointProperty
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.zeno import ZenoPolicy
-from hybridctl.relaxation.guard_motion import GuardMotionSystem, GuardPoint, MotionOnGuard
+from hybridctl.relaxation.guard_motion import (
+    GuardMotionSystem,
+    GuardPoint,
+    MotionOnGuard,
+    RateFormJacobian,
+)
 from hybridctl.relaxation.strip import Strip, Strips, differentiate_numerically
 
 RESTING = "resting"
@@ -166,11 +171,12 @@ class _RestingPoint(GuardPoint):
         return 0.0, by_field + source.field @ by_guard
 
     @PointProperty
-    def rate_form_jacobian(self) -> tuple[Array, Array]:
+    def rate_form_jacobian(self) -> RateFormJacobian:
         """The derivatives by state and input of the gradient of dg/dt, as differences."""
         t, x, u, calc = self.t, self.x, self.u, self.mode.calc
         by_state = differentiate_numerically(lambda y: calc(t, y, u).rate_form[1], x)
-        return by_state, differentiate_numerically(lambda v: calc(t, x, v).rate_form[1], u)
+        by_input = differentiate_numerically(lambda v: calc(t, x, v).rate_form[1], u)
+        return RateFormJacobian(np.zeros(len(x)), by_state, by_input)
 
     @PointProperty
     def guard_rate(self) -> float:

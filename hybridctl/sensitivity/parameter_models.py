@@ -282,8 +282,11 @@ class _OffsetDerivatives(ParameterPoint):
 
     @PointProperty
     def guards(self) -> Array:
-        names = self.at.mode.guard_names
-        return np.array([[float(name == own) for own in self.model.names] for name in names])
+        guards, own = self.at.mode.guard_names, self.model.names
+        found = np.zeros((len(guards), len(own)))
+        for row, name in zip(found, guards, strict=True):
+            row[:] = [name == each for each in own]
+        return found
 
 
 class GuardOffsets(ParameterModel):
@@ -481,7 +484,7 @@ class _FixedInputSteps(MappedSteps):
 
         Args:
             function: The inner function.
-            times: Times (m,), s.
+            times: Times (m,) in s, or what else the function takes first, a row for each point.
             states: States (m, nx).
             inputs: Inputs (m, nu) that are left.
         """
@@ -598,7 +601,7 @@ class _FixedInputDerivatives(SystemParameters):
         return self.take_last(edge.reset.calc_diff(self.fixed.to_inner_jump(at)).input)
 
     def take_last(self, by_input: Array) -> Array:
-        """Return the columns (..., k) of the fixed inputs, of derivatives by all inner inputs."""
+        """Return the columns (n, k) of the fixed inputs, of derivatives (n, m) by all inputs."""
         return by_input[:, by_input.shape[1] - len(self.fixed.values) :]
 
 

@@ -66,6 +66,23 @@ def around(radius):
     return switched(fields, ca.sumsqr(x[:2]) - radius**2, x)
 
 
+def test_derivatives_on_a_guard_that_turns():
+    """The guard's rate by time, dg/dt = x0 / 2 + x1 / 5, depends on the state, too."""
+    x, t = ca.SX.sym("x", 2), ca.SX.sym("t")
+    value = x[0] * (1.0 + 0.5 * t) + 0.2 * x[1] * t
+    modes = [
+        hc.symbolic.SymbolicMode(name, x, field, time=t)
+        for name, field in (("plus", [-1.0 + 0.1 * x[1], x[0]]), ("minus", [2.0, 1.0 + x[1]]))
+    ]
+    down = hc.symbolic.SymbolicTransition("plus", "down", value, "minus")
+    up = hc.symbolic.SymbolicTransition("minus", "up", -value, "plus")
+    system = hc.relaxation.filippov(hc.symbolic.hybrid_system(modes, [down, up]))
+    mode, u = system.mode((SLIDING, "plus", "down")), np.zeros(0)
+    at = np.array([-0.3 * 0.2 * 0.4 / 1.2, 0.3])  # on the guard at t = 0.4
+    wanted = central(lambda dx: mode.field(0.4, at + dx, u), 2, 1e-6)
+    np.testing.assert_allclose(mode.jacobian(0.4, at, u).state, wanted, atol=1e-8)
+
+
 def test_derivatives_of_sliding_motions():
     """The run is projected onto the circle, the derivative follows its tangent."""
     system = hc.relaxation.filippov(around(1.0))

@@ -1,5 +1,6 @@
 """What wraps a system keeps what its modes hold, and the scales of its guards."""
 
+import casadi as ca
 import numpy as np
 import pytest
 
@@ -101,6 +102,18 @@ def test_every_wrapper_keeps_a_motion_on_what_its_mode_holds(wrapper):
     exact = np.array([np.cos(60.0), np.sin(60.0), -np.sin(60.0), np.cos(60.0)])
     assert np.abs(run.final_state[:4] - exact).max() < 60 * 60 * 1e-6
     assert not run.final_state[4:].any()
+
+
+def test_offsets_of_guards_leave_a_mode_without_guards():
+    """Its guards have derivatives (0, nx + 1), as wide as the state with the offset."""
+    x = ca.SX.sym("x", 2)
+    modes = [hc.symbolic.SymbolicMode(name, x, [x[1], 0.0]) for name in ("air", "ground")]
+    landing = hc.symbolic.SymbolicTransition("air", "floor", x[0], "ground")
+    system = hc.symbolic.hybrid_system(modes, [landing])
+    run = hc.simulate(system, "air", [1.0, -2.0], (0.0, 1.0))
+    offset = augment_with_guard_offsets(system, run.guard_events[0])[0]
+    rows = offset.outgoing("ground").guards.jacobian(0.0, np.zeros(3), np.zeros(0))
+    assert (rows.time.shape, rows.state.shape, rows.input.shape) == ((0,), (0, 3), (0, 0))
 
 
 def test_every_wrapper_refuses_a_start_off_what_its_mode_holds_and_repairs_it(wrapper):

@@ -53,12 +53,12 @@ def make_trust_table(judgements: Sequence[Judgement]) -> Table:
 def write_results(
     folder: RunFolder, model: FilterModel, log: Log, judgement: Judgement, *, mcap: bool
 ) -> None:
-    """Write estimates.npz and .csv, and innovations.npz and .csv.
+    """Write estimates.npz and .csv, and innovations.npz and .csv if there are any.
 
     Estimates are the moments of all hypotheses together, with the most probable mode and its
-    probability. Where others were in doubt, modes.npz and .csv have the probability of each at each
-    time. Notes go to notes.json. Names of files of another filter than the salted one end with its
-    name.
+    probability. Where others were in doubt, modes.npz and .csv have the probability of these at
+    each time. Notes go to notes.json. Names of files of another filter than the salted one end with
+    its name.
 
     Args:
         folder: Folder of the run.
@@ -145,7 +145,7 @@ def draw_results(
     judgements: Sequence[Judgement],
     truth: HybridTrajectory | None,
 ) -> None:
-    """Write states.png, innovations.png and nis.png into the folder's figures.
+    """Write states.png into the folder's figures, and innovations.png and nis.png if there are any.
 
     Args:
         folder: Folder of the run.
@@ -220,7 +220,7 @@ def _draw_states(
 def _draw_innovations(
     folder: RunFolder, model: FilterModel, result: FilterResult, bands: Sequence[Band]
 ) -> None:
-    """Draw the innovations of each sensor over their standard deviations."""
+    """Draw the complete innovations of each sensor over their standard deviations, if any."""
     panels: list[Panel] = []
     for sensor in model.sensors:
         found = [
@@ -238,6 +238,8 @@ def _draw_innovations(
             shown = Line(t, np.clip(scaled[:, k], -_FAR, _FAR), None, TRACKING, ".", 1.0)
             lines = [shown, *make_band_lines(t, 0.0, limit, label, BASELINE)]
             panels.append(Panel(f"{name}\n[sigma]", lines, zero=True))
+    if not panels:
+        return  # every value lacks a component
     title = f"{model.name}: innovations over their deviations"
     draw_series(
         folder / "figures/innovations.png", arrange_panels(panels), title=title, bands=bands

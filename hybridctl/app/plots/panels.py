@@ -27,9 +27,9 @@ BLUE, VERMILION, ORANGE, GREEN, SKY = "#0072b2", "#d55e00", "#e69f00", "#009e73"
 REFERENCE, TRACKING, BASELINE = VERMILION, BLUE, "#555555"
 CURVES = (TRACKING, ORANGE, BASELINE, SKY, GREEN)
 BANDS = ("#ffffff", "#fdebd0", "#e8f4ea", "#ebe3f5", "#e0eef8")
-_TICKS = 6  # at most; as many as there is room for would change the room that the layout left
+_TICKS = 6  # about; as many as there is room for would change the room that the layout left
 _IN_COLUMN = 4  # names of curves
-_WIDE = 0.12  # of the axis: a band as wide has its name above it
+_WIDE = 0.12  # of the span of all bands: one that is wider has its name above it
 _TICK_ROOM, _LINE_ROOM, _EDGE = 0.68, 0.19, 0.12  # in: numbers of an axis, a line of its name, none
 _TITLE_ROOM, _BAND_ROOM = 0.42, 0.16  # in, above the panels: of the title, and of names of modes
 _LETTER_WIDTH = 0.092  # in, of a title of 12 points
@@ -174,7 +174,10 @@ def make_drawable(text: str) -> str:
 
 
 def number_log_axis(axis: Axis) -> None:
-    """Number a logarithmic axis plainly: 1, 2, 5, 10, or evenly where it spans a factor up to 6."""
+    """Number a logarithmic axis plainly, by the factor that it spans.
+
+    Evenly up to a factor of 6, by 1, 2, 5, 10 below 1000, and from there on by powers of ten.
+    """
     low, high = axis.get_view_interval()
     steps = (1.0, 2.0, 5.0) if high < 1e3 * low else (1.0,)
     axis.set_major_locator(LogLocator(subs=steps) if high > 6.0 * low else MaxNLocator(5))
@@ -315,7 +318,7 @@ def save_plane_pictures(
 
     Args:
         path: File to save the figure in.
-        panels: Panels of each row; curves are made by `Line.through`, and ylabel stands above.
+        panels: Panels of each row; curves are made by `Line.from_points`, and ylabel stands above.
         title: Title of the figure.
         labels: Labels of both axes.
         surfaces: Directions (2,) of lines through the origin, such as guards that are zero there.

@@ -515,7 +515,8 @@ def _solve_on_line(cones: Sequence[Cone], allowed: AffineSet) -> tuple[LeastPoin
     Returns:
         The end and True. None and True if the programme has to find it: at the apex of a cone with
         friction, which has several equations, and where the interval is so short that only widened
-        cones have one. None and False if no point of the line is in the widened cones.
+        cones have one. None and False if no point of the line is found in the widened cones: there
+        is none, or `_MAX_LINE_STEPS` do not reach it.
     """
     size = allowed.size
     thick = _find_interval_end(cones, allowed, 0.0, _THICKNESS * size)

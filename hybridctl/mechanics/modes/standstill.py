@@ -140,7 +140,8 @@ def _find_starting_directions(
 
     Returns:
         Directions (2,) by closed contact, without contacts that others hold; and whether these are
-        directions of accelerations. If not, they are the guesses.
+        directions of accelerations. If not, the law was not solved: they are the guesses, without
+        contacts that friction could hold.
     """
     if set(holding) >= set(candidates):
         return {}, True
