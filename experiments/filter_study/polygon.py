@@ -89,7 +89,7 @@ class Config(Settings):
     tosses: Count = 16
     contact_times: tuple[NotNegative, ...] = (0.0, 5e-3)
     rates: tuple[Positive, ...] = (100.0, 30.0)
-    particles: Count = 300
+    particles: Count = 30
     filters: tuple[str, ...] = tuple(CASES)
     seed: Natural = 0
     workers: Natural = 0
