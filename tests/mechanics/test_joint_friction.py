@@ -339,6 +339,38 @@ def test_joint_that_is_pushed_into_its_stop_beside_one_that_rests():
     assert sorted(outputs["joint_friction"]) == pytest.approx([-3.0, 0.0], abs=1e-9)
 
 
+TREE = """<joint name="{name}" type="prismatic"><parent link="{parent}"/><child link="{child}"/>
+<axis xyz="{axis}"/><dynamics damping="0" friction="{friction}"/>
+<limit lower="-9" upper="9" effort="9" velocity="9"/></joint>"""
+
+
+@pytest.mark.parametrize("speed", [0.0, 0.2])
+def test_guard_of_a_joint_beside_a_foot_at_a_standstill_has_the_derivative_of_its_value(speed):
+    """A foot in a surface may be held, with a constant guard; a joint, which has a sign, is not."""
+    pairs = ["x w a", "y a b", "z b foot", "s foot cart"]
+    axes, frictions = ["1 0 0", "0 1 0", "0 0 1", "1 0 0"], [0.0, 0.0, 0.0, LIMIT]
+    joints = "".join(
+        TREE.format(name=name, parent=parent, child=child, axis=axis, friction=friction)
+        for (name, parent, child), axis, friction in zip(
+            map(str.split, pairs), axes, frictions, strict=True
+        )
+    )
+    links = '<link name="w"/>' + "".join(map(link, ["a", "b", "foot", "cart"]))
+    robot = Robot.from_urdf(f'<robot name="t">{links}{joints}</robot>')
+    ground = Plane((0, 0, 0), (0, 0, 1))
+    system = contact_system(robot, [Contact("toe", "foot", ground, friction=0.8)])
+    mode, x, u = system.mode(("slip", "slip+")), np.zeros(8), np.zeros(4)
+    x[7] = speed
+    point = mode.calc(0.0, x, u)
+    foot, joint = (mode.guard_names.index(n) for n in ("toe sticks", "s friction sticks"))
+    assert point.guards[foot] < 0.0
+    assert point.guards[joint] == speed
+    by_state = central(lambda dx: mode.calc(0.0, x + dx, u).guards, 8, 1e-9)
+    analytic = point.guard_jacobian.state[[foot, joint]]
+    # 1e-16 of rounding over a step of 1e-9
+    np.testing.assert_allclose(analytic, by_state[[foot, joint]], atol=1e-6)
+
+
 @pytest.mark.parametrize("multiplier", [-2.0, 0.5])
 def test_friction_of_a_joint_that_mimics_acts_on_the_one_that_it_follows(multiplier):
     """Of 2 N and 0.5 N: at v and m v they take the power (2 + 0.5 |m|) v from 1 + m^2 kg."""

@@ -121,7 +121,7 @@ class AffineSet(NamedTuple):
 
     @property
     def size(self) -> float:
-        """The largest multiplier of m_0, at least 1: the scale of all tolerances."""
+        """The largest multiplier of m_0, at least 1, to which tolerances are relative."""
         return max(1.0, float(np.abs(self.particular).max(initial=0.0)))
 
 
@@ -210,6 +210,7 @@ class ForceDistribution:
         pull = stationarity
         if weights is not None:
             pull = pull + (self.multipliers / system.weights**2)[:, None] * weights
+        # From here on in the multipliers' units: m is divided by them, so gradients by m are times.
         particular = system.inverse @ equations / unit
         gradients, curvature = self._boundaries
         upper = null.T @ (unit * pull - curvature @ particular)
@@ -241,8 +242,8 @@ def distribute_forces(
         The distribution, with forces in the problem's units (N, or N s of an impact).
 
     Raises:
-        NoContactSolutionError: If no forces in the cones give these rates, so that the contacts
-            cannot be in these states.
+        NoContactSolutionError: No forces in the cones that give these rates were found. As a rule
+            there are none, so that the contacts cannot be in these states.
     """
     mix, cones = map_multipliers(problem, modes, directions)
     own = [int(np.flatnonzero(column)[0]) for column in mix.T]
@@ -448,7 +449,7 @@ def _solve_pushing_contacts(
         pulls -= _THICKNESS * allowed.size
         is_possible = bool(pulls.max() <= 0.0)
         return None, is_possible or _solve_least_distance(rows, pulls, allowed.size) is not None
-    active = [APEX if load > 0.0 else INSIDE for load in kappa.tolist()]
+    active = [APEX if multiplier > 0.0 else INSIDE for multiplier in kappa.tolist()]
     if any(cone.tangents for cone, kind in zip(cones, active, strict=True) if kind == APEX):
         return None, True
     m = allowed.particular + allowed.null @ (kappa @ rows)  # z = G' kappa
@@ -476,12 +477,13 @@ def _solve_least_distance(rows: Array, least: Array, size: float) -> Array | Non
     """
     if not rows.any():
         return None
-    # The first unit is that of h. A contact of which all z change next to nothing needs a z that
-    # is long in it, even if it is short beside the forces: then these give the unit.
-    first = float(least.max() / np.abs(rows).max())
+    # In the unit of h a z of length 1 changes the heaviest row by the largest h. A contact of which
+    # all z change next to nothing needs a z that is long in this unit, so that r is tiny, even if z
+    # is short beside the forces: then these give the unit.
+    unit_of_h = float(least.max() / np.abs(rows).max())
     right = np.zeros(rows.shape[1] + 1)
     right[-1] = 1.0
-    for unit in (first, size) if first < size else (first,):
+    for unit in (unit_of_h, size) if unit_of_h < size else (unit_of_h,):
         u, residual = nnls(np.vstack((rows.T, least / unit)), right)
         if residual > _MIN_RESIDUAL:
             return np.asarray(unit / residual**2 * u)
@@ -536,7 +538,9 @@ def _solve_on_line(cones: Sequence[Cone], allowed: AffineSet) -> tuple[LeastPoin
 def _find_interval_end(
     cones: Sequence[Cone], allowed: AffineSet, z: float, widening: float
 ) -> _IntervalEnd | None:
-    """Return the first point of a line inside widened cones, from a point outside onwards.
+    """Return the point of a line inside widened cones that is nearest to a start.
+
+    It is the start itself if that is inside. Otherwise the search goes the way the slacks rise.
 
     Newton's method on the least g_j + widening, which is concave: no step goes past its root. If it
     no longer rises there is no root.
@@ -722,7 +726,8 @@ def _find_worst_boundary(
     """Return the cone whose active boundary is most wrong, and the boundary that replaces it.
 
     A cone that m leaves needs a boundary. A boundary whose kappa pulls is dropped, and so is one on
-    which m is not.
+    which m is not. Distances are relative to the largest entry of m, multipliers to the largest
+    kappa, so that the violations of all cones compare. Only the worst one is changed.
 
     Args:
         cones: The friction cones.
@@ -733,32 +738,43 @@ def _find_worst_boundary(
     Returns:
         Index of the cone and its new boundary; None if m is optimal, to 1e-9.
     """
-    size = max(1.0, float(np.abs(m).max()))
-    heaviest = max(float(np.abs(kappa).max(initial=0.0)), _BOUNDARY_TOLERANCE)
+    largest_m = max(1.0, float(np.abs(m).max()))
+    largest_kappa = max(float(np.abs(kappa).max(initial=0.0)), _BOUNDARY_TOLERANCE)
     # Slacks have the finer tolerance: 1e-12 in m counts as 1e-9 in kappa.
     slack_weight = _BOUNDARY_TOLERANCE / _INSIDE_TOLERANCE
     worst, change, place = _BOUNDARY_TOLERANCE, None, 0
     for j, (cone, kind, slack) in enumerate(
         zip(cones, active, _compute_cone_slacks(cones, m), strict=True)
     ):
-        outside = slack_weight * -min(slack, m[cone.normal]) / size  # positive outside the cone
-        # No boundary is active, or m is outside the cone though its side is active, by more than
-        # the worst so far. The side is added; the apex where the side is active already, where f_n
-        # is not positive, and where there is no friction.
-        if kind == INSIDE or (kind == SIDE and outside > worst):
+        loads = kappa[place : place + _count_equations(cone, kind)]
+        place += len(loads)
+        outside = slack_weight * -min(slack, m[cone.normal]) / largest_m  # positive outside
+        if kind == INSIDE:  # a boundary is needed where m is outside
             violation = outside
-            new = SIDE if cone.tangents and kind == INSIDE and m[cone.normal] > 0.0 else APEX
-        # A boundary is active, but m is inside the cone: there are more boundaries than degrees of
-        # freedom.
-        elif slack > _BOUNDARY_TOLERANCE * size:
-            violation, new = slack_weight * slack / size, INSIDE
-        elif kind == SIDE:  # its multiplier pulls if it is negative
-            violation, new = -kappa[place] / heaviest, INSIDE
-        else:  # the multipliers of an apex pull if they are outside the dual cone
-            pull = float(np.linalg.norm(kappa[place + 1 : place + 1 + len(cone.tangents)]))
-            violation = -(kappa[place] - cone.friction * pull) / heaviest
-            new = SIDE if cone.tangents else INSIDE
-        place += _count_equations(cone, kind)
+            new = SIDE if cone.tangents and m[cone.normal] > 0.0 else APEX
+        elif kind == SIDE and outside > worst:  # outside though the side is active: f_n pulls
+            violation, new = outside, APEX
+        elif slack > _BOUNDARY_TOLERANCE * largest_m:
+            # m is not on the boundary: there are more boundaries than degrees of freedom.
+            violation, new = slack_weight * slack / largest_m, INSIDE
+        else:
+            violation = _compute_pull(cone, kind, loads) / largest_kappa
+            # The side of an apex may still be needed without the apex.
+            new = SIDE if kind == APEX and cone.tangents else INSIDE
         if violation > worst:
             worst, change = violation, (j, new)
     return change
+
+
+def _compute_pull(cone: Cone, kind: int, loads: Array) -> float:
+    """Return by how much the multipliers kappa of a boundary pull; at most zero where they push.
+
+    Args:
+        cone: The cone.
+        kind: Its active boundary. A SIDE pulls if its one multiplier is negative, an APEX if its
+            multipliers are outside the dual cone.
+        loads: The multipliers of the boundary.
+    """
+    if kind == SIDE:
+        return -float(loads[0])
+    return -float(loads[0] - cone.friction * float(np.linalg.norm(loads[1:])))

@@ -254,11 +254,12 @@ class ContactGuards:
         if kind == "sticks":
             speeds = _compute_lengths(1.0, signs, point.slip[i])
             speeds -= STOPPED if signs is None else np.where(signs, 0.0, STOPPED)
-            # A contact that is held at a standstill has stopped, whatever is left of its speed: its
-            # guard is below zero.
+            # A contact in a surface that is held at a standstill has stopped, whatever is left of
+            # its speed: its guard is below zero, not at it. With a sign none is held.
             is_holding = [point.is_holding(j) for j in i.tolist()]
             return np.where(is_holding, -STANDSTILL, speeds)
         limit = self.dynamics.static_friction[i] * point.forces[i]
+        # Friction opposes sliding: in the direction of a sign it would slip by -sign f_1.
         return np.asarray(limit - _compute_lengths(-1.0, signs, point.friction[i]))
 
     def _differentiate_group(
@@ -315,27 +316,40 @@ class ContactGuards:
             point: Acceleration and forces.
 
         Returns:
-            Weights (c, 2), zero for a contact in a surface that is held at a standstill.
+            Weights (c, 2). All are zero for a contact in a surface that is held at a standstill:
+            it has no direction, and its guard is constant.
         """
         weights = np.zeros((len(self.modes), 2))
-        # With a sign the speed is a component. Without one, a contact that is held at a standstill
-        # has no direction: its weights are zero, as the sign is.
-        if sign or point.solution is None or point.is_holding(contact):
+        if sign:
             weights[contact, 0] = sign
-            return weights
-        solution = point.solution
-        phase = solution.phase
-        k = phase.closed.index(contact)
-        along = np.zeros(len(phase.owner))  # weights of all rows of the closed contacts
-        unit = solution.directions[k]
-        # A contact that starts may still move against the direction in which it accelerates.
-        along[phase.tangents[k]] = unit if unit @ point.slip[contact] >= 0.0 else -unit
-        _, slow = find_slip_directions(phase, solution.rows)
-        if k in slow:  # near-zero velocity: friction has taken away perturbations across
-            response, across = compute_stop_response(solution, tuple(slow))
-            along -= across @ (along @ solution.rows.jacobian @ response)
-        weights[phase.places] = phase.split_rows(along)[1]  # those of tangential rows
+        elif point.solution is not None and not point.is_holding(contact):
+            weights[point.solution.phase.places] = _weigh_surface_slip(contact, point)
         return weights
+
+
+def _weigh_surface_slip(contact: int, point: ContactAcceleration) -> Array:
+    """Return the weights (k, 2) of the k closed contacts' velocities in the speed of one of them.
+
+    Args:
+        contact: Index of a contact that slides in a surface.
+        point: Acceleration and forces.
+    """
+    solution = point.solution
+    assert solution is not None
+    phase = solution.phase
+    k = phase.closed.index(contact)
+    row_weights = np.zeros(len(phase.owner))  # of all rows of the closed contacts, normal ones too
+    unit = solution.directions[k]
+    # A contact that starts may still move against the direction in which it accelerates.
+    row_weights[phase.tangents[k]] = unit if unit @ point.slip[contact] >= 0.0 else -unit
+    _, slow = find_slip_directions(phase, solution.rows)
+    if k in slow:
+        # Nearly stopped: friction has taken away the perturbations across of all slow contacts.
+        # That has changed the velocities by -P C^T r', and so this speed by the rows of all.
+        response, across = compute_stop_response(solution, tuple(slow))
+        row_weights -= across @ (row_weights @ solution.rows.jacobian @ response)
+    _, tangential = phase.split_rows(row_weights)
+    return tangential
 
 
 def list_closing_guards(contacts: Sequence[AnyContact]) -> tuple[str, ...]:
@@ -346,8 +360,9 @@ def list_closing_guards(contacts: Sequence[AnyContact]) -> tuple[str, ...]:
 def _list_guards(dynamics: ContactDynamics, modes: Modes) -> Iterator[ContactGuard]:
     """Yield the guards of a mode: those of each contact in order, then "jams", then "leaves".
 
-    A contact has "closes" where it is open, else "opens" and besides: where it sticks, "slips" in
-    both directions, or once in a surface; where it slides, "sticks".
+    A contact has "closes" where it is open. A closed one has "opens", unless a constant load
+    presses it, and besides: where it sticks, "slips" in both directions, or once in a surface;
+    where it slides with friction, "sticks". One without friction, of mode "closed", has neither.
     """
     for i, mode in enumerate(modes):
         if mode == OPEN:

@@ -1,13 +1,18 @@
 """Sliding contacts with near-zero velocity: they stop, start to slide, or stick.
 
-Velocities in a surface below `STANDSTILL` have no direction that could be trusted. Which of the
-three a contact does follows from the friction that would hold it, from the accelerations that
-friction leaves, and from what is left of a motion. Contacts of either kind are called so:
+Velocities in a surface below `STANDSTILL` have no direction that could be trusted, unless another
+contact of the same two bodies is fast. A contact without one is called slow
+(`find_slip_directions`). Each slow contact gets one of three roles in the solution:
 
-- slow: no direction is known from velocities (`find_slip_directions`);
-- holding: kinetic friction could hold the slow contact;
-- starting: friction lets it accelerate from a standstill, and it slides that way;
-- continuing: it goes on sliding the way it goes, until it stops.
+- starting: friction lets it accelerate from a standstill, and it slides that way. Where the law
+  that gives this way is not solved, it is guessed from the friction that would hold the contact;
+- continuing: it goes on sliding the way it goes, until it stops;
+- sticking: all others.
+
+The roles follow from the friction that would hold the contact, from the accelerations that friction
+leaves, and from what is left of a motion. Besides, a slow contact is called holding if kinetic
+friction could hold it. It may start all the same: when others start, or under another distribution
+of redundant forces.
 """
 
 from __future__ import annotations
@@ -76,6 +81,7 @@ def solve_slow_contacts(
     stuck = distribute_forces(stuck, _lower_limits(friction, slow))
     holding = _select_holding(stuck, slow, friction)
     starting, certain = _find_starting_directions(phase, stuck, slow, holding, friction)
+    # What certainly slides elsewhere than it would start is in motion already.
     continuing = [
         k for k in slow if k in starting and _moves_elsewhere(phase, rows, k, starting[k])
     ]
@@ -139,11 +145,11 @@ def _find_starting_directions(
         friction: Coefficients of the closed contacts.
 
     Returns:
-        Directions (2,) by closed contact, without contacts that others hold; and whether these are
-        directions of accelerations. If not, the law was not solved: they are the guesses, without
-        contacts that friction could hold.
+        Directions (2,) by closed contact, and whether the law was solved. If it was, they are
+        directions of accelerations, without contacts that others hold. If not, they are the
+        guesses, without contacts that friction could hold.
     """
-    if set(holding) >= set(candidates):
+    if set(holding) >= set(candidates):  # sticking together obeys the law: none starts
         return {}, True
     rows, forces = stuck.rows, stuck.forces
     guesses = [
@@ -155,17 +161,17 @@ def _find_starting_directions(
     sliding = tuple(stuck.directions.get(k, given) for k, given in enumerate(law.sliding))
     law = replace(law, sliding=sliding)
     found = solve_in_states(law, modes, guesses)
-    if found is not None:
-        least = CERTIFIED * law.magnitude
-        guesses = list(found.directions)
-        for k, (s, tangents) in enumerate(zip(found.directions, phase.tangents, strict=True)):
-            # A contact without acceleration at the solution may be held by others.
-            if s is not None and s @ found.rates[tangents] <= least:
-                guesses[k] = s if _is_free_to_move(phase, rows, k, s) else None
-    else:
-        guesses = [None if k in holding else guess for k, guess in enumerate(guesses)]
-    starting = {k: s for k, s in enumerate(guesses) if k in candidates and s is not None}
-    return starting, found is not None
+    if found is None:
+        unheld = {k: s for k, s in enumerate(guesses) if s is not None and k not in holding}
+        return unheld, False
+    least, starting = CERTIFIED * law.magnitude, dict[int, Array]()
+    for k, (s, tangents) in enumerate(zip(found.directions, phase.tangents, strict=True)):
+        if s is None or k not in candidates:
+            continue
+        # A contact without acceleration at the solution may be held by others.
+        if s @ found.rates[tangents] > least or _is_free_to_move(phase, rows, k, s):
+            starting[k] = s
+    return starting, True
 
 
 def _find_direction(force: Array) -> Array | None:
@@ -199,15 +205,15 @@ def _select_continuing(
 ) -> list[int]:
     """Return the slow contacts that go on sliding the way they go, without starting anew.
 
-    Where friction could hold a contact it goes on until it stops, if it slows down: otherwise it is
-    held.
+    If the law was solved, a contact that does not start goes on until it stops, if it slows down.
+    Otherwise it is held. If the law was not solved, every contact that moves goes on.
 
     Args:
         phase: Phase of the mode.
         rows: Its terms.
         directions: Directions of all sliding contacts.
         contacts: Slow contacts that do not start.
-        certain: Whether the law was solved, so that these are known not to start.
+        certain: Whether the law was solved, so that `contacts` are known not to start.
     """
     moving = [k for k in contacts if _compute_speed(phase, rows, k) > _MIN_SPEED]
     if not moving or not certain:
@@ -237,6 +243,9 @@ def _solve_starting(
 ) -> Solution:
     """Return the solution in which some contacts start, the way they accelerate if that is found.
 
+    If it is not found, no contact counts as starting: those that move go on by their velocities,
+    others slide along the guesses.
+
     Args:
         phase: Phase in which slow contacts that neither start nor continue stick.
         rows: Its terms.
@@ -248,6 +257,8 @@ def _solve_starting(
     solution = solve_with_directions(phase, rows, directions | starting, tuple(starting))
     if certain:
         return solution
+    # Guesses of redundant contacts may fail for their distribution of forces only: one inside the
+    # cones is tried, from which they are turned into directions of accelerations.
     if solution.kkt.redundant and starting:
         solution = distribute_forces(solution, phase.friction)
         with suppress(NoContactSolutionError):
@@ -256,6 +267,6 @@ def _solve_starting(
                 return found
     # No direction of an acceleration is found: what moves goes on the way it goes.
     moving = {k: directions[k] for k in starting if _compute_speed(phase, rows, k) > _MIN_SPEED}
-    if moving:
+    if moving:  # the last entry counts: velocities before guesses
         return solve_with_directions(phase, rows, directions | starting | moving)
     return solution._replace(starting_contacts=())

@@ -16,11 +16,14 @@ EULER_JOINTS = ("root_x", "root_y", "root_z", "root_yaw", "root_pitch", "root_ro
 """Names of the joints of a base by Euler angles: slides along x, y and z, then turns about z, the
 turned y and the turned x."""
 
-_LEVI_CIVITA = np.zeros((3, 3, 3))
-for _i, _k, _j in ((0, 1, 2), (1, 2, 0), (2, 0, 1)):
-    _LEVI_CIVITA[_k, _i, _j], _LEVI_CIVITA[_j, _i, _k] = 1.0, -1.0
-_SKEW: Array = _LEVI_CIVITA.reshape(3, 9)
-"""Entries of the cross-product matrix, row by row, by each component of w: one product makes it."""
+_SKEW: Array = np.array(
+    [
+        [[0.0, 0.0, 0.0], [0.0, 0.0, -1.0], [0.0, 1.0, 0.0]],
+        [[0.0, 0.0, 1.0], [0.0, 0.0, 0.0], [-1.0, 0.0, 0.0]],
+        [[0.0, -1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]],
+    ]
+).reshape(3, 9)
+"""Cross-product matrices of the unit vectors x, y and z, each as a row: w times these is w's."""
 
 
 def skew(w: Array) -> Array:
@@ -139,10 +142,11 @@ def check_joints(model: Any) -> None:
     Raises:
         InputError: A joint is of such a type, or joints are not numbered depth first.
     """
-    for i in range(1, model.njoints):
+    for i in range(1, model.njoints):  # joint 0 is the world
         name, shortname = model.names[i], model.joints[i].shortname()
         if shortname in _UNSUPPORTED_TYPES:
             raise InputError(f"joint {name!r} has type {shortname}, which is not supported")
+        # Depth first: the parent is the joint before, or one that carries it (the world does).
         if model.parents[i] not in list(model.supports[i - 1]):
             raise InputError(
                 f"joints must be numbered depth first, but {name!r} comes after "
@@ -154,7 +158,8 @@ def list_motor_joints(model: Any) -> list[str]:
     """Return the joints that have a motor by default: all but those of a base that moves.
 
     A floating base is found by the type of its joint, a free flyer. Bases of several joints, of
-    `SAGITTAL_JOINTS` and `EULER_JOINTS`, are found by the names of these.
+    `SAGITTAL_JOINTS` and `EULER_JOINTS`, are found by the names of these. Joints of this type and
+    of these names are left out wherever they are in the robot.
     """
     joints = list(zip(model.names, model.joints, strict=True))[1:]
     chains = {*SAGITTAL_JOINTS, *EULER_JOINTS}

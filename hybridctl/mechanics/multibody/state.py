@@ -14,6 +14,10 @@ from hybridctl.mechanics.multibody.robot import Robot
 class RobotStateSpace:
     """The space of states (q, v) with perturbations (dq, dv), see `spaces.Space`.
 
+    Perturbations dq are in the local tangent space of the configuration, in m and rad, and dv in
+    m/s and rad/s. Velocities are of that tangent space too, and a vector space of their own: they
+    are added, and do not turn.
+
     Attributes:
         robot: The robot.
     """
@@ -22,12 +26,12 @@ class RobotStateSpace:
 
     @property
     def nx(self) -> int:
-        """Number of coordinates, nq + nv."""
+        """Number of coordinates, nq + nv. A floating base has nq = 7, a continuous joint 2."""
         return self.robot.nq + self.robot.nv
 
     @property
     def ndx(self) -> int:
-        """Number of directions, 2 nv."""
+        """Number of directions, 2 nv. A floating base has nv = 6, a continuous joint 1."""
         return 2 * self.robot.nv
 
     def integrate(self, x: Array, dx: Array) -> Array:
@@ -43,25 +47,39 @@ class RobotStateSpace:
     def difference_jacobians(self, x0: Array, x1: Array) -> tuple[Array, Array]:
         """Return the derivatives (ndx, ndx) of `difference` by perturbations of x0 and of x1."""
         n, nv = self.robot.nq, self.robot.nv
+        # Of velocities the difference is v1 - v0. Configurations have their own derivatives.
         by_first, by_second = -np.eye(2 * nv), np.eye(2 * nv)
         parts = self.robot.difference_jacobians(x0[:n], x1[:n])
         by_first[:nv, :nv], by_second[:nv, :nv] = parts
         return by_first, by_second
 
     def rate(self, x: Array, dx: Array) -> Array:
-        """Return the rate of the coordinates (nx,) at x (nx,), for velocity and acceleration dx."""
+        """Return the rate of the coordinates (nx,), per s, when a state moves along dx per second.
+
+        Args:
+            x: State (nx,), of which only the configuration is used.
+            dx: Velocity and acceleration (ndx,) in the tangent space, in m/s, rad/s and per s more.
+        """
         n, nv = self.robot.nq, self.robot.nv
         return np.concatenate([self.robot.rate(x[:n], dx[:nv]), dx[nv:]])
 
     def tangent_map(self, x: Array) -> Array:
         """Return the map (nx, ndx) from velocity and acceleration to rates of the coordinates."""
         n, nv = self.robot.nq, self.robot.nv
-        result = np.eye(n + nv, 2 * nv, nv - n)
-        result[:n, :nv] = self.robot.rate(x[:n], np.eye(nv))
+        result = np.zeros((n + nv, 2 * nv))
+        result[:n, :nv] = self.robot.rate(x[:n], np.eye(nv))  # a column for each unit velocity
+        result[n:, nv:] = np.eye(nv)
         return result
 
     def transport(self, dx: Array) -> Array:
-        """Return the negative adjoint (ndx, ndx) of a velocity, on the configuration alone."""
+        """Return the matrix (ndx, ndx) by which a perturbation turns with its moving state.
+
+        It is minus the adjoint of the velocity for dq, which is in the moving frame, and zero for
+        dv. See `Space.transport`, whose equation of perturbations it is a term of.
+
+        Args:
+            dx: Velocity and acceleration (ndx,) in the tangent space; only the velocity is used.
+        """
         nv = self.robot.nv
         result = np.zeros((2 * nv, 2 * nv))
         result[:nv, :nv] = self.robot.transport(dx[:nv])
