@@ -204,6 +204,8 @@ static inline void add_row(double *restrict into, double factor, const double *r
 }
 
 /* dense.c: small dense matrices */
+void add_rows(double *restrict into, int width, double scale, const double *factors, int step, int count,
+              const double *from, int stride);
 int factorise_mass(double *mass, int n);
 void solve_mass_root(const double *root, int n, double *columns, int width);
 void solve_mass_root_transposed(const double *root, int n, double *columns, int width);
