@@ -84,6 +84,7 @@ struct guard {
 struct sharing {
     double *q, *b, *z, *weighted; /* rows of m, one for each of at most m vectors */
     double *s, *root;             /* (rank, rank) by columns */
+    const double *range;          /* of G, rows of m: those of q or b, such that range' q = 1 */
     double *half;                 /* roots of the weights (m,) */
     double *right, *y, *copy;     /* (m,) */
     double *units, *plane;        /* (k,) and (m, 2) */
@@ -156,7 +157,8 @@ struct kernel {
     double stabilization;          /* s, 1/s */
 
     /* Scratch memory of one evaluation. */
-    double *moved;     /* U^-1 (J', S u - h) (nv, r + 1) */
+    int width;         /* of the rows of `moved`, a multiple of four */
+    double *moved;     /* U^-1 (J', S u - h, zeros) (nv, width) */
     double *delassus;  /* J M^-1 J' (r, r) */
     double *free;      /* J M^-1 (S u - h) (r,) */
     double *target;    /* accelerations J a that keep contacts closed and sticking (r,) */
@@ -203,6 +205,20 @@ static inline void add_row(double *restrict into, double factor, const double *r
     for (int c = 0; c < count; c++) into[c] += factor * from[c];
 }
 
+/* Return a . b. */
+static inline double multiply(const double *a, const double *b, int n) {
+    double s = 0.0, t = 0.0, u = 0.0, v = 0.0; /* sums that do not wait for each other */
+    int i = 0;
+    for (; i + 4 <= n; i += 4) {
+        s += a[i] * b[i];
+        t += a[i + 1] * b[i + 1];
+        u += a[i + 2] * b[i + 2];
+        v += a[i + 3] * b[i + 3];
+    }
+    for (; i < n; i++) s += a[i] * b[i];
+    return (s + t) + (u + v);
+}
+
 /* dense.c: small dense matrices */
 void add_rows(double *restrict into, int width, double scale, const double *factors, int step, int count,
               const double *from, int stride);
@@ -238,7 +254,14 @@ int differentiate_angle(struct kernel *kernel, int contact, double *forces, doub
 int share_forces(struct kernel *kernel, int needs_forces, double *ratio);
 void solve_least_norm(struct kernel *kernel, double *columns, int width);
 int find_weights(struct kernel *kernel, double *half);
+
+/* singular.c: their factorisations */
+int factorise_columns(double *g, int m, double *q, double *b, double *sizes);
+int factorise_semidefinite(const double *g, int m, double *b, double *left);
 double factorise_weighted(const double *b, const double *half, int m, int rank, double *z, double *s);
+void invert_factor(const double *z, const double *s, int m, int rank, double *x);
+void find_least(const double *z, const double *s, const double *half, int m, int rank, double *y,
+                double *result);
 
 /* plane.c: forces inside their cones where two directions are free */
 enum { NO_FORCES = 3 }; /* there are none inside the cones: a status beside DONE and ASK_PYTHON */

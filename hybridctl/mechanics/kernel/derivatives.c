@@ -53,7 +53,7 @@ ALONG_ROWS static void add_turning(const struct kernel *p, const struct point_de
  *
  * `field` has been multiplied by U^-1, so that the first term is a product with Y' (equations.c). */
 ALONG_ROWS static void set_constraints(const struct kernel *p, const struct point_derivatives *d, double *m_z) {
-    const int n = p->nv, states = 2 * n, columns = count_columns(p), width = p->row_count + 1;
+    const int n = p->nv, states = 2 * n, columns = count_columns(p), width = p->width;
     const double s = p->stabilization;
     memset(m_z, 0, (size_t)p->active_count * columns * sizeof(double));
     for (int a = 0; a < p->active_count; a++) {
@@ -86,7 +86,7 @@ static void mix_forces(const struct kernel *p, const double *m_z, double *f_z) {
 
 /* Add Y f_z (nv, z), Y = U^-1 J'. */
 ALONG_ROWS static void add_forces(const struct kernel *p, const double *f_z, double *field) {
-    const int columns = count_columns(p), width = p->row_count + 1;
+    const int columns = count_columns(p), width = p->width;
     for (int i = 0; i < p->nv; i++)
         for (int a = 0; a < p->row_count; a++) {
             const double factor = p->moved[i * width + a], *from = f_z + a * columns;
@@ -100,7 +100,7 @@ ALONG_ROWS static void add_forces(const struct kernel *p, const double *f_z, dou
  * The acceleration across it stays zero (differentiate_starting_contacts of slip_directions.py). */
 static int add_starting(struct kernel *p, const struct point_derivatives *d, double *across,
                         double *f_z) {
-    const int n = p->nv, states = 2 * n, columns = count_columns(p), width = p->row_count + 1;
+    const int n = p->nv, states = 2 * n, columns = count_columns(p), width = p->width;
     const int first = p->closed[p->starting].first;
     const double *unit = p->unit + 2 * p->starting, s = p->stabilization;
     double slope;
@@ -132,7 +132,7 @@ static int add_starting(struct kernel *p, const struct point_derivatives *d, dou
 
 /* Write M^-1 J' f (nv, count) for forces f (r, count). */
 static void find_motions(const struct kernel *p, const double *f, int count, double *motions) {
-    const int n = p->nv, r = p->row_count, width = r + 1;
+    const int n = p->nv, r = p->row_count, width = p->width;
     memset(motions, 0, (size_t)n * count * sizeof(double));
     for (int i = 0; i < n; i++)
         for (int a = 0; a < r; a++) {

@@ -121,6 +121,7 @@ static int read_guards(struct kernel *p, PyObject *object) {
 static int make_memory(KernelObject *self) {
     struct kernel *p = &self->kernel;
     const size_t n = p->nv, r = p->row_count, k = p->closed_count;
+    p->width = ((int)r + 4) & ~3; /* r + 1 at least */
     double **places[] = {&p->moved,    &p->delassus,  &p->free,   &p->target,     &p->slip,
                          &p->forces,   &p->direction, &p->unit,   &p->speed,      &p->matrix,
                          &p->even,     &p->solution,  &p->change, &p->column,
@@ -129,7 +130,7 @@ static int make_memory(KernelObject *self) {
                          &p->shared.y, &p->shared.copy, &p->shared.units, &p->shared.plane,
                          &self->last_x, &self->last_u,
                          &self->last_rate, &self->last_guards, &p->known_x, &p->known_u};
-    const size_t sizes[] = {n * (r + 1), r * r, r, r, r, r, 2 * k, 2 * k, k, r * r, r * r, r, r, n,
+    const size_t sizes[] = {n * p->width, r * r, r, r, r, r, 2 * k, 2 * k, k, r * r, r * r, r, r, n,
                             r * r, r * r, r * r, r * r, r * r, r * r, r, r, r, r, k, 2 * r,
                             p->nx, p->nu, p->nx, p->guard_count, p->nx, p->nu};
     const int count = sizeof sizes / sizeof *sizes;

@@ -50,7 +50,7 @@ static void find_multipliers(const struct kernel *p, const double *z, const doub
 
 /* Write D(G') y (m, n) by q, as rows turn with bodies that move by M^-1 J' y. */
 static void turn_rows(struct kernel *p, const double *y, double *motion, double *turns) {
-    const int n = p->nv, width = p->row_count + 1;
+    const int n = p->nv, width = p->width;
     for (int i = 0; i < n; i++) {
         motion[i] = 0.0;
         for (int a = 0; a < p->active_count; a++)
@@ -94,7 +94,7 @@ ALONG_ROWS int differentiate_shared(struct kernel *p, double *wanted, double *sc
     struct sharing *shared = &p->shared;
     struct tree *tree = p->tree;
     const int m = p->active_count, k = p->closed_count, n = p->nv, rank = shared->rank;
-    const int columns = 2 * n + p->nu, r = p->row_count, width = r + 1;
+    const int columns = 2 * n + p->nu, r = p->row_count, width = p->width;
     if (!tree || p->held >= 0 || rank != tree->load_rank || shared->is_at_border) return ASK_PYTHON;
     double *even_wanted = scratch, *b = even_wanted + r * columns, *inner = b + r * columns;
     double *even_z = inner + r * columns, *turns = even_z + r * columns, *pulled = turns + r * n;
