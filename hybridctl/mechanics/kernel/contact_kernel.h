@@ -153,6 +153,8 @@ struct kernel {
     int *rows;                     /* (r,) rows of closed contacts among all: normals, then tangents */
     int *constrained;              /* (m,) constrained rows among the r: normals, sticking tangents */
     int sliding_count;             /* closed contacts that slide */
+    int is_overloaded;             /* whether more rows are constrained than motions are there: contacts are
+                                      redundant wherever they are */
     int can_jam;                   /* whether there is a guard JAMS */
     double stabilization;          /* s, 1/s */
 
@@ -234,7 +236,6 @@ int factorise_and_solve(double *matrix, int n, double least_ratio, double *colum
 int evaluate_point(struct kernel *kernel, const double *x, const double *u, double *rate,
                    double *guards, struct sliding_times *times);
 int solve_multipliers(struct kernel *kernel, double *columns, int width, double *ratio);
-int solve_forces(struct kernel *kernel, double *ratio);
 int solve_any_forces(struct kernel *kernel, int needs_forces, double *ratio);
 void scatter_solution(const struct kernel *kernel, double *forces);
 void compute_acceleration(const struct kernel *kernel, double *acceleration);

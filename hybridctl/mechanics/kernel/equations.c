@@ -147,9 +147,8 @@ void scatter_solution(const struct kernel *p, double *forces) {
             forces[t] = p->direction[2 * j + t - p->closed[j].first] * p->solution[j];
 }
 
-/* Solve G m = target - C M^-1 (S u - h) for directions and `held` as they are; write f = E m. */
-int solve_forces(struct kernel *p, double *ratio) {
-    set_active_rows(p);
+/* Solve G m = target - C M^-1 (S u - h) for directions, `held` and active rows as they are; write f = E m. */
+static int solve_forces(struct kernel *p, double *ratio) {
     p->shared.rank = 0;
     for (int i = 0; i < p->active_count; i++)
         p->solution[i] = p->target[p->active[i]] - p->free[p->active[i]];
@@ -158,9 +157,10 @@ int solve_forces(struct kernel *p, double *ratio) {
     return DONE;
 }
 
-/* The same also where contacts are redundant, see `share_forces`. */
+/* The same also where contacts are redundant, with the active rows set; see `share_forces`. */
 int solve_any_forces(struct kernel *p, int needs_forces, double *ratio) {
-    if (solve_forces(p, ratio) == DONE) return DONE;
+    set_active_rows(p);
+    if (!p->is_overloaded && solve_forces(p, ratio) == DONE) return DONE;
     return share_forces(p, needs_forces, ratio);
 }
 

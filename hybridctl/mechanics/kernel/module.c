@@ -117,6 +117,18 @@ static int read_guards(struct kernel *p, PyObject *object) {
     return -1;
 }
 
+/* Whether some two bodies have more than six constrained rows, or all have more than there are velocities. */
+static int is_overloaded(const struct kernel *p) {
+    for (int pair = 0; pair < p->closed_count; pair++) {
+        int rows = 0;
+        for (int j = 0; j < p->closed_count; j++)
+            if (p->closed[j].pair == pair)
+                rows += 1 + (p->closed[j].slides ? 0 : p->closed[j].last - p->closed[j].first);
+        if (rows > 6) return 1;
+    }
+    return p->constrained_count > p->nv;
+}
+
 /* Make the scratch memory, and what is kept of the last step; 0, or -1 with an error. */
 static int make_memory(KernelObject *self) {
     struct kernel *p = &self->kernel;
@@ -242,6 +254,7 @@ static int kernel_init(KernelObject *self, PyObject *args, PyObject *keywords) {
         self->tableau.obj = NULL;
         return -1;
     }
+    p->is_overloaded = is_overloaded(p);
     self->owner = Py_NewRef(owner);
     self->python_mode = Py_NewRef(mode);
     return make_memory(self);
