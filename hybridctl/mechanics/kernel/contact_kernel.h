@@ -142,6 +142,7 @@ struct tree {
 struct tree_motion {
     const double *v, *a;   /* (n,) */
     const double *forces;  /* along all rows (rows,) */
+    double weight;         /* by which gravity, springs and dampers count: 1, or 0 for none */
 };
 
 struct kernel {
@@ -253,6 +254,7 @@ int differentiate_angle(struct kernel *kernel, int contact, double *forces, doub
 
 /* redundant.c: forces of redundant contacts inside their cones */
 int share_forces(struct kernel *kernel, int needs_forces, double *ratio);
+double factorise_shared(struct kernel *kernel, int with_friction, int *rank);
 void solve_least_norm(struct kernel *kernel, double *columns, int width);
 int find_weights(struct kernel *kernel, double *half);
 
@@ -278,7 +280,7 @@ int find_point_in_plane(const struct kernel *kernel, const struct free_plane *pl
                         double *z);
 
 /* shared_derivatives.c: their derivatives */
-int differentiate_shared(struct kernel *kernel, double *wanted, double *scratch);
+int differentiate_shared(struct kernel *kernel, const double *rates, double *wanted, double *scratch);
 int shared_scratch_size(const struct kernel *kernel);
 
 /* tree.c: derivatives of the terms of points on planes */
@@ -303,9 +305,19 @@ struct point_derivatives {
     int has_guards;        /* out: whether they are covered */
 };
 
+double turn_across(const struct kernel *kernel, int contact, const double *rate);
+void add_direction_change(const struct kernel *kernel, int contact, const double *rates, double factor,
+                          double *gradient);
+void add_turning(const struct kernel *kernel, const double *forces, const double *rates, double *field,
+                 int columns);
 int differentiate_point(struct kernel *kernel, const double *x, const double *u, double *scratch,
                         struct point_derivatives *derivatives);
 int derivative_scratch_size(const struct kernel *kernel);
+
+/* jamming.c: derivatives of the response ratio */
+int differentiate_ratio(struct kernel *kernel, const struct point_derivatives *derivatives, double *scratch,
+                        double *change);
+int jamming_scratch_size(const struct kernel *kernel);
 
 /* Calls the Python mode at a point that the kernel does not cover; DONE or FAILED. */
 typedef int (*python_mode)(void *context, const double *x, const double *u, double *rate,

@@ -36,7 +36,7 @@ static inline void subtract(double *a, double factor, const double *b, int n) {
  * singular values, NaN where the rank is not certain.
  *
  * Without, G = L L' is symmetric: B = L = Z S and Q = L (L' L)^-1 = Z S^-T. */
-static double factorise_shared(struct kernel *p, int with_friction, int *rank) {
+double factorise_shared(struct kernel *p, int with_friction, int *rank) {
     const int r = p->row_count, m = p->active_count;
     struct sharing *shared = &p->shared;
     for (int i = 0; i < m; i++) {

@@ -214,12 +214,14 @@ void differentiate_tree(struct tree *t, const struct tree_motion *motion, const 
                         double *rates) {
     const int n = t->n;
     double *velocities = t->velocities, *along = t->accelerations, *changes = t->changes;
+    const double weight = motion->weight;
+    const double gravity[3] = {weight * t->gravity[0], weight * t->gravity[1], weight * t->gravity[2]};
     find_velocities(t, motion->v, velocities);
     find_accelerations(t, motion->v, motion->a, velocities, along);
     find_contact_forces(t, motion->forces, t->contact_forces);
     memset(t->sums, 0, (size_t)t->joints * sizeof *t->sums);
     for (int j = 1; j < t->joints; j++)
-        add_body(t->placed + j, velocities + 6 * j, along + 6 * j, t->gravity, t->sums + j);
+        add_body(t->placed + j, velocities + 6 * j, along + 6 * j, gravity, t->sums + j);
     for (int c = 0; c < t->contacts; c++)
         add_contact_force(t->placed_points + 3 * c, t->contact_forces + 3 * c,
                           t->sums + t->contact_joints[c]);
@@ -244,7 +246,7 @@ void differentiate_tree(struct tree *t, const struct tree_motion *motion, const 
         const struct behind *sum = t->sums + j;
         double falling[6], by_q[6], by_v[6];
         memcpy(falling, d + 6, sizeof falling);
-        add_cross(t->gravity, column + 3, -1.0, falling);
+        add_cross(gravity, column + 3, -1.0, falling);
         find_change(sum, falling, d + 3, column + 3, by_q);
         find_change(sum, d + 12, column + 3, NULL, by_v);
         add_force_cross(column, sum->force, by_q);
@@ -269,12 +271,12 @@ void differentiate_tree(struct tree *t, const struct tree_motion *motion, const 
             const double *own = t->columns + 6 * k, *d = changes + 18 * k;
             double falling[6];
             memcpy(falling, d + 6, sizeof falling);
-            add_cross(t->gravity, own + 3, -1.0, falling);
+            add_cross(gravity, own + 3, -1.0, falling);
             row[k] = -(dot(moved, falling, 6) + dot(by_spin, d + 3, 3) + dot(by_turn, own + 3, 3));
             row[n + k] = -(dot(moved, d + 12, 6) + dot(by_spin, own + 3, 3));
         }
-        row[m] -= t->springs[m];
-        row[n + m] -= t->dampers[m];
+        row[m] -= weight * t->springs[m];
+        row[n + m] -= weight * t->dampers[m];
     }
 
     for (int i = 0; i < row_count; i++) {

@@ -11,9 +11,10 @@ evaluates instead:
   or they jam: the condition number decides (`linear_equations`);
 - points where forces of redundant contacts are outside their cones and more than two directions
   are free, or several between two bodies (`redundancy`), or close to an apex;
-- derivatives where some redundant contacts slide, and those of guards at the border of a cone, of
-  "sticks" where that contact has near-zero velocity, and of "jams" where contacts are redundant or
-  other than points on planes;
+- derivatives where redundant contacts are other than points on planes or have forces at the border
+  of a cone: of the guards, and of the field where some slide;
+- derivatives of "sticks" where that contact has near-zero velocity, and of "jams" of contacts other
+  than points on planes;
 - points that are not finite, of which the errors are Python's;
 - input laws other than held inputs within whole steps: the generic step calls the law.
 """
