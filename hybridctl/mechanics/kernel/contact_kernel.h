@@ -255,7 +255,6 @@ int differentiate_angle(struct kernel *kernel, int contact, double *forces, doub
 /* redundant.c: forces of redundant contacts inside their cones */
 int share_forces(struct kernel *kernel, int needs_forces, double *ratio);
 double factorise_shared(struct kernel *kernel, int with_friction, int *rank);
-void solve_least_norm(struct kernel *kernel, double *columns, int width);
 int find_weights(struct kernel *kernel, double *half);
 
 /* singular.c: their factorisations */
@@ -280,7 +279,14 @@ int find_point_in_plane(const struct kernel *kernel, const struct free_plane *pl
                         double *z);
 
 /* shared_derivatives.c: their derivatives */
-int differentiate_shared(struct kernel *kernel, const double *rates, double *wanted, double *scratch);
+struct shared_changes {
+    const double *rates;   /* derivatives of J v by (q, v) (R, 2 n) */
+    const double *motions; /* Y Q (nv, rank) */
+    double *coordinates;   /* Q' c' for c' at fixed multipliers (rank, z); overwritten */
+    double *multipliers;   /* out: (m, z) */
+};
+
+int differentiate_shared(struct kernel *kernel, const struct shared_changes *changes, double *scratch);
 int shared_scratch_size(const struct kernel *kernel);
 
 /* tree.c: derivatives of the terms of points on planes */

@@ -22,7 +22,8 @@ static int count_columns(const struct kernel *p) { return 2 * p->nv + p->nu; }
 int derivative_scratch_size(const struct kernel *p) {
     const int z = count_columns(p), r = p->row_count, rows = p->all_rows;
     const int shared = shared_scratch_size(p), jamming = jamming_scratch_size(p);
-    return p->nx + (2 * r + 1) * z + 4 * p->nv * rows + rows + (shared > jamming ? shared : jamming);
+    return p->nx + (2 * r + 1) * z + 4 * p->nv * rows + rows + p->nv * (r + 2) +
+           (shared > jamming ? shared : jamming);
 }
 
 /* Return what a rate (2,) along the tangents of sliding contact j is across its direction s. */
@@ -58,21 +59,47 @@ void add_turning(const struct kernel *p, const double *forces, const double *rat
     }
 }
 
-/* Write -C M^-1 (right-hand side) - D(target) for the constrained rows, into m_z (m, z).
- *
- * `field` has been multiplied by U^-1, so that the first term is a product with Y' (equations.c). */
-static void set_constraints(const struct kernel *p, const struct point_derivatives *d, double *m_z) {
-    const int n = p->nv, states = 2 * n, columns = count_columns(p), width = p->width;
+/* Write -D(target) of multiplier a by (q, v), (2 nv,). */
+static void differentiate_target(const struct kernel *p, const struct point_derivatives *d, int a, double *change) {
+    const int n = p->nv, states = 2 * n, own = p->active[a], row = p->rows[own];
     const double s = p->stabilization;
+    for (int c = 0; c < states; c++)
+        change[c] = d->accelerations[row * states + c] + 2.0 * s * d->rates[row * states + c];
+    for (int c = 0; own < p->closed_count && c < n; c++) /* a gap moves by its row of J */
+        change[c] += s * s * p->terms.jacobian[row * n + c];
+}
+
+/* Write c' = -C M^-1 (right-hand side) + D(target) of the multipliers (m, z) at fixed multipliers.
+ *
+ * `field` has been multiplied by U^-1, so that the first term is a product with Y' (equations.c). `change` is
+ * scratch (2 nv,). */
+static void set_constraints(const struct kernel *p, const struct point_derivatives *d, double *change, double *m_z) {
+    const int n = p->nv, columns = count_columns(p);
     memset(m_z, 0, (size_t)p->active_count * columns * sizeof(double));
     for (int a = 0; a < p->active_count; a++) {
-        const int own = p->active[a], row = p->rows[own];
         double *into = m_z + a * columns;
-        add_rows(into, columns, -1.0, p->moved + own, width, n, d->field, columns);
-        for (int c = 0; c < states; c++)
-            into[c] -= d->accelerations[row * states + c] + 2.0 * s * d->rates[row * states + c];
-        for (int c = 0; own < p->closed_count && c < n; c++) /* a gap moves by its row of J */
-            into[c] -= s * s * p->terms.jacobian[row * n + c];
+        add_rows(into, columns, -1.0, p->moved + p->active[a], p->width, n, d->field, columns);
+        differentiate_target(p, d, a, change);
+        add_row(into, -1.0, change, 2 * n);
+    }
+}
+
+/* Write Q' c' (rank, z) of redundant contacts, and Y Q (nv, rank). `changes` is scratch (r, z). */
+static void set_coordinates(const struct kernel *p, const struct point_derivatives *d, double *changes,
+                            double *motions, double *t) {
+    const int n = p->nv, m = p->active_count, rank = p->shared.rank, columns = count_columns(p);
+    double *q = changes; /* (r, rank) */
+    memset(q, 0, (size_t)p->row_count * rank * sizeof(double));
+    for (int a = 0; a < m; a++)
+        for (int k = 0; k < rank; k++) q[p->active[a] * rank + k] = p->shared.q[k * m + a];
+    memset(motions, 0, (size_t)n * rank * sizeof(double));
+    for (int i = 0; i < n; i++)
+        add_rows(motions + i * rank, rank, 1.0, p->moved + i * p->width, 1, p->row_count, q, rank);
+    for (int a = 0; a < m; a++) differentiate_target(p, d, a, changes + a * 2 * n);
+    memset(t, 0, (size_t)rank * columns * sizeof(double));
+    for (int k = 0; k < rank; k++) {
+        add_rows(t + k * columns, columns, -1.0, motions + k, rank, n, d->field, columns);
+        add_rows(t + k * columns, 2 * n, -1.0, p->shared.q + k * m, 1, m, changes, 2 * n);
     }
 }
 
@@ -222,26 +249,30 @@ int differentiate_point(struct kernel *p, const double *x, const double *u, doub
     add_turning(p, p->forces, d->rates, d->field, columns);
     solve_mass_root(p->terms.mass, n, d->field, columns);
     if (p->closed_count) {
-        set_constraints(p, d, m_z);
+        const int slides = count_sliding(p) > 0;
         if (p->shared.rank) {
-            /* Of redundant contacts that all stick any forces make the same acceleration; where some
-             * slide, weights and their derivatives change it, and a residual does where there is one. */
-            const int slides = count_sliding(p) > 0;
+            double *t = f_z, *motions = work;
+            work += n * p->shared.rank;
             if (!(p->shared.contradiction <= MAX_CONTRADICTION)) return ASK_PYTHON;
-            const int is_shared = (slides || has_forces) &&
-                                  differentiate_shared(p, d->rates, m_z, work) == DONE;
-            if (slides && !is_shared) return ASK_PYTHON;
-            has_forces = has_forces && is_shared;
-            if (!is_shared) solve_least_norm(p, m_z, columns);
-        } else if (solve_multipliers(p, m_z, columns, &ratio) != DONE) {
-            return ASK_PYTHON;
+            set_coordinates(p, d, m_z, motions, t);
+            /* Of contacts that all stick any forces with these coordinates make the same acceleration,
+             * Y Q t; where some slide, weights and their derivatives change it. */
+            for (int i = 0; !slides && i < n; i++)
+                add_rows(d->field + i * columns, columns, 1.0, motions + i * p->shared.rank, 1,
+                         p->shared.rank, t, columns);
+            const struct shared_changes changes = {d->rates, motions, t, m_z};
+            has_forces = (slides || has_forces) && differentiate_shared(p, &changes, work) == DONE;
+            if (slides && !has_forces) return ASK_PYTHON;
+        } else {
+            set_constraints(p, d, work, m_z);
+            if (solve_multipliers(p, m_z, columns, &ratio) != DONE) return ASK_PYTHON;
         }
         mix_forces(p, m_z, f_z);
-        add_forces(p, f_z, d->field);
+        if (slides || !p->shared.rank) add_forces(p, f_z, d->field);
     }
     if (p->starting >= 0 && add_starting(p, d, across, f_z) != DONE) return ASK_PYTHON;
     solve_mass_root_transposed(p->terms.mass, n, d->field, columns);
     if (!has_finite(d->field, n * columns)) return ASK_PYTHON;
-    d->has_guards = has_forces && differentiate_guards(p, d, f_z, work) == DONE;
+    d->has_guards = d->guards && has_forces && differentiate_guards(p, d, f_z, work) == DONE;
     return DONE;
 }

@@ -374,15 +374,3 @@ int share_forces(struct kernel *p, int needs_forces, double *ratio) {
     scatter_solution(p, p->forces);
     return DONE;
 }
-
-/* Replace right-hand sides B (m, width) by solutions of least norm, after `share_forces`. */
-void solve_least_norm(struct kernel *p, double *columns, int width) {
-    struct sharing *shared = &p->shared;
-    const int m = p->active_count, rank = shared->rank;
-    for (int c = 0; c < width; c++) {
-        for (int i = 0; i < m; i++) shared->right[i] = columns[i * width + c];
-        for (int k = 0; k < rank; k++) shared->y[k] = multiply(shared->q + k * m, shared->right, m);
-        find_least(shared->z, shared->s, NULL, m, rank, shared->y, shared->copy);
-        for (int i = 0; i < m; i++) columns[i * width + c] = shared->copy[i];
-    }
-}

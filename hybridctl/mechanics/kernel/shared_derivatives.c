@@ -22,7 +22,7 @@ static const double LEAST_WEIGHT = 1e-6; /* relative to all normal forces: modes
 
 int shared_scratch_size(const struct kernel *p) {
     const int r = p->row_count, n = p->nv, z = 2 * n + p->nu, rows = p->all_rows;
-    return (4 * r + 1) * z + 2 * r * n + 2 * n * n + 4 * n * rows + 8 * r + 2 * n + rows;
+    return (3 * r + 1) * z + 2 * r * n + 2 * n * n + 4 * n * rows + 8 * r + 2 * n + rows;
 }
 
 /* Write t = S^-T Q' c and y = Q S^-1 t: m = W^(1/2) Z t, G' y = W^-1 m. */
@@ -141,11 +141,12 @@ static void solve_changes(const struct kernel *p, const double *z, const double 
     }
 }
 
-/* Subtract Q' of the change of c' (rank, z) where multipliers `change` (m,) are added and the acceleration changes
- * with them: C M^-1 D(J' E change), and where contacts slide C M^-1 (-D(M a)) + D(J a), too. `turns` (m, 2 n), `forces` (R,) and `motion` (n,) are
- * scratch. */
-static void subtract_change(struct kernel *p, const double *change, struct changed_terms *terms,
-                            double *motion, double *forces, double *turns, double *t) {
+/* Subtract Q' (rank, z) of what c' changes by where multipliers `change` (m,) are added, and the acceleration
+ * that they make: C M^-1 D(J' E change), and where contacts slide D(J) a - C M^-1 D(M) a, too. `turns` (m, 2 n),
+ * `forces` (R,) and `motion` (n,) are scratch. */
+static void subtract_change(struct kernel *p, const double *change, const double *motions,
+                            struct changed_terms *terms, double *motion, double *forces, double *turns,
+                            double *t) {
     const int n = p->nv, m = p->active_count, k = p->closed_count, rank = p->shared.rank;
     const int slides = count_sliding(p), states = slides ? 2 * n : n, columns = 2 * n + p->nu;
     memset(forces, 0, (size_t)p->all_rows * sizeof(double));
@@ -153,34 +154,32 @@ static void subtract_change(struct kernel *p, const double *change, struct chang
     if (!slides) {
         differentiate_pull(p->tree, forces, terms->equations);
     } else {
-        double *along = motion; /* E change (r,), then U^-1 J' of it */
         for (int j = 0; j < k; j++)
             for (int e = p->closed[j].first; slides_now(p, j) && e < p->closed[j].last; e++)
                 forces[p->rows[e]] = p->direction[2 * j + e - p->closed[j].first] * change[j];
         for (int i = 0; i < n; i++) {
-            along[i] = 0.0;
+            motion[i] = 0.0;
             for (int a = 0; a < p->row_count; a++)
-                along[i] += p->moved[i * p->width + a] * forces[p->rows[a]];
+                motion[i] += p->moved[i * p->width + a] * forces[p->rows[a]];
         }
-        solve_mass_root_transposed(p->terms.mass, n, along, 1);
-        change_terms(p, along, forces, terms);
+        solve_mass_root_transposed(p->terms.mass, n, motion, 1);
+        change_terms(p, motion, forces, terms);
         add_turning(p, change, terms->rates, terms->equations, states);
+        for (int i = 0; i < m; i++)
+            memcpy(turns + i * states, terms->accelerations + p->rows[p->active[i]] * states,
+                   (size_t)states * sizeof(double));
     }
     solve_mass_root(p->terms.mass, n, terms->equations, states);
-    for (int a = 0; a < m; a++) {
-        double *own = turns + a * states;
-        const double *changed = terms->accelerations + p->rows[p->active[a]] * states;
-        if (slides) memcpy(own, changed, (size_t)states * sizeof(double));
-        else memset(own, 0, (size_t)states * sizeof(double));
-        add_rows(own, states, 1.0, p->moved + p->active[a], p->width, n, terms->equations, states);
+    for (int l = 0; l < rank; l++) {
+        double *own = t + l * columns;
+        add_rows(own, states, -1.0, motions + l, rank, n, terms->equations, states);
+        if (slides) add_rows(own, states, -1.0, p->shared.q + l * m, 1, m, turns, states);
     }
-    for (int l = 0; l < rank; l++)
-        add_rows(t + l * columns, states, -1.0, p->shared.q + l * m, 1, m, turns, states);
 }
 
-/* Replace c' (m, z) by the derivatives of the multipliers: DONE, or ASK_PYTHON where they are at the
- * border of a cone, or how rows turn is not known. `rates` are the derivatives of J v by (q, v) (R, 2 n). */
-int differentiate_shared(struct kernel *p, const double *rates, double *wanted, double *scratch) {
+/* Write the derivatives of the multipliers: DONE, or ASK_PYTHON where they are at the border of a cone, or how rows
+ * turn is not known. */
+int differentiate_shared(struct kernel *p, const struct shared_changes *changes, double *scratch) {
     struct sharing *shared = &p->shared;
     struct tree *tree = p->tree;
     const int m = p->active_count, k = p->closed_count, n = p->nv, rank = shared->rank;
@@ -188,12 +187,13 @@ int differentiate_shared(struct kernel *p, const double *rates, double *wanted, 
     const int states = slides ? 2 * n : n; /* columns by which rows turn */
     if (!tree || p->held >= 0 || p->starting >= 0 || shared->is_at_border) return ASK_PYTHON;
     if (!slides && rank != tree->load_rank) return ASK_PYTHON;
-    double *b = scratch, *t = b + r * columns, *even_t = t + r * columns;
+    double *t = changes->coordinates, *found = changes->multipliers;
+    double *b = scratch, *even_t = b + r * columns;
     double *even_z = even_t + r * columns, *least_z = even_z + r * columns, *turns = least_z + columns;
     double *right = turns + 2 * r * n, *coordinates = right + r, *y = coordinates + r, *even = y + r;
     double *other = even + r, *half = other + r, *work = half + r, *motion = work + r;
     double *forces = motion + n, *rest = forces + p->all_rows;
-    struct changed_terms terms = {rates, rest, rest + 2 * n * n, rest + 2 * n * (n + p->all_rows),
+    struct changed_terms terms = {changes->rates, rest, rest + 2 * n * n, rest + 2 * n * (n + p->all_rows),
                                   rest + 2 * n * (n + p->all_rows) + n};
     for (int i = 0; i < m; i++) right[i] = p->target[p->active[i]] - p->free[p->active[i]];
     find_adjoint(p, right, shared->s, coordinates, work, y);
@@ -201,18 +201,15 @@ int differentiate_shared(struct kernel *p, const double *rates, double *wanted, 
     memcpy(p->solution, even, (size_t)m * sizeof(double));
     const int is_weighted = find_weights(p, half);
     if (!is_weighted && m > k) return ASK_PYTHON; /* without a load by which friction is shared */
-    memset(t, 0, (size_t)rank * columns * sizeof(double));
-    for (int l = 0; l < rank; l++)
-        add_rows(t + l * columns, columns, 1.0, shared->q + l * m, 1, m, wanted, columns);
     if (slides) turn_mixed_rows(p, y, &terms, motion, forces, turns, b, columns);
     else turn_rows(p, y, motion, b, columns);
     if (!is_weighted) {
-        solve_changes(p, shared->z, shared->s, t, b, states, m, wanted);
+        solve_changes(p, shared->z, shared->s, t, b, states, m, found);
         return DONE;
     }
     memcpy(even_t, t, (size_t)rank * columns * sizeof(double));
     for (int i = 0; i < m; i++) other[i] = even[i] - p->forces[p->active[i]];
-    subtract_change(p, other, &terms, motion, forces, turns, even_t);
+    subtract_change(p, other, changes->motions, &terms, motion, forces, turns, even_t);
     solve_changes(p, shared->z, shared->s, even_t, b, states, k, even_z);
 
     factorise_weighted(shared->b, half, m, rank, shared->weighted, shared->root);
@@ -239,8 +236,8 @@ int differentiate_shared(struct kernel *p, const double *rates, double *wanted, 
         add_row(into, factor * slope, even_z + owner * columns, columns);
         add_row(into, factor * by_least, least_z, columns);
     }
-    solve_changes(p, shared->weighted, shared->root, t, b, columns, m, wanted);
+    solve_changes(p, shared->weighted, shared->root, t, b, columns, m, found);
     for (int i = 0; i < m; i++)
-        for (int c = 0; c < columns; c++) wanted[i * columns + c] *= half[i];
+        for (int c = 0; c < columns; c++) found[i * columns + c] *= half[i];
     return DONE;
 }
