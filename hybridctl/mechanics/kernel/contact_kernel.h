@@ -135,7 +135,7 @@ struct tree {
     double *placed_points, *contact_forces; /* (contacts, 3) */
     double *velocities, *accelerations;     /* (joints, 6) */
     double *changes;                        /* (n, 18) */
-    double *momenta;                        /* (2, joints, 6) */
+    double *momenta;                        /* (2, joints, 6), then (joints, 3) */
     void *memory;
 };
 

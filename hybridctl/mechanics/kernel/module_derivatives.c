@@ -22,7 +22,7 @@ static int make_tree_memory(struct tree *t, int nu) {
                          &t->accelerations, &t->changes, &t->momenta};
     const size_t body = sizeof *t->placed / sizeof(double), sums = sizeof *t->sums / sizeof(double);
     const size_t sizes[] = {10 * joints, 3 * c, 3 * rows, n, n, n * nu, 3 * c, 3 * c, 6 * joints,
-                            6 * joints, 18 * n, 12 * joints};
+                            6 * joints, 18 * n, 15 * joints};
     const int count = sizeof sizes / sizeof *sizes;
     size_t total = (body + sums) * joints, used = 0;
     for (int i = 0; i < count; i++) total += sizes[i];

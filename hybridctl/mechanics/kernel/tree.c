@@ -338,48 +338,46 @@ void differentiate_pull(struct tree *t, const double *forces, double *pulled) {
 
 /* Add y' D_q(M) z - D_q(f' J y) - D_q(g' J z) times `factor` to a gradient (n,), after place_tree.
  *
- * f and g are forces along all rows. With F of the momentum of all bodies behind a joint
- * y' D_k(M) z = (Z_p x J_k) . F(y) + (Y_p x J_k) . F(z). */
+ * f and g are forces along all rows. With F of the momentum of all bodies behind a joint, less the contact forces
+ * there, and the sum T of what these turn by, T . w = F . (V x w) with V the velocity of a contact point,
+ *
+ *     (Z_p x J_k) . F(y, g) + (Y_p x J_k) . F(z, f) - w_k . (T(z, g) + T(y, f)). */
 void add_tree_gradient(struct tree *t, const double *z, const double *f, const double *y,
                        const double *g, double factor, double *gradient) {
     const size_t size = 6 * (size_t)t->joints;
     double *motions[2] = {t->velocities, t->accelerations}, *momenta[2] = {t->momenta, t->momenta + size};
+    double *turns = t->momenta + 2 * size; /* (joints, 3) */
     const double *values[2] = {z, y}, *forces[2] = {g, f};
+    memset(t->momenta, 0, (2 * size + 3 * (size_t)t->joints) * sizeof(double));
     for (int s = 0; s < 2; s++) {
         find_velocities(t, values[s], motions[s]);
-        memset(momenta[s], 0, size * sizeof(double));
         for (int j = 1; j < t->joints; j++)
             add_momentum(t->placed + j, motions[s] + 6 * j, momenta[s] + 6 * j);
-        for (int j = t->joints - 1; j > 0; j--)
+        find_contact_forces(t, forces[s], t->contact_forces);
+        for (int c = 0; c < t->contacts; c++) {
+            const double *force = t->contact_forces + 3 * c, *p = t->placed_points + 3 * c;
+            if (force[0] == 0.0 && force[1] == 0.0 && force[2] == 0.0) continue;
+            const int j = t->contact_joints[c];
+            double *own = momenta[1 - s] + 6 * j, speed[3];
+            for (int i = 0; i < 3; i++) own[i] -= force[i];
+            add_cross(p, force, -1.0, own + 3);
+            memcpy(speed, motions[s] + 6 * j, sizeof speed);
+            add_cross(motions[s] + 6 * j + 3, p, 1.0, speed);
+            add_cross(speed, force, 1.0, turns + 3 * j);
+        }
+    }
+    for (int j = t->joints - 1; j > 0; j--) {
+        for (int s = 0; s < 2; s++)
             for (int i = 0; i < 6; i++) momenta[s][6 * t->parents[j] + i] += momenta[s][6 * j + i];
+        for (int i = 0; i < 3; i++) turns[3 * t->parents[j] + i] += turns[3 * j + i];
     }
     for (int k = 0; k < t->n; k++) {
         const int j = t->owners[k], parent = t->parents[j];
         double first[6] = {0.0}, second[6] = {0.0};
         add_motion_cross(motions[0] + 6 * parent, t->columns + 6 * k, first);
         add_motion_cross(motions[1] + 6 * parent, t->columns + 6 * k, second);
-        gradient[k] += factor * (dot(first, momenta[1] + 6 * j, 6) + dot(second, momenta[0] + 6 * j, 6));
-    }
-    for (int s = 0; s < 2; s++) {
-        find_contact_forces(t, forces[s], t->contact_forces);
-        for (int c = 0; c < t->contacts; c++) {
-            const double *force = t->contact_forces + 3 * c, *p = t->placed_points + 3 * c;
-            if (force[0] == 0.0 && force[1] == 0.0 && force[2] == 0.0) continue;
-            const int j = t->contact_joints[c];
-            double wrench[6] = {force[0], force[1], force[2], 0.0, 0.0, 0.0};
-            double speed[3], across[3] = {0.0};
-            add_cross(p, force, 1.0, wrench + 3);
-            memcpy(speed, motions[s] + 6 * j, sizeof speed);
-            add_cross(motions[s] + 6 * j + 3, p, 1.0, speed);
-            add_cross(speed, force, 1.0, across);
-            for (int l = t->path_starts[j]; l < t->path_ends[j]; l++) {
-                const int k = t->paths[l];
-                double moved[6] = {0.0};
-                add_motion_cross(motions[s] + 6 * t->parents[t->owners[k]], t->columns + 6 * k, moved);
-                gradient[k] -= factor * (dot(wrench, moved, 6) +
-                                         dot(across, t->columns + 6 * k + 3, 3));
-            }
-        }
+        gradient[k] += factor * (dot(first, momenta[1] + 6 * j, 6) + dot(second, momenta[0] + 6 * j, 6) -
+                                 dot(turns + 3 * j, t->columns + 6 * k + 3, 3));
     }
 }
 
