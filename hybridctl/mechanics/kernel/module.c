@@ -140,11 +140,11 @@ static int make_memory(KernelObject *self) {
                          &p->shared.q, &p->shared.b,  &p->shared.z, &p->shared.weighted,
                          &p->shared.s, &p->shared.root, &p->shared.half, &p->shared.right,
                          &p->shared.y, &p->shared.copy, &p->shared.units, &p->shared.plane,
-                         &self->last_x, &self->last_u,
+                         &self->rate, &self->last_x, &self->last_u,
                          &self->last_rate, &self->last_guards, &p->known_x, &p->known_u};
     const size_t sizes[] = {n * p->width, r * r, r, r, r, r, 2 * k, 2 * k, k, r * r, r * r, r, r, n,
                             r * r, r * r, r * r, r * r, r * r, r * r, r, r, r, r, k, 2 * r,
-                            p->nx, p->nu, p->nx, p->guard_count, p->nx, p->nu};
+                            p->nx, p->nx, p->nu, p->nx, p->guard_count, p->nx, p->nu};
     const int count = sizeof sizes / sizeof *sizes;
     size_t total = 0, used = 0;
     for (int i = 0; i < count; i++) total += sizes[i] + 1;
@@ -313,31 +313,34 @@ PyObject *refuse_count(const char *name, Py_ssize_t wanted, Py_ssize_t given) {
 }
 
 PyDoc_STRVAR(evaluate_doc,
-             "evaluate(x, u, rate, guards, times)\n--\n\n"
-             "Evaluate the mode; return whether it is covered, else results are not complete.\n\n"
+             "evaluate(x, u, field, guards)\n--\n\n"
+             "Evaluate the mode; return the time to a stop and that of turning in s.\n\n"
+             "Returns None where the point is not covered.\n\n"
              "Args:\n"
              "    x: Coordinates (nx,).\n"
              "    u: Input (nu,).\n"
-             "    rate: Out: rate (nx,) of the coordinates.\n"
-             "    guards: Out: guards (n,).\n"
-             "    times: Out: time to a stop, and of turning (2,), s.\n");
+             "    field: Out: velocities and accelerations (2 nv,).\n"
+             "    guards: Out: guards (n,).\n");
 
 static PyObject *kernel_evaluate(KernelObject *self, PyObject *const *args, Py_ssize_t count) {
     struct kernel *p = &self->kernel;
-    if (count != 5 || !self->memory) return refuse_count("evaluate", 5, count);
+    if (count != 4 || !self->memory) return refuse_count("evaluate", 4, count);
     const struct argument arguments[] = {{args[0], p->nx, 0, "x"},
                                          {args[1], p->nu, 0, "u"},
-                                         {args[2], p->nx, 1, "rate"},
-                                         {args[3], p->guard_count, 1, "guards"},
-                                         {args[4], 2, 1, "times"}};
-    Py_buffer b[5];
-    if (take_arguments(arguments, 5, b)) return NULL;
+                                         {args[2], 2 * (Py_ssize_t)p->nv, 1, "field"},
+                                         {args[3], p->guard_count, 1, "guards"}};
+    Py_buffer b[4];
+    if (take_arguments(arguments, 4, b)) return NULL;
     struct sliding_times times = {INFINITY, INFINITY};
-    int status = evaluate_point(p, b[0].buf, b[1].buf, b[2].buf, b[3].buf, &times);
-    ((double *)b[4].buf)[0] = times.stop;
-    ((double *)b[4].buf)[1] = times.turn;
-    release_all(b, 5);
-    return PyBool_FromLong(status == DONE);
+    const int status = evaluate_point(p, b[0].buf, b[1].buf, self->rate, b[3].buf, &times);
+    if (status == DONE) {
+        const size_t size = (size_t)p->nv * sizeof(double);
+        memcpy(b[2].buf, (const double *)b[0].buf + p->nq, size);
+        memcpy((double *)b[2].buf + p->nv, self->rate + p->nq, size);
+    }
+    release_all(b, 4);
+    if (status != DONE) Py_RETURN_NONE;
+    return Py_BuildValue("dd", times.stop, times.turn);
 }
 
 /* Whether the last step has ended at x (nx,) under u (nu,). */
