@@ -161,7 +161,10 @@ struct kernel {
 
     /* Scratch memory of one evaluation. */
     int width;         /* of the rows of `moved`, a multiple of four */
-    double *moved;     /* U^-1 (J', S u - h, zeros) (nv, width) */
+    double *moved;     /* Y = U^-1 J' (nv, width), with zeros behind the r columns */
+    double *driven;    /* U^-1 (S u - h) (nv,) */
+    int *moving;       /* rows of Y that are not zero, the last one first (nv,) */
+    int moving_count;
     double *delassus;  /* J M^-1 J' (r, r) */
     double *free;      /* J M^-1 (S u - h) (r,) */
     double *target;    /* accelerations J a that keep contacts closed and sticking (r,) */
@@ -225,8 +228,12 @@ static inline double multiply(const double *a, const double *b, int n) {
 /* dense.c: small dense matrices */
 void add_rows(double *restrict into, int width, double scale, const double *factors, int step, int count,
               const double *from, int stride);
+void add_listed_rows(double *restrict into, int width, double scale, const double *factors, int step,
+                     const int *list, int count, const double *from, int stride);
 int factorise_mass(double *mass, int n);
 void solve_mass_root(const double *root, int n, double *columns, int width);
+int solve_sparse_mass_root(const double *root, int n, double *columns, int width, int *list);
+void solve_mass_root_column(const double *root, int n, double *column);
 void solve_mass_root_transposed(const double *root, int n, double *columns, int width);
 int factorise_symmetric(double *matrix, int n, double least_ratio, double *determinant);
 void solve_symmetric(const double *root, int n, double *columns, int width);

@@ -28,19 +28,19 @@ typedef double four __attribute__((vector_size(32), aligned(8), may_alias));
         c += 4 * GROUPS;                                                                              \
     } while (0)
 
-/* Add sum_k factors[k] rows[k] to a row of `width` entries, k from the first on.
- *
- * Row k is `from` + k `stride`, and its factor `scale` times that at `factors` + k `step`. Rows with factor
- * zero are left out. A tile of `into` stays in registers meanwhile. */
-ALONG_ROWS void add_rows(double *restrict into, int width, double scale, const double *factors, int step,
-                         int count, const double *from, int stride) {
+/* Add sum_k factors[k] rows[k] to a row, see `add_rows` and `add_listed_rows`. */
+static inline __attribute__((always_inline)) void add_some_rows(double *restrict into, int width, double scale,
+                                                                const double *factors, int step,
+                                                                const int *list, int count,
+                                                                const double *from, int stride) {
     const double *rows[MAX_ROWS_AT_ONCE];
     double used[MAX_ROWS_AT_ONCE];
     for (int k = 0; k < count;) {
         int size = 0, c = 0;
         for (; k < count && size < MAX_ROWS_AT_ONCE; k++) {
-            const double factor = factors[(ptrdiff_t)k * step];
-            rows[size] = from + (ptrdiff_t)k * stride;
+            const ptrdiff_t place = list ? list[k] : k;
+            const double factor = factors[place * step];
+            rows[size] = from + place * stride;
             used[size] = scale * factor;
             size += factor != 0.0;
         }
@@ -56,42 +56,85 @@ ALONG_ROWS void add_rows(double *restrict into, int width, double scale, const d
     }
 }
 
-/* Factorise M = L' L with L lower triangular, which takes the place of the lower half of M.
+/* Add sum_k factors[k] rows[k] to a row of `width` entries, k from the first on.
+ *
+ * Row k is `from` + k `stride`, and its factor `scale` times that at `factors` + k `step`. Rows with factor
+ * zero are left out. A part of `into` stays in registers meanwhile. */
+ALONG_ROWS void add_rows(double *restrict into, int width, double scale, const double *factors, int step,
+                         int count, const double *from, int stride) {
+    add_some_rows(into, width, scale, factors, step, NULL, count, from, stride);
+}
+
+/* The same for `count` rows k of a list, in its order. */
+ALONG_ROWS void add_listed_rows(double *restrict into, int width, double scale, const double *factors, int step,
+                                const int *list, int count, const double *from, int stride) {
+    add_some_rows(into, width, scale, factors, step, list, count, from, stride);
+}
+
+/* Factorise M = L' L with L lower triangular, which takes the place of the lower half of M; the upper one is lost.
  *
  * The elimination starts at the last velocity. It then makes no fill-in: L has a zero wherever two
  * velocities move no common body (Featherstone, Rigid Body Dynamics Algorithms, 6.5), and zeros are
  * skipped. Returns whether M is positive definite.
  */
 ALONG_ROWS int factorise_mass(double *mass, int n) {
-    for (int j = n - 1; j >= 0; j--) {
-        double *row = mass + j * n;
-        if (!(row[j] > 0.0)) return 0;
-        const double root = sqrt(row[j]), inverse = 1.0 / root;
-        row[j] = root;
-        for (int i = 0; i < j; i++) row[i] *= inverse;
-        for (int i = 0; i < j; i++)
-            if (row[i] != 0.0) add_row(mass + i * n, -row[i], row, i + 1);
+    for (int i = n - 1; i >= 0; i--) {
+        double *row = mass + i * n;
+        const int width = ((i + 4) & ~3) < n ? (i + 4) & ~3 : n; /* i + 1 at least, without a remainder */
+        add_some_rows(row, width, -1.0, mass + (n - 1) * n + i, -n, NULL, n - 1 - i, mass + (n - 1) * n, -n);
+        if (!(row[i] > 0.0)) return 0;
+        row[i] = sqrt(row[i]);
+        const double inverse = 1.0 / row[i];
+        for (int l = 0; l < i; l++) row[l] *= inverse;
     }
     return 1;
 }
 
 /* Replace columns B (n, width) by U^-1 B, U = L'. */
-void solve_mass_root(const double *root, int n, double *columns, int width) {
+ALONG_ROWS void solve_mass_root(const double *root, int n, double *columns, int width) {
     for (int i = n - 1; i >= 0; i--) {
         double *row = columns + i * width;
         const double inverse = 1.0 / root[i * n + i];
         /* From the last velocity on, as the factorisation went. */
-        add_rows(row, width, -1.0, root + (n - 1) * n + i, -n, n - 1 - i, columns + (n - 1) * width, -width);
+        add_some_rows(row, width, -1.0, root + (n - 1) * n + i, -n, NULL, n - 1 - i,
+                      columns + (n - 1) * width, -width);
         for (int l = 0; l < width; l++) row[l] *= inverse;
     }
 }
 
+/* The same where many rows of B are zero: list those of U^-1 B that are not, the last one first, and return their
+ * number. */
+ALONG_ROWS int solve_sparse_mass_root(const double *root, int n, double *columns, int width, int *list) {
+    int count = 0;
+    for (int i = n - 1; i >= 0; i--) {
+        double *row = columns + i * width, inverse = 1.0 / root[i * n + i];
+        int has_entries = 0;
+        add_some_rows(row, width, -1.0, root + i, n, list, count, columns, width);
+        for (int l = 0; l < width; l++) {
+            has_entries |= row[l] != 0.0; /* NaN is not zero */
+            row[l] *= inverse;
+        }
+        list[count] = i;
+        count += has_entries;
+    }
+    return count;
+}
+
+/* Replace a column (n,) by U^-1 times it. */
+ALONG_ROWS void solve_mass_root_column(const double *root, int n, double *column) {
+    for (int i = n - 1; i >= 0; i--) {
+        column[i] /= root[i * n + i];
+        add_row(column, -column[i], root + i * n, i);
+    }
+}
+
 /* Replace columns B (n, width) by U^-T B. */
-void solve_mass_root_transposed(const double *root, int n, double *columns, int width) {
+ALONG_ROWS void solve_mass_root_transposed(const double *root, int n, double *columns, int width) {
     for (int j = 0; j < n; j++) {
         double *row = columns + j * width;
         const double inverse = 1.0 / root[j * n + j];
-        add_rows(row, width, -1.0, root + j * n, 1, j, columns, width);
+        if (width == 1) row[0] -= multiply(root + j * n, columns, j);
+        else add_some_rows(row, width, -1.0, root + j * n, 1, NULL, j, columns, width);
         for (int l = 0; l < width; l++) row[l] *= inverse;
     }
 }

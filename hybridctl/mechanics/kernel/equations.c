@@ -71,17 +71,18 @@ static int find_directions(struct kernel *p, int *slow) {
 
 /* Compute the responses J M^-1 J' and J M^-1 (S u - h) from Y and y, and the targets. */
 static void compute_responses(struct kernel *p) {
-    const int n = p->nv, r = p->row_count, k = p->closed_count, width = p->width;
+    const int r = p->row_count, k = p->closed_count, width = p->width;
     const struct terms *terms = &p->terms;
     memset(p->delassus, 0, (size_t)r * r * sizeof(double));
     memset(p->free, 0, (size_t)r * sizeof(double));
     for (int a = 0; a < r; a++) {
         const int first = a & ~3; /* where registers begin */
         double *row = p->delassus + a * r;
-        add_rows(row + first, r - first, 1.0, p->moved + a, width, n, p->moved + first, width);
+        add_listed_rows(row + first, r - first, 1.0, p->moved + a, width, p->moving, p->moving_count,
+                        p->moved + first, width);
         for (int b = 0; b < first; b++) row[b] = p->delassus[b * r + a];
     }
-    add_rows(p->free, r, 1.0, p->moved + r, width, n, p->moved, width);
+    add_listed_rows(p->free, r, 1.0, p->driven, 1, p->moving, p->moving_count, p->moved, width);
     const double s = p->stabilization;
     for (int a = 0; a < r; a++) {
         p->slip[a] = terms->rates[p->rows[a]];
@@ -166,12 +167,11 @@ int solve_any_forces(struct kernel *p, int needs_forces, double *ratio) {
 
 /* Write the acceleration (nv,) of the forces solved last. */
 void compute_acceleration(const struct kernel *p, double *acceleration) {
-    const int n = p->nv, r = p->row_count, width = p->width;
-    for (int i = 0; i < n; i++) {
-        const double *row = p->moved + i * width;
-        double total = row[r];
-        for (int a = 0; a < r; a++) total += row[a] * p->forces[a];
-        acceleration[i] = total;
+    const int n = p->nv, r = p->row_count;
+    memcpy(acceleration, p->driven, (size_t)n * sizeof(double));
+    for (int l = 0; l < p->moving_count; l++) {
+        const int i = p->moving[l];
+        acceleration[i] += multiply(p->moved + i * p->width, p->forces, r);
     }
     solve_mass_root_transposed(p->terms.mass, n, acceleration, 1);
 }
@@ -277,10 +277,11 @@ int evaluate_point(struct kernel *p, const double *x, const double *u, double *r
     for (int i = 0; i < n; i++) {
         double *row = p->moved + i * width;
         for (int a = 0; a < r; a++) row[a] = terms->jacobian[p->rows[a] * n + i];
-        row[r] = terms->drive[i];
-        for (int a = r + 1; a < width; a++) row[a] = 0.0;
+        for (int a = r; a < width; a++) row[a] = 0.0;
     }
-    solve_mass_root(terms->mass, n, p->moved, width);
+    p->moving_count = solve_sparse_mass_root(terms->mass, n, p->moved, width, p->moving);
+    memcpy(p->driven, terms->drive, (size_t)n * sizeof(double));
+    solve_mass_root_column(terms->mass, n, p->driven);
     double ratio = 1.0;
     p->held = p->slow = p->starting = -1;
     p->shared.rank = 0;

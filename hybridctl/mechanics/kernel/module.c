@@ -133,8 +133,8 @@ static int is_overloaded(const struct kernel *p) {
 static int make_memory(KernelObject *self) {
     struct kernel *p = &self->kernel;
     const size_t n = p->nv, r = p->row_count, k = p->closed_count;
-    p->width = ((int)r + 4) & ~3; /* r + 1 at least */
-    double **places[] = {&p->moved,    &p->delassus,  &p->free,   &p->target,     &p->slip,
+    p->width = ((int)r + 3) & ~3;
+    double **places[] = {&p->moved,    &p->driven,   &p->delassus,  &p->free,   &p->target,     &p->slip,
                          &p->forces,   &p->direction, &p->unit,   &p->speed,      &p->matrix,
                          &p->even,     &p->solution,  &p->change, &p->column,
                          &p->shared.q, &p->shared.b,  &p->shared.z, &p->shared.weighted,
@@ -142,7 +142,7 @@ static int make_memory(KernelObject *self) {
                          &p->shared.y, &p->shared.copy, &p->shared.units, &p->shared.plane,
                          &self->rate, &self->last_x, &self->last_u,
                          &self->last_rate, &self->last_guards, &p->known_x, &p->known_u};
-    const size_t sizes[] = {n * p->width, r * r, r, r, r, r, 2 * k, 2 * k, k, r * r, r * r, r, r, n,
+    const size_t sizes[] = {n * p->width, n, r * r, r, r, r, r, 2 * k, 2 * k, k, r * r, r * r, r, r, n,
                             r * r, r * r, r * r, r * r, r * r, r * r, r, r, r, r, k, 2 * r,
                             p->nx, p->nx, p->nu, p->nx, p->guard_count, p->nx, p->nu};
     const int count = sizeof sizes / sizeof *sizes;
@@ -150,8 +150,9 @@ static int make_memory(KernelObject *self) {
     for (int i = 0; i < count; i++) total += sizes[i] + 1;
     self->memory = PyMem_Calloc(total, sizeof(double));
     p->active = PyMem_Calloc(r + 1, sizeof(int));
+    p->moving = PyMem_Calloc(n + 1, sizeof(int));
     p->shared.places = PyMem_Calloc(k + 1, sizeof(int));
-    if (!self->memory || !p->active || !p->shared.places) {
+    if (!self->memory || !p->active || !p->moving || !p->shared.places) {
         PyErr_NoMemory();
         return -1;
     }
@@ -172,6 +173,7 @@ static void kernel_dealloc(KernelObject *self) {
     PyMem_Free(self->kernel.rows);
     PyMem_Free(self->kernel.constrained);
     PyMem_Free(self->kernel.active);
+    PyMem_Free(self->kernel.moving);
     PyMem_Free(self->kernel.shared.places);
     Py_XDECREF(self->owner);
     Py_XDECREF(self->python_mode);

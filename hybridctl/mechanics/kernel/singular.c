@@ -12,6 +12,7 @@
  * certain. The limit of the Python mode, 1e-10 (contact_law/linear_equations.py), is between the two. */
 static const double LEAST_COLUMN = 1e-6;
 static const double ROUNDING = 1e-11;
+static const double STAYED = 0.1; /* square of a vector after it is made orthogonal: then to 3 of its roundings */
 enum { MAX_AT_ONCE = 64 };
 
 static inline void subtract(double *a, double factor, const double *b, int n) {
@@ -109,7 +110,10 @@ ALONG_ROWS double factorise_weighted(const double *b, const double *half, int m,
     for (int k = 0; k < rank; k++) {
         double *vector = z + k * m;
         for (int i = 0; i < m; i++) vector[i] = half ? half[i] * b[k * m + i] : b[k * m + i];
-        for (int again = 0; again < 2; again++) { /* Gram-Schmidt, once more against rounding */
+        const double before = multiply(vector, vector, m);
+        double after = before;
+        /* Gram-Schmidt, once more where it has taken so much away that rounding counts. */
+        for (int again = 0; again < 2 && (!again || !(after > STAYED * before)); again++) {
             double *own = s + k * rank, along[MAX_AT_ONCE];
             for (int first = 0; first < k; first += MAX_AT_ONCE) {
                 const int count = k - first < MAX_AT_ONCE ? k - first : MAX_AT_ONCE;
@@ -119,8 +123,9 @@ ALONG_ROWS double factorise_weighted(const double *b, const double *half, int m,
                 }
                 add_rows(vector, m, -1.0, along, 1, count, z + first * m, m);
             }
+            after = multiply(vector, vector, m);
         }
-        const double size = s[k * rank + k] = sqrt(multiply(vector, vector, m));
+        const double size = s[k * rank + k] = sqrt(after);
         for (int i = 0; i < m; i++) vector[i] /= size;
         product *= size;
     }
