@@ -113,6 +113,8 @@ struct behind {
     double pull_turn[9]; /* T (3, 3): moments of w x F are T w */
 };
 
+enum { CHANGES = 42 }; /* numbers that differentiate_tree keeps of each velocity */
+
 /* The bodies of a robot whose contacts are points on planes of the world (tree.c). */
 struct tree {
     int joints, n, contacts, rows;        /* joints with the world, which is the first */
@@ -134,7 +136,7 @@ struct tree {
     struct behind *sums;
     double *placed_points, *contact_forces; /* (contacts, 3) */
     double *velocities, *accelerations;     /* (joints, 6) */
-    double *changes;                        /* (n, 18) */
+    double *changes;                        /* (n, CHANGES) */
     double *momenta;                        /* (2, joints, 6), then (joints, 3) */
     void *memory;
 };

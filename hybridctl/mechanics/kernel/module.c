@@ -167,6 +167,7 @@ static void kernel_dealloc(KernelObject *self) {
     for (int i = 0; i < self->held_arrays; i++) PyBuffer_Release(&self->term_arrays[i]);
     if (self->tableau.obj) PyBuffer_Release(&self->tableau);
     PyMem_Free(self->memory);
+    PyMem_Free(self->derivative_memory);
     free_tree(self->kernel.tree);
     PyMem_Free(self->kernel.closed);
     PyMem_Free(self->kernel.guards);

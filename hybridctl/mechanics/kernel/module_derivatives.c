@@ -22,7 +22,7 @@ static int make_tree_memory(struct tree *t, int nu) {
                          &t->accelerations, &t->changes, &t->momenta};
     const size_t body = sizeof *t->placed / sizeof(double), sums = sizeof *t->sums / sizeof(double);
     const size_t sizes[] = {10 * joints, 3 * c, 3 * rows, n, n, n * nu, 3 * c, 3 * c, 6 * joints,
-                            6 * joints, 18 * n, 15 * joints};
+                            6 * joints, CHANGES * n, 15 * joints};
     const int count = sizeof sizes / sizeof *sizes;
     size_t total = (body + sums) * joints, used = 0;
     for (int i = 0; i < count; i++) total += sizes[i];
@@ -120,16 +120,17 @@ fail:
 
 /* Differentiate the field (v, a) and guards at x and u, and return which results are there; NULL with an error. The
  * velocities, of which derivatives are the same everywhere, are the first rows of `field` (2 nv, z). */
-static PyObject *differentiate(struct kernel *p, const double *x, const double *u, double *field,
+static PyObject *differentiate(KernelObject *self, const double *x, const double *u, double *field,
                                struct point_derivatives *d) {
+    struct kernel *p = &self->kernel;
     const int n = p->nv, columns = 2 * n + p->nu;
+    if (!self->derivative_memory) /* many a kernel is never differentiated */
+        self->derivative_memory = PyMem_Calloc((size_t)derivative_scratch_size(p), sizeof(double));
+    if (!self->derivative_memory) return PyErr_NoMemory();
     memset(field, 0, (size_t)n * columns * sizeof(double));
     for (int i = 0; i < n; i++) field[i * columns + n + i] = 1.0;
     d->field = field + n * columns;
-    double *scratch = PyMem_Malloc((size_t)derivative_scratch_size(p) * sizeof(double));
-    if (!scratch) return PyErr_NoMemory();
-    const int status = differentiate_point(p, x, u, scratch, d);
-    PyMem_Free(scratch);
+    const int status = differentiate_point(p, x, u, self->derivative_memory, d);
     return Py_BuildValue("OO", status == DONE ? Py_True : Py_False,
                          status == DONE && d->has_guards ? Py_True : Py_False);
 }
@@ -163,7 +164,7 @@ PyObject *kernel_differentiate(KernelObject *self, PyObject *const *args, Py_ssi
     if (take_arguments(arguments, 6, b)) return NULL;
     struct point_derivatives d = {
         .poses = b[2].buf, .columns = b[3].buf, .guards = b[5].buf};
-    PyObject *found = differentiate(p, b[0].buf, b[1].buf, b[4].buf, &d);
+    PyObject *found = differentiate(self, b[0].buf, b[1].buf, b[4].buf, &d);
     release_all(b, 6);
     return found;
 }
@@ -199,7 +200,7 @@ PyObject *kernel_differentiate_terms(KernelObject *self, PyObject *const *args, 
     if (take_arguments(arguments, 6, b)) return NULL;
     struct point_derivatives d = {
         .accelerations = b[2].buf, .rates = b[3].buf, .guards = b[5].buf};
-    PyObject *found = differentiate(p, b[0].buf, b[1].buf, b[4].buf, &d);
+    PyObject *found = differentiate(self, b[0].buf, b[1].buf, b[4].buf, &d);
     release_all(b, 6);
     return found;
 }
