@@ -22,7 +22,9 @@ class Kernel:
         tableau: Array,
         python_mode: Callable[[bytes, bytes, bool], tuple[Any, Any]],
     ) -> None: ...
-    def evaluate(self, x: Array, u: Array, rate: Array, guards: Array, times: Array, /) -> bool: ...
+    def evaluate(
+        self, x: Array, u: Array, field: Array, guards: Array, /
+    ) -> tuple[float, float] | None: ...
     def step(
         self,
         x: Array,

@@ -35,7 +35,7 @@
 
 /* Number of the calls in module.c, and of what they mean: that of kernel/extension.py, which does not
  * use an extension with another one. It changes with them. */
-enum { KERNEL_INTERFACE = 3 };
+enum { KERNEL_INTERFACE = 4 };
 
 /* What became of an evaluation. */
 enum status {
@@ -84,6 +84,7 @@ struct guard {
 struct sharing {
     double *q, *b, *z, *weighted; /* rows of m, one for each of at most m vectors */
     double *s, *root;             /* (rank, rank) by columns */
+    const double *range;          /* of G, rows of m: those of q or b, such that range' q = 1 */
     double *half;                 /* roots of the weights (m,) */
     double *right, *y, *copy;     /* (m,) */
     double *units, *plane;        /* (k,) and (m, 2) */
@@ -112,6 +113,8 @@ struct behind {
     double pull_turn[9]; /* T (3, 3): moments of w x F are T w */
 };
 
+enum { CHANGES = 42 }; /* numbers that differentiate_tree keeps of each velocity */
+
 /* The bodies of a robot whose contacts are points on planes of the world (tree.c). */
 struct tree {
     int joints, n, contacts, rows;        /* joints with the world, which is the first */
@@ -133,14 +136,15 @@ struct tree {
     struct behind *sums;
     double *placed_points, *contact_forces; /* (contacts, 3) */
     double *velocities, *accelerations;     /* (joints, 6) */
-    double *changes;                        /* (n, 18) */
-    double *momenta;                        /* (2, joints, 6) */
+    double *changes;                        /* (n, CHANGES) */
+    double *momenta;                        /* (2, joints, 6), then (joints, 3) */
     void *memory;
 };
 
 struct tree_motion {
     const double *v, *a;   /* (n,) */
     const double *forces;  /* along all rows (rows,) */
+    double weight;         /* by which gravity, springs and dampers count: 1, or 0 for none */
 };
 
 struct kernel {
@@ -152,11 +156,17 @@ struct kernel {
     int *rows;                     /* (r,) rows of closed contacts among all: normals, then tangents */
     int *constrained;              /* (m,) constrained rows among the r: normals, sticking tangents */
     int sliding_count;             /* closed contacts that slide */
+    int is_overloaded;             /* whether more rows are constrained than motions are there: contacts are
+                                      redundant wherever they are */
     int can_jam;                   /* whether there is a guard JAMS */
     double stabilization;          /* s, 1/s */
 
     /* Scratch memory of one evaluation. */
-    double *moved;     /* U^-1 (J', S u - h) (nv, r + 1) */
+    int width;         /* of the rows of `moved`, a multiple of four */
+    double *moved;     /* Y = U^-1 J' (nv, width), with zeros behind the r columns */
+    double *driven;    /* U^-1 (S u - h) (nv,) */
+    int *moving;       /* rows of Y that are not zero, the last one first (nv,) */
+    int moving_count;
     double *delassus;  /* J M^-1 J' (r, r) */
     double *free;      /* J M^-1 (S u - h) (r,) */
     double *target;    /* accelerations J a that keep contacts closed and sticking (r,) */
@@ -203,9 +213,29 @@ static inline void add_row(double *restrict into, double factor, const double *r
     for (int c = 0; c < count; c++) into[c] += factor * from[c];
 }
 
+/* Return a . b. */
+static inline double multiply(const double *a, const double *b, int n) {
+    double s = 0.0, t = 0.0, u = 0.0, v = 0.0; /* sums that do not wait for each other */
+    int i = 0;
+    for (; i + 4 <= n; i += 4) {
+        s += a[i] * b[i];
+        t += a[i + 1] * b[i + 1];
+        u += a[i + 2] * b[i + 2];
+        v += a[i + 3] * b[i + 3];
+    }
+    for (; i < n; i++) s += a[i] * b[i];
+    return (s + t) + (u + v);
+}
+
 /* dense.c: small dense matrices */
+void add_rows(double *restrict into, int width, double scale, const double *factors, int step, int count,
+              const double *from, int stride);
+void add_listed_rows(double *restrict into, int width, double scale, const double *factors, int step,
+                     const int *list, int count, const double *from, int stride);
 int factorise_mass(double *mass, int n);
 void solve_mass_root(const double *root, int n, double *columns, int width);
+int solve_sparse_mass_root(const double *root, int n, double *columns, int width, int *list);
+void solve_mass_root_column(const double *root, int n, double *column);
 void solve_mass_root_transposed(const double *root, int n, double *columns, int width);
 int factorise_symmetric(double *matrix, int n, double least_ratio, double *determinant);
 void solve_symmetric(const double *root, int n, double *columns, int width);
@@ -216,7 +246,6 @@ int factorise_and_solve(double *matrix, int n, double least_ratio, double *colum
 int evaluate_point(struct kernel *kernel, const double *x, const double *u, double *rate,
                    double *guards, struct sliding_times *times);
 int solve_multipliers(struct kernel *kernel, double *columns, int width, double *ratio);
-int solve_forces(struct kernel *kernel, double *ratio);
 int solve_any_forces(struct kernel *kernel, int needs_forces, double *ratio);
 void scatter_solution(const struct kernel *kernel, double *forces);
 void compute_acceleration(const struct kernel *kernel, double *acceleration);
@@ -234,9 +263,16 @@ int differentiate_angle(struct kernel *kernel, int contact, double *forces, doub
 
 /* redundant.c: forces of redundant contacts inside their cones */
 int share_forces(struct kernel *kernel, int needs_forces, double *ratio);
-void solve_least_norm(struct kernel *kernel, double *columns, int width);
+double factorise_shared(struct kernel *kernel, int with_friction, int *rank);
 int find_weights(struct kernel *kernel, double *half);
+
+/* singular.c: their factorisations */
+int factorise_columns(double *g, int m, double *q, double *b, double *sizes);
+int factorise_semidefinite(const double *g, int m, double *b, double *left);
 double factorise_weighted(const double *b, const double *half, int m, int rank, double *z, double *s);
+void invert_factor(const double *z, const double *s, int m, int rank, double *x);
+void find_least(const double *z, const double *s, const double *half, int m, int rank, double *y,
+                double *result);
 
 /* plane.c: forces inside their cones where two directions are free */
 enum { NO_FORCES = 3 }; /* there are none inside the cones: a status beside DONE and ASK_PYTHON */
@@ -252,7 +288,14 @@ int find_point_in_plane(const struct kernel *kernel, const struct free_plane *pl
                         double *z);
 
 /* shared_derivatives.c: their derivatives */
-int differentiate_shared(struct kernel *kernel, double *wanted, double *scratch);
+struct shared_changes {
+    const double *rates;   /* derivatives of J v by (q, v) (R, 2 n) */
+    const double *motions; /* Y Q (nv, rank) */
+    double *coordinates;   /* Q' c' for c' at fixed multipliers (rank, z); overwritten */
+    double *multipliers;   /* out: (m, z) */
+};
+
+int differentiate_shared(struct kernel *kernel, const struct shared_changes *changes, double *scratch);
 int shared_scratch_size(const struct kernel *kernel);
 
 /* tree.c: derivatives of the terms of points on planes */
@@ -277,9 +320,19 @@ struct point_derivatives {
     int has_guards;        /* out: whether they are covered */
 };
 
+double turn_across(const struct kernel *kernel, int contact, const double *rate);
+void add_direction_change(const struct kernel *kernel, int contact, const double *rates, double factor,
+                          double *gradient);
+void add_turning(const struct kernel *kernel, const double *forces, const double *rates, double *field,
+                 int columns);
 int differentiate_point(struct kernel *kernel, const double *x, const double *u, double *scratch,
                         struct point_derivatives *derivatives);
 int derivative_scratch_size(const struct kernel *kernel);
+
+/* jamming.c: derivatives of the response ratio */
+int differentiate_ratio(struct kernel *kernel, const struct point_derivatives *derivatives, double *scratch,
+                        double *change);
+int jamming_scratch_size(const struct kernel *kernel);
 
 /* Calls the Python mode at a point that the kernel does not cover; DONE or FAILED. */
 typedef int (*python_mode)(void *context, const double *x, const double *u, double *rate,

@@ -20,54 +20,86 @@ static int count_columns(const struct kernel *p) { return 2 * p->nv + p->nu; }
 
 /* Return the doubles of scratch memory, with room for m = r. */
 int derivative_scratch_size(const struct kernel *p) {
-    const int z = count_columns(p), r = p->row_count, rows = p->all_rows, k = p->closed_count;
-    const int shared = shared_scratch_size(p), jamming = k * (4 * r + 2 * k + 2 * p->nv) + 2 * (p->nv + rows);
-    return p->nx + (2 * r + 1) * z + 4 * p->nv * rows + rows + (shared > jamming ? shared : jamming);
+    const int z = count_columns(p), r = p->row_count, rows = p->all_rows;
+    const int shared = shared_scratch_size(p), jamming = jamming_scratch_size(p);
+    return p->nx + (2 * r + 1) * z + 4 * p->nv * rows + rows + p->nv * (r + 2) +
+           (shared > jamming ? shared : jamming);
 }
 
-/* Add -J' K D(J v) to D f at fixed multipliers times J', by columns of (q, v). */
-ALONG_ROWS static void add_turning(const struct kernel *p, const struct point_derivatives *d) {
-    const int n = p->nv, states = 2 * n, columns = count_columns(p);
+/* Return what a rate (2,) along the tangents of sliding contact j is across its direction s. */
+double turn_across(const struct kernel *p, int j, const double *rate) {
+    const double *s = p->unit + 2 * j;
+    return s[0] * rate[1] - s[1] * rate[0];
+}
+
+/* Add the derivative of the direction of sliding contact j along what is across it, (I - s s') D v_t / |v_t|, to
+ * a gradient by (q, v), from those of J v (R, 2 n). It is zero along a line, and for one that starts: the
+ * direction of that is the one of its acceleration. */
+void add_direction_change(const struct kernel *p, int j, const double *rates, double factor, double *gradient) {
+    const struct closed_contact *contact = p->closed + j;
+    const int states = 2 * p->nv;
+    if (contact->sign != 0.0 || j == p->starting || !(p->speed[j] > NO_DIRECTION)) return;
+    const double *s = p->unit + 2 * j, along = factor / p->speed[j]; /* I - s s' = t t' with t = (-s_2, s_1) */
+    add_row(gradient, along * s[0], rates + p->rows[contact->first + 1] * states, states);
+    add_row(gradient, -along * s[1], rates + p->rows[contact->first] * states, states);
+}
+
+/* Add -J' K D(J v) to D f at fixed multipliers times J', by columns of (q, v), for normal forces (k,). */
+void add_turning(const struct kernel *p, const double *forces, const double *rates, double *field, int columns) {
+    const int n = p->nv;
     for (int j = 0; j < p->closed_count; j++) {
         const struct closed_contact *contact = p->closed + j;
-        /* The direction of one that starts is that of its acceleration. */
-        if (!slides_now(p, j) || contact->sign != 0.0 || j == p->starting) continue;
-        if (!(p->speed[j] > NO_DIRECTION)) continue;
-        const double *s = p->unit + 2 * j;
-        const double turning = contact->friction * p->forces[j] / p->speed[j];
-        const int first = p->rows[contact->first], second = p->rows[contact->first + 1];
-        const double *x = d->rates + first * states, *y = d->rates + second * states;
+        if (!slides_now(p, j) || contact->sign != 0.0) continue;
+        const int first = p->rows[contact->first] * n, second = p->rows[contact->first + 1] * n;
         for (int i = 0; i < n; i++) {
-            /* I - s s' = t t' with t = (-s_2, s_1) */
-            const double across = -turning * (s[0] * p->terms.jacobian[second * n + i] -
-                                              s[1] * p->terms.jacobian[first * n + i]);
-            if (across == 0.0) continue;
-            double *into = d->field + i * columns;
-            add_row(into, across * s[0], y, states);
-            add_row(into, -across * s[1], x, states);
+            const double pull[2] = {p->terms.jacobian[first + i], p->terms.jacobian[second + i]};
+            const double across = -contact->friction * forces[j] * turn_across(p, j, pull);
+            if (across != 0.0) add_direction_change(p, j, rates, across, field + i * columns);
         }
     }
 }
 
-/* Write -C M^-1 (right-hand side) - D(target) for the constrained rows, into m_z (m, z).
- *
- * `field` has been multiplied by U^-1, so that the first term is a product with Y' (equations.c). */
-ALONG_ROWS static void set_constraints(const struct kernel *p, const struct point_derivatives *d, double *m_z) {
-    const int n = p->nv, states = 2 * n, columns = count_columns(p), width = p->row_count + 1;
+/* Write -D(target) of multiplier a by (q, v), (2 nv,). */
+static void differentiate_target(const struct kernel *p, const struct point_derivatives *d, int a, double *change) {
+    const int n = p->nv, states = 2 * n, own = p->active[a], row = p->rows[own];
     const double s = p->stabilization;
+    for (int c = 0; c < states; c++)
+        change[c] = d->accelerations[row * states + c] + 2.0 * s * d->rates[row * states + c];
+    for (int c = 0; own < p->closed_count && c < n; c++) /* a gap moves by its row of J */
+        change[c] += s * s * p->terms.jacobian[row * n + c];
+}
+
+/* Write c' = -C M^-1 (right-hand side) + D(target) of the multipliers (m, z) at fixed multipliers.
+ *
+ * `field` has been multiplied by U^-1, so that the first term is a product with Y' (equations.c). `change` is
+ * scratch (2 nv,). */
+static void set_constraints(const struct kernel *p, const struct point_derivatives *d, double *change, double *m_z) {
+    const int n = p->nv, columns = count_columns(p);
     memset(m_z, 0, (size_t)p->active_count * columns * sizeof(double));
     for (int a = 0; a < p->active_count; a++) {
-        const int own = p->active[a], row = p->rows[own];
         double *into = m_z + a * columns;
-        for (int i = 0; i < n; i++) {
-            const double factor = p->moved[i * width + own], *from = d->field + i * columns;
-            if (factor == 0.0) continue;
-            add_row(into, -factor, from, columns);
-        }
-        for (int c = 0; c < states; c++)
-            into[c] -= d->accelerations[row * states + c] + 2.0 * s * d->rates[row * states + c];
-        for (int c = 0; own < p->closed_count && c < n; c++) /* a gap moves by its row of J */
-            into[c] -= s * s * p->terms.jacobian[row * n + c];
+        add_rows(into, columns, -1.0, p->moved + p->active[a], p->width, n, d->field, columns);
+        differentiate_target(p, d, a, change);
+        add_row(into, -1.0, change, 2 * n);
+    }
+}
+
+/* Write Q' c' (rank, z) of redundant contacts, and Y Q (nv, rank). `changes` is scratch (r, z). */
+static void set_coordinates(const struct kernel *p, const struct point_derivatives *d, double *changes,
+                            double *motions, double *t) {
+    const int n = p->nv, m = p->active_count, rank = p->shared.rank, columns = count_columns(p);
+    double *q = changes; /* (r, rank) */
+    memset(q, 0, (size_t)p->row_count * rank * sizeof(double));
+    for (int a = 0; a < m; a++)
+        for (int k = 0; k < rank; k++) q[p->active[a] * rank + k] = p->shared.q[k * m + a];
+    memset(motions, 0, (size_t)n * rank * sizeof(double));
+    for (int i = 0; i < n; i++)
+        add_rows(motions + i * rank, rank, 1.0, p->moved + i * p->width, 1, p->row_count, q, rank);
+    for (int a = 0; a < m; a++) differentiate_target(p, d, a, changes + a * 2 * n);
+    memset(t, 0, (size_t)rank * columns * sizeof(double));
+    for (int k = 0; k < rank; k++) {
+        add_rows(t + k * columns, columns, -1.0, motions + k, rank, n, d->field, columns);
+        add_rows(t + k * columns, 2 * n, -1.0, p->shared.q + k * m, 1, m, changes, 2 * n);
     }
 }
 
@@ -85,14 +117,10 @@ static void mix_forces(const struct kernel *p, const double *m_z, double *f_z) {
 }
 
 /* Add Y f_z (nv, z), Y = U^-1 J'. */
-ALONG_ROWS static void add_forces(const struct kernel *p, const double *f_z, double *field) {
-    const int columns = count_columns(p), width = p->row_count + 1;
+static void add_forces(const struct kernel *p, const double *f_z, double *field) {
+    const int columns = count_columns(p), width = p->width;
     for (int i = 0; i < p->nv; i++)
-        for (int a = 0; a < p->row_count; a++) {
-            const double factor = p->moved[i * width + a], *from = f_z + a * columns;
-            if (factor == 0.0) continue;
-            add_row(field + i * columns, factor, from, columns);
-        }
+        add_rows(field + i * columns, columns, 1.0, p->moved + i * width, 1, p->row_count, f_z, columns);
 }
 
 /* Add what turns with the direction of a contact that starts, to U^T D a (nv, z) and f_z (r, z).
@@ -100,7 +128,7 @@ ALONG_ROWS static void add_forces(const struct kernel *p, const double *f_z, dou
  * The acceleration across it stays zero (differentiate_starting_contacts of slip_directions.py). */
 static int add_starting(struct kernel *p, const struct point_derivatives *d, double *across,
                         double *f_z) {
-    const int n = p->nv, states = 2 * n, columns = count_columns(p), width = p->row_count + 1;
+    const int n = p->nv, states = 2 * n, columns = count_columns(p), width = p->width;
     const int first = p->closed[p->starting].first;
     const double *unit = p->unit + 2 * p->starting, s = p->stabilization;
     double slope;
@@ -126,118 +154,6 @@ static int add_starting(struct kernel *p, const struct point_derivatives *d, dou
     for (int a = 0; a < p->row_count; a++) {
         const double turned = p->change[a] / slope;
         for (int c = 0; c < columns; c++) f_z[a * columns + c] -= turned * across[c];
-    }
-    return DONE;
-}
-
-/* Write M^-1 J' f (nv, count) for forces f (r, count). */
-static void find_motions(const struct kernel *p, const double *f, int count, double *motions) {
-    const int n = p->nv, r = p->row_count, width = r + 1;
-    memset(motions, 0, (size_t)n * count * sizeof(double));
-    for (int i = 0; i < n; i++)
-        for (int a = 0; a < r; a++) {
-            const double factor = p->moved[i * width + a];
-            if (factor != 0.0) add_row(motions + i * count, factor, f + a * count, count);
-        }
-    solve_mass_root_transposed(p->terms.mass, n, motions, count);
-}
-
-static void copy_column(const double *matrix, int rows, int columns, int column, double *into) {
-    for (int i = 0; i < rows; i++) into[i] = matrix[i * columns + column];
-}
-
-/* Add how the friction of sliding contact j, J_t' (-mu s), turns with its velocity, times y (nv,). */
-static void add_turning_pull(const struct kernel *p, const struct point_derivatives *d, int j,
-                             const double *y, double factor, double *gradient) {
-    const struct closed_contact *contact = p->closed + j;
-    const int n = p->nv, states = 2 * n;
-    if (contact->sign != 0.0 || j == p->starting || !(p->speed[j] > NO_DIRECTION)) return;
-    const double *s = p->unit + 2 * j;
-    const int first = p->rows[contact->first], second = p->rows[contact->first + 1];
-    double across = 0.0;
-    for (int i = 0; i < n; i++)
-        across += y[i] * (s[0] * p->terms.jacobian[second * n + i] -
-                          s[1] * p->terms.jacobian[first * n + i]);
-    across *= -factor * contact->friction / p->speed[j];
-    add_row(gradient, across * s[0], d->rates + second * states, states);
-    add_row(gradient, -across * s[1], d->rates + first * states, states);
-}
-
-/* Write the derivative (z,) of the response ratio p = det(1 + E' X), see modes/jamming.py.
- *
- * G X = C M^-1 D', D the friction of the s sliding contacts per normal force. With G L = E (1 + E' X)^-T,
- * y = M^-1 C' L and z = M^-1 (D' - C' X), columns by columns,
- *
- *     D p / p = sum L . D(C) z + y . D(D' - C' X) - y' D(M) z.
- *
- * Returns ASK_PYTHON where contacts are redundant, or one starts: how its direction turns is not here. */
-static int differentiate_ratio(struct kernel *p, const struct point_derivatives *d, double *scratch,
-                               double *change) {
-    const int n = p->nv, r = p->row_count, m = p->active_count, k = p->closed_count;
-    memset(change, 0, (size_t)count_columns(p) * sizeof(double));
-    const int count = count_sliding(p);
-    if (count == 0) return DONE;
-    if (!p->tree || p->shared.rank || p->starting >= 0) return ASK_PYTHON;
-    double *x = scratch, *l = x + k * r, *t = l + k * r, *inverse = t + k * k;
-    double *z = inverse + k * k, *y = z + n, *f = y + n, *motions = f + 2 * r * k;
-    double *pulls = motions + 2 * n * k, *along = pulls + p->all_rows;
-    double ratio, determinant;
-    int owners = 0; /* of sliding contacts, in order */
-    for (int j = 0; j < k; j++) {
-        if (!slides_now(p, j)) continue;
-        for (int i = 0; i < m; i++) {
-            const double *row = p->delassus + p->active[i] * r;
-            double total = 0.0;
-            for (int e = p->closed[j].first; e < p->closed[j].last; e++)
-                total += row[e] * p->direction[2 * j + e - p->closed[j].first];
-            x[i * count + owners] = total;
-        }
-        owners++;
-    }
-    for (int i = 0; i < m; i++)
-        for (int j = 0; j < m; j++) p->even[i * m + j] = p->delassus[p->active[i] * r + p->active[j]];
-    if (!factorise_symmetric(p->even, m, 0.0, &determinant)) return ASK_PYTHON;
-    solve_symmetric(p->even, m, x, count);
-    for (int j = 0, own = 0; j < k; j++) { /* (1 + E' X)' */
-        if (!slides_now(p, j)) continue;
-        for (int i = 0; i < count; i++) t[i * count + own] = x[j * count + i] + (own == i);
-        own++;
-    }
-    memset(inverse, 0, (size_t)count * count * sizeof(double));
-    for (int i = 0; i < count; i++) inverse[i * count + i] = 1.0;
-    if (!factorise_and_solve(t, count, 0.0, inverse, count, &ratio)) return ASK_PYTHON;
-    memset(l, 0, (size_t)m * count * sizeof(double));
-    for (int j = 0, own = 0; j < k; j++)
-        if (slides_now(p, j)) memcpy(l + j * count, inverse + count * own++, count * sizeof(double));
-    solve_symmetric(p->even, m, l, count);
-    /* Forces of L, and D' - C' X, columns by columns. */
-    const int both = 2 * count;
-    memset(f, 0, (size_t)r * both * sizeof(double));
-    for (int i = 0; i < m; i++)
-        for (int own = 0; own < count; own++) {
-            f[p->active[i] * both + own] = l[i * count + own];
-            f[p->active[i] * both + count + own] = -x[i * count + own];
-        }
-    for (int j = 0, own = count; j < k; j++) {
-        if (!slides_now(p, j)) continue;
-        for (int e = p->closed[j].first; e < p->closed[j].last; e++)
-            f[e * both + own] += p->direction[2 * j + e - p->closed[j].first];
-        own++;
-    }
-    find_motions(p, f, both, motions);
-    memset(pulls, 0, (size_t)p->all_rows * sizeof(double));
-    memset(along, 0, (size_t)p->all_rows * sizeof(double));
-    for (int j = 0, own = 0; j < k; j++) {
-        if (!slides_now(p, j)) continue;
-        copy_column(motions, n, both, own, y);
-        copy_column(motions, n, both, count + own, z);
-        for (int a = 0; a < r; a++) {
-            along[p->rows[a]] = f[a * both + own];
-            pulls[p->rows[a]] = f[a * both + count + own];
-        }
-        add_tree_gradient(p->tree, z, pulls, y, along, -ratio, change);
-        add_turning_pull(p, d, j, y, ratio, change);
-        own++;
     }
     return DONE;
 }
@@ -304,7 +220,7 @@ static void differentiate_terms(struct kernel *p, double *forces, double *accele
     memset(forces, 0, (size_t)p->all_rows * sizeof(double));
     for (int a = 0; a < p->row_count; a++) forces[p->rows[a]] = p->forces[a];
     compute_acceleration(p, acceleration);
-    const struct tree_motion motion = {p->terms.x + p->nq, acceleration, forces};
+    const struct tree_motion motion = {p->terms.x + p->nq, acceleration, forces, 1.0};
     place_tree(tree, d->poses, d->columns);
     differentiate_tree(tree, &motion, p->rows, p->row_count, d->field, columns, d->accelerations,
                        d->rates);
@@ -330,27 +246,33 @@ int differentiate_point(struct kernel *p, const double *x, const double *u, doub
         differentiate_terms(p, forces, rate, d);
     }
     int has_forces = d->guards != NULL;
-    add_turning(p, d);
+    add_turning(p, p->forces, d->rates, d->field, columns);
     solve_mass_root(p->terms.mass, n, d->field, columns);
     if (p->closed_count) {
-        set_constraints(p, d, m_z);
-        /* Of redundant contacts that all stick any forces make the same acceleration; where some
-         * slide, weights and their derivatives change it, and a residual does where there is one. */
-        if (p->shared.rank &&
-            (count_sliding(p) || !(p->shared.contradiction <= MAX_CONTRADICTION)))
-            return ASK_PYTHON;
+        const int slides = count_sliding(p) > 0;
         if (p->shared.rank) {
-            has_forces = has_forces && differentiate_shared(p, m_z, work) == DONE;
-            if (!has_forces) solve_least_norm(p, m_z, columns);
-        } else if (solve_multipliers(p, m_z, columns, &ratio) != DONE) {
-            return ASK_PYTHON;
+            double *t = f_z, *motions = work;
+            work += n * p->shared.rank;
+            if (!(p->shared.contradiction <= MAX_CONTRADICTION)) return ASK_PYTHON;
+            set_coordinates(p, d, m_z, motions, t);
+            /* Of contacts that all stick any forces with these coordinates make the same acceleration,
+             * Y Q t; where some slide, weights and their derivatives change it. */
+            for (int i = 0; !slides && i < n; i++)
+                add_rows(d->field + i * columns, columns, 1.0, motions + i * p->shared.rank, 1,
+                         p->shared.rank, t, columns);
+            const struct shared_changes changes = {d->rates, motions, t, m_z};
+            has_forces = (slides || has_forces) && differentiate_shared(p, &changes, work) == DONE;
+            if (slides && !has_forces) return ASK_PYTHON;
+        } else {
+            set_constraints(p, d, work, m_z);
+            if (solve_multipliers(p, m_z, columns, &ratio) != DONE) return ASK_PYTHON;
         }
         mix_forces(p, m_z, f_z);
-        add_forces(p, f_z, d->field);
+        if (slides || !p->shared.rank) add_forces(p, f_z, d->field);
     }
     if (p->starting >= 0 && add_starting(p, d, across, f_z) != DONE) return ASK_PYTHON;
     solve_mass_root_transposed(p->terms.mass, n, d->field, columns);
     if (!has_finite(d->field, n * columns)) return ASK_PYTHON;
-    d->has_guards = has_forces && differentiate_guards(p, d, f_z, work) == DONE;
+    d->has_guards = d->guards && has_forces && differentiate_guards(p, d, f_z, work) == DONE;
     return DONE;
 }

@@ -23,10 +23,14 @@ static const double LEAST_SPEED_RATIO = 0.1; /* to the fastest contact of the sa
  * is asked, which estimates the condition of G. Distinct contacts have been above. */
 static const double LEAST_PIVOT_RATIO = 1e-6;
 
-int has_finite(const double *values, int count) {
-    double total = 0.0; /* NaN and infinity times zero are NaN, which stays in the sum */
-    for (int i = 0; i < count; i++) total += 0.0 * values[i];
-    return total == 0.0;
+ALONG_ROWS int has_finite(const double *values, int count) {
+    double totals[8] = {0.0}; /* NaN and infinity times zero are NaN, which stays in the sum */
+    int i = 0;
+    for (; i + 8 <= count; i += 8)
+        for (int k = 0; k < 8; k++) totals[k] += 0.0 * values[i + k];
+    for (; i < count; i++) totals[0] += 0.0 * values[i];
+    for (int k = 1; k < 8; k++) totals[0] += totals[k];
+    return totals[0] == 0.0;
 }
 
 /* Compute sliding speeds and directions, as find_slip_directions of modes/slip_directions.py does.
@@ -66,20 +70,19 @@ static int find_directions(struct kernel *p, int *slow) {
 }
 
 /* Compute the responses J M^-1 J' and J M^-1 (S u - h) from Y and y, and the targets. */
-ALONG_ROWS static void compute_responses(struct kernel *p) {
-    const int n = p->nv, r = p->row_count, k = p->closed_count, width = r + 1;
+static void compute_responses(struct kernel *p) {
+    const int r = p->row_count, k = p->closed_count, width = p->width;
     const struct terms *terms = &p->terms;
     memset(p->delassus, 0, (size_t)r * r * sizeof(double));
     memset(p->free, 0, (size_t)r * sizeof(double));
-    for (int i = 0; i < n; i++) {
-        const double *row = p->moved + i * width;
-        for (int a = 0; a < r; a++) {
-            double factor = row[a], *into = p->delassus + a * r;
-            if (factor == 0.0) continue;
-            add_row(into, factor, row, r);
-            p->free[a] += factor * row[r];
-        }
+    for (int a = 0; a < r; a++) {
+        const int first = a & ~3; /* where registers begin */
+        double *row = p->delassus + a * r;
+        add_listed_rows(row + first, r - first, 1.0, p->moved + a, width, p->moving, p->moving_count,
+                        p->moved + first, width);
+        for (int b = 0; b < first; b++) row[b] = p->delassus[b * r + a];
     }
+    add_listed_rows(p->free, r, 1.0, p->driven, 1, p->moving, p->moving_count, p->moved, width);
     const double s = p->stabilization;
     for (int a = 0; a < r; a++) {
         p->slip[a] = terms->rates[p->rows[a]];
@@ -145,9 +148,8 @@ void scatter_solution(const struct kernel *p, double *forces) {
             forces[t] = p->direction[2 * j + t - p->closed[j].first] * p->solution[j];
 }
 
-/* Solve G m = target - C M^-1 (S u - h) for directions and `held` as they are; write f = E m. */
-int solve_forces(struct kernel *p, double *ratio) {
-    set_active_rows(p);
+/* Solve G m = target - C M^-1 (S u - h) for directions, `held` and active rows as they are; write f = E m. */
+static int solve_forces(struct kernel *p, double *ratio) {
     p->shared.rank = 0;
     for (int i = 0; i < p->active_count; i++)
         p->solution[i] = p->target[p->active[i]] - p->free[p->active[i]];
@@ -156,20 +158,20 @@ int solve_forces(struct kernel *p, double *ratio) {
     return DONE;
 }
 
-/* The same also where contacts are redundant, see `share_forces`. */
+/* The same also where contacts are redundant, with the active rows set; see `share_forces`. */
 int solve_any_forces(struct kernel *p, int needs_forces, double *ratio) {
-    if (solve_forces(p, ratio) == DONE) return DONE;
+    set_active_rows(p);
+    if (!p->is_overloaded && solve_forces(p, ratio) == DONE) return DONE;
     return share_forces(p, needs_forces, ratio);
 }
 
 /* Write the acceleration (nv,) of the forces solved last. */
 void compute_acceleration(const struct kernel *p, double *acceleration) {
-    const int n = p->nv, r = p->row_count, width = r + 1;
-    for (int i = 0; i < n; i++) {
-        const double *row = p->moved + i * width;
-        double total = row[r];
-        for (int a = 0; a < r; a++) total += row[a] * p->forces[a];
-        acceleration[i] = total;
+    const int n = p->nv, r = p->row_count;
+    memcpy(acceleration, p->driven, (size_t)n * sizeof(double));
+    for (int l = 0; l < p->moving_count; l++) {
+        const int i = p->moving[l];
+        acceleration[i] += multiply(p->moved + i * p->width, p->forces, r);
     }
     solve_mass_root_transposed(p->terms.mass, n, acceleration, 1);
 }
@@ -262,7 +264,7 @@ static void compute_times(const struct kernel *p, struct sliding_times *times) {
  */
 int evaluate_point(struct kernel *p, const double *x, const double *u, double *rate,
                    double *guards, struct sliding_times *times) {
-    const int n = p->nv, r = p->row_count, width = r + 1;
+    const int n = p->nv, r = p->row_count, width = p->width;
     struct terms *terms = &p->terms;
     p->known = NO_POINT;
     memcpy(terms->x, x, (size_t)p->nx * sizeof(double));
@@ -275,9 +277,11 @@ int evaluate_point(struct kernel *p, const double *x, const double *u, double *r
     for (int i = 0; i < n; i++) {
         double *row = p->moved + i * width;
         for (int a = 0; a < r; a++) row[a] = terms->jacobian[p->rows[a] * n + i];
-        row[r] = terms->drive[i];
+        for (int a = r; a < width; a++) row[a] = 0.0;
     }
-    solve_mass_root(terms->mass, n, p->moved, width);
+    p->moving_count = solve_sparse_mass_root(terms->mass, n, p->moved, width, p->moving);
+    memcpy(p->driven, terms->drive, (size_t)n * sizeof(double));
+    solve_mass_root_column(terms->mass, n, p->driven);
     double ratio = 1.0;
     p->held = p->slow = p->starting = -1;
     p->shared.rank = 0;

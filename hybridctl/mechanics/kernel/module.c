@@ -117,28 +117,42 @@ static int read_guards(struct kernel *p, PyObject *object) {
     return -1;
 }
 
+/* Whether some two bodies have more than six constrained rows, or all have more than there are velocities. */
+static int is_overloaded(const struct kernel *p) {
+    for (int pair = 0; pair < p->closed_count; pair++) {
+        int rows = 0;
+        for (int j = 0; j < p->closed_count; j++)
+            if (p->closed[j].pair == pair)
+                rows += 1 + (p->closed[j].slides ? 0 : p->closed[j].last - p->closed[j].first);
+        if (rows > 6) return 1;
+    }
+    return p->constrained_count > p->nv;
+}
+
 /* Make the scratch memory, and what is kept of the last step; 0, or -1 with an error. */
 static int make_memory(KernelObject *self) {
     struct kernel *p = &self->kernel;
     const size_t n = p->nv, r = p->row_count, k = p->closed_count;
-    double **places[] = {&p->moved,    &p->delassus,  &p->free,   &p->target,     &p->slip,
+    p->width = ((int)r + 3) & ~3;
+    double **places[] = {&p->moved,    &p->driven,   &p->delassus,  &p->free,   &p->target,     &p->slip,
                          &p->forces,   &p->direction, &p->unit,   &p->speed,      &p->matrix,
                          &p->even,     &p->solution,  &p->change, &p->column,
                          &p->shared.q, &p->shared.b,  &p->shared.z, &p->shared.weighted,
                          &p->shared.s, &p->shared.root, &p->shared.half, &p->shared.right,
                          &p->shared.y, &p->shared.copy, &p->shared.units, &p->shared.plane,
-                         &self->last_x, &self->last_u,
+                         &self->rate, &self->last_x, &self->last_u,
                          &self->last_rate, &self->last_guards, &p->known_x, &p->known_u};
-    const size_t sizes[] = {n * (r + 1), r * r, r, r, r, r, 2 * k, 2 * k, k, r * r, r * r, r, r, n,
+    const size_t sizes[] = {n * p->width, n, r * r, r, r, r, r, 2 * k, 2 * k, k, r * r, r * r, r, r, n,
                             r * r, r * r, r * r, r * r, r * r, r * r, r, r, r, r, k, 2 * r,
-                            p->nx, p->nu, p->nx, p->guard_count, p->nx, p->nu};
+                            p->nx, p->nx, p->nu, p->nx, p->guard_count, p->nx, p->nu};
     const int count = sizeof sizes / sizeof *sizes;
     size_t total = 0, used = 0;
     for (int i = 0; i < count; i++) total += sizes[i] + 1;
     self->memory = PyMem_Calloc(total, sizeof(double));
     p->active = PyMem_Calloc(r + 1, sizeof(int));
+    p->moving = PyMem_Calloc(n + 1, sizeof(int));
     p->shared.places = PyMem_Calloc(k + 1, sizeof(int));
-    if (!self->memory || !p->active || !p->shared.places) {
+    if (!self->memory || !p->active || !p->moving || !p->shared.places) {
         PyErr_NoMemory();
         return -1;
     }
@@ -153,12 +167,14 @@ static void kernel_dealloc(KernelObject *self) {
     for (int i = 0; i < self->held_arrays; i++) PyBuffer_Release(&self->term_arrays[i]);
     if (self->tableau.obj) PyBuffer_Release(&self->tableau);
     PyMem_Free(self->memory);
+    PyMem_Free(self->derivative_memory);
     free_tree(self->kernel.tree);
     PyMem_Free(self->kernel.closed);
     PyMem_Free(self->kernel.guards);
     PyMem_Free(self->kernel.rows);
     PyMem_Free(self->kernel.constrained);
     PyMem_Free(self->kernel.active);
+    PyMem_Free(self->kernel.moving);
     PyMem_Free(self->kernel.shared.places);
     Py_XDECREF(self->owner);
     Py_XDECREF(self->python_mode);
@@ -241,6 +257,7 @@ static int kernel_init(KernelObject *self, PyObject *args, PyObject *keywords) {
         self->tableau.obj = NULL;
         return -1;
     }
+    p->is_overloaded = is_overloaded(p);
     self->owner = Py_NewRef(owner);
     self->python_mode = Py_NewRef(mode);
     return make_memory(self);
@@ -299,31 +316,34 @@ PyObject *refuse_count(const char *name, Py_ssize_t wanted, Py_ssize_t given) {
 }
 
 PyDoc_STRVAR(evaluate_doc,
-             "evaluate(x, u, rate, guards, times)\n--\n\n"
-             "Evaluate the mode; return whether it is covered, else results are not complete.\n\n"
+             "evaluate(x, u, field, guards)\n--\n\n"
+             "Evaluate the mode; return the time to a stop and that of turning in s.\n\n"
+             "Returns None where the point is not covered.\n\n"
              "Args:\n"
              "    x: Coordinates (nx,).\n"
              "    u: Input (nu,).\n"
-             "    rate: Out: rate (nx,) of the coordinates.\n"
-             "    guards: Out: guards (n,).\n"
-             "    times: Out: time to a stop, and of turning (2,), s.\n");
+             "    field: Out: velocities and accelerations (2 nv,).\n"
+             "    guards: Out: guards (n,).\n");
 
 static PyObject *kernel_evaluate(KernelObject *self, PyObject *const *args, Py_ssize_t count) {
     struct kernel *p = &self->kernel;
-    if (count != 5 || !self->memory) return refuse_count("evaluate", 5, count);
+    if (count != 4 || !self->memory) return refuse_count("evaluate", 4, count);
     const struct argument arguments[] = {{args[0], p->nx, 0, "x"},
                                          {args[1], p->nu, 0, "u"},
-                                         {args[2], p->nx, 1, "rate"},
-                                         {args[3], p->guard_count, 1, "guards"},
-                                         {args[4], 2, 1, "times"}};
-    Py_buffer b[5];
-    if (take_arguments(arguments, 5, b)) return NULL;
+                                         {args[2], 2 * (Py_ssize_t)p->nv, 1, "field"},
+                                         {args[3], p->guard_count, 1, "guards"}};
+    Py_buffer b[4];
+    if (take_arguments(arguments, 4, b)) return NULL;
     struct sliding_times times = {INFINITY, INFINITY};
-    int status = evaluate_point(p, b[0].buf, b[1].buf, b[2].buf, b[3].buf, &times);
-    ((double *)b[4].buf)[0] = times.stop;
-    ((double *)b[4].buf)[1] = times.turn;
-    release_all(b, 5);
-    return PyBool_FromLong(status == DONE);
+    const int status = evaluate_point(p, b[0].buf, b[1].buf, self->rate, b[3].buf, &times);
+    if (status == DONE) {
+        const size_t size = (size_t)p->nv * sizeof(double);
+        memcpy(b[2].buf, (const double *)b[0].buf + p->nq, size);
+        memcpy((double *)b[2].buf + p->nv, self->rate + p->nq, size);
+    }
+    release_all(b, 4);
+    if (status != DONE) Py_RETURN_NONE;
+    return Py_BuildValue("dd", times.stop, times.turn);
 }
 
 /* Whether the last step has ended at x (nx,) under u (nu,). */

@@ -17,7 +17,9 @@ typedef struct {
     Py_buffer tableau;                  /* struct tableau */
     PyObject *owner;                    /* keeps the function of the terms alive */
     PyObject *python_mode;              /* (x, u, with_guards) -> rate, guards; as bytes in */
-    double *memory;                     /* scratch of the equations, and `last_*` */
+    double *memory;                     /* scratch of the equations, and the arrays below */
+    double *derivative_memory;          /* scratch of derivatives, NULL until they are asked for */
+    double *rate;                       /* scratch of one call (nx,) */
     /* The end of the last step: state and input, rate and guards; a step from there has no need to
      * evaluate them. They are compared to the bit, so that whoever asks gets the same numbers. */
     int has_last;

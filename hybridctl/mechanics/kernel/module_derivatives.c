@@ -22,7 +22,7 @@ static int make_tree_memory(struct tree *t, int nu) {
                          &t->accelerations, &t->changes, &t->momenta};
     const size_t body = sizeof *t->placed / sizeof(double), sums = sizeof *t->sums / sizeof(double);
     const size_t sizes[] = {10 * joints, 3 * c, 3 * rows, n, n, n * nu, 3 * c, 3 * c, 6 * joints,
-                            6 * joints, 18 * n, 12 * joints};
+                            6 * joints, CHANGES * n, 15 * joints};
     const int count = sizeof sizes / sizeof *sizes;
     size_t total = (body + sums) * joints, used = 0;
     for (int i = 0; i < count; i++) total += sizes[i];
@@ -118,13 +118,19 @@ fail:
     return NULL;
 }
 
-/* Differentiate at x and u, and return which results are there; NULL with an error. */
-static PyObject *differentiate(struct kernel *p, const double *x, const double *u,
+/* Differentiate the field (v, a) and guards at x and u, and return which results are there; NULL with an error. The
+ * velocities, of which derivatives are the same everywhere, are the first rows of `field` (2 nv, z). */
+static PyObject *differentiate(KernelObject *self, const double *x, const double *u, double *field,
                                struct point_derivatives *d) {
-    double *scratch = PyMem_Malloc((size_t)derivative_scratch_size(p) * sizeof(double));
-    if (!scratch) return PyErr_NoMemory();
-    const int status = differentiate_point(p, x, u, scratch, d);
-    PyMem_Free(scratch);
+    struct kernel *p = &self->kernel;
+    const int n = p->nv, columns = 2 * n + p->nu;
+    if (!self->derivative_memory) /* many a kernel is never differentiated */
+        self->derivative_memory = PyMem_Calloc((size_t)derivative_scratch_size(p), sizeof(double));
+    if (!self->derivative_memory) return PyErr_NoMemory();
+    memset(field, 0, (size_t)n * columns * sizeof(double));
+    for (int i = 0; i < n; i++) field[i * columns + n + i] = 1.0;
+    d->field = field + n * columns;
+    const int status = differentiate_point(p, x, u, self->derivative_memory, d);
     return Py_BuildValue("OO", status == DONE ? Py_True : Py_False,
                          status == DONE && d->has_guards ? Py_True : Py_False);
 }
@@ -137,7 +143,7 @@ const char differentiate_doc[] =
     "    u: Input (nu,).\n"
     "    poses: Rotations by columns and positions of all joints in the world (joints, 12).\n"
     "    columns: Spatial velocity of its body by each velocity, in the world (nv, 6).\n"
-    "    field: Out: derivatives of the acceleration by (q, v, u), (nv, 2 nv + nu).\n"
+    "    field: Out: derivatives of the field (v, a) by (q, v, u), (2 nv, 2 nv + nu).\n"
     "    guards: Out: those of the guards (n, 2 nv + nu).\n";
 
 PyObject *kernel_differentiate(KernelObject *self, PyObject *const *args, Py_ssize_t count) {
@@ -152,13 +158,13 @@ PyObject *kernel_differentiate(KernelObject *self, PyObject *const *args, Py_ssi
                                          {args[1], p->nu, 0, "u"},
                                          {args[2], 12 * (Py_ssize_t)p->tree->joints, 0, "poses"},
                                          {args[3], 6 * n, 0, "columns"},
-                                         {args[4], n * z, 1, "field"},
+                                         {args[4], 2 * n * z, 1, "field"},
                                          {args[5], p->guard_count * z, 1, "guards"}};
     Py_buffer b[6];
     if (take_arguments(arguments, 6, b)) return NULL;
     struct point_derivatives d = {
-        .poses = b[2].buf, .columns = b[3].buf, .field = b[4].buf, .guards = b[5].buf};
-    PyObject *found = differentiate(p, b[0].buf, b[1].buf, &d);
+        .poses = b[2].buf, .columns = b[3].buf, .guards = b[5].buf};
+    PyObject *found = differentiate(self, b[0].buf, b[1].buf, b[4].buf, &d);
     release_all(b, 6);
     return found;
 }
@@ -172,8 +178,8 @@ const char differentiate_terms_doc[] =
     "    u: Input (nu,).\n"
     "    accelerations: Derivatives of J a + dJ/dt v by (q, v), (R, 2 nv).\n"
     "    rates: Derivatives of J v by (q, v), (R, 2 nv).\n"
-    "    field: In: -D(M a + h - J' f) by (q, v), and S, (nv, 2 nv + nu).\n"
-    "        Out: derivatives of the acceleration by (q, v, u).\n"
+    "    field: In: in the last nv rows -D(M a + h - J' f) by (q, v), and S, (2 nv, 2 nv + nu).\n"
+    "        Out: derivatives of the field (v, a) by (q, v, u).\n"
     "    guards: Out: those of the guards (n, 2 nv + nu).\n";
 
 PyObject *kernel_differentiate_terms(KernelObject *self, PyObject *const *args, Py_ssize_t count) {
@@ -188,13 +194,13 @@ PyObject *kernel_differentiate_terms(KernelObject *self, PyObject *const *args, 
                                          {args[1], p->nu, 0, "u"},
                                          {args[2], 2 * n * rows, 0, "accelerations"},
                                          {args[3], 2 * n * rows, 0, "rates"},
-                                         {args[4], n * z, 1, "field"},
+                                         {args[4], 2 * n * z, 1, "field"},
                                          {args[5], p->guard_count * z, 1, "guards"}};
     Py_buffer b[6];
     if (take_arguments(arguments, 6, b)) return NULL;
     struct point_derivatives d = {
-        .accelerations = b[2].buf, .rates = b[3].buf, .field = b[4].buf, .guards = b[5].buf};
-    PyObject *found = differentiate(p, b[0].buf, b[1].buf, &d);
+        .accelerations = b[2].buf, .rates = b[3].buf, .guards = b[5].buf};
+    PyObject *found = differentiate(self, b[0].buf, b[1].buf, b[4].buf, &d);
     release_all(b, 6);
     return found;
 }

@@ -1,7 +1,7 @@
 /* Forces of redundant contacts, where those of least weighted norm are inside the friction cones.
  *
- * G is singular then, G = Q B' with orthonormal columns Q (m, rank) and B (m, rank). Of all m with
- * G m = c those with the least sum of m_i^2 / w_i are
+ * G is singular then, with Q (m, rank) in its range and B (m, rank) such that Q' G = B' (singular.c). Of all m
+ * with G m = c those with the least sum of m_i^2 / w_i are
  *
  *     m = W^(1/2) Z S^-T Q' c,   W^(1/2) B = Z S,
  *
@@ -16,10 +16,6 @@
 
 #include "contact_kernel.h"
 
-/* Columns of G relative to the largest: above the first, and at most the second, the rank is certain.
- * The limit of the Python mode, 1e-10 (contact_law/linear_equations.py), is between the two. */
-static const double LEAST_COLUMN = 1e-6;
-static const double ROUNDING = 1e-11;
 static const double ON_CONE = 1e-12;          /* relative to the largest normal force: rounding */
 static const double PROGRAMME_ON_CONE = 1e-9; /* the same of forces at a border: modes/guards.py */
 static const double MAX_CONTRADICTION = 1e-6; /* residual: modes/constraint_equations.py */
@@ -32,104 +28,15 @@ static const double FREE_DIRECTION = 1e-6;    /* error of a number of directions
 enum { MAX_LINE_STEPS = 40 };
 static const double LEAST_WEIGHT = 1e-6; /* relative to all normal forces: modes/tolerances.py */
 
-static inline double multiply(const double *a, const double *b, int n) {
-    double s = 0.0, t = 0.0, u = 0.0, v = 0.0; /* sums that do not wait for each other */
-    int i = 0;
-    for (; i + 4 <= n; i += 4) {
-        s += a[i] * b[i];
-        t += a[i + 1] * b[i + 1];
-        u += a[i + 2] * b[i + 2];
-        v += a[i + 3] * b[i + 3];
-    }
-    for (; i < n; i++) s += a[i] * b[i];
-    return (s + t) + (u + v);
-}
-
 static inline void subtract(double *a, double factor, const double *b, int n) {
     add_row(a, -factor, b, n);
 }
 
-static inline void add_squares(double *restrict into, const double *restrict from, int count) {
-    for (int c = 0; c < count; c++) into[c] += from[c] * from[c];
-}
-
-/* Factorise G (m, m) into Q (m, rank), with a row for each vector, and B (m, rank), likewise, by
- * Gram-Schmidt with pivots. G is overwritten. Returns the rank, -1 where it is not certain. */
-ALONG_ROWS static int factorise_columns(double *g, int m, double *q, double *b, double *sizes) {
-    double largest = 0.0;
-    memset(b, 0, (size_t)m * m * sizeof(double)); /* a row for each vector of Q */
-    for (int k = 0; k < m; k++) {
-        int best = -1;
-        double most = 0.0;
-        memset(sizes, 0, (size_t)m * sizeof(double));
-        for (int i = 0; i < m; i++)
-            add_squares(sizes, g + i * m, m);
-        for (int j = 0; j < m; j++) {
-            if (!(sizes[j] < INFINITY)) return -1;
-            if (sizes[j] > most) {
-                most = sizes[j];
-                best = j;
-            }
-        }
-        if (k == 0) largest = sqrt(most);
-        if (best < 0 || sqrt(most) <= ROUNDING * largest) return k;
-        double *unit = q + k * m, *along = b + k * m;
-        for (int i = 0; i < m; i++) unit[i] = g[i * m + best];
-        for (int i = 0; i < k; i++) { /* once more, against rounding */
-            const double left = multiply(q + i * m, unit, m);
-            subtract(unit, left, q + i * m, m);
-            b[i * m + best] += left;
-        }
-        const double size = sqrt(multiply(unit, unit, m));
-        if (!(size > LEAST_COLUMN * largest)) return -1;
-        for (int i = 0; i < m; i++) unit[i] /= size;
-        for (int i = 0; i < m; i++) add_row(along, unit[i], g + i * m, m);
-        along[best] = size;
-        for (int i = 0; i < m; i++) {
-            add_row(g + i * m, -unit[i], along, m);
-            g[i * m + best] = 0.0; /* it is used */
-        }
-    }
-    return m;
-}
-
-/* Factorise W^(1/2) B = Z S: Z (m, rank) with a row for each vector, S (rank, rank) by columns.
- *
- * `half` is the root of the weights (m,), NULL for one. Returns the product of S's diagonal. */
-ALONG_ROWS double factorise_weighted(const double *b, const double *half, int m, int rank, double *z,
-                          double *s) {
-    double product = 1.0;
-    memset(s, 0, (size_t)rank * rank * sizeof(double));
-    for (int k = 0; k < rank; k++) {
-        double *vector = z + k * m;
-        for (int i = 0; i < m; i++) vector[i] = half ? half[i] * b[k * m + i] : b[k * m + i];
-        for (int again = 0; again < 2; again++)
-            for (int i = 0; i < k; i++) {
-                const double along = multiply(z + i * m, vector, m);
-                subtract(vector, along, z + i * m, m);
-                s[k * rank + i] += along;
-            }
-        const double size = s[k * rank + k] = sqrt(multiply(vector, vector, m));
-        for (int i = 0; i < m; i++) vector[i] /= size;
-        product *= size;
-    }
-    return product;
-}
-
-/* Write m (m,) of least norm for coordinates y = Q' c (rank,), which are overwritten. */
-static void find_least(const double *z, const double *s, const double *half, int m, int rank,
-                       double *y, double *result) {
-    memset(result, 0, (size_t)m * sizeof(double));
-    for (int k = 0; k < rank; k++) { /* S' t = y, forward */
-        y[k] = (y[k] - multiply(s + k * rank, y, k)) / s[k * rank + k];
-        subtract(result, -y[k], z + k * m, m);
-    }
-    for (int i = 0; half && i < m; i++) result[i] *= half[i];
-}
-
 /* Factorise the active part of G, with sliding friction or without it: the product of its nonzero
- * singular values, NaN where the rank is not certain. */
-static double factorise_shared(struct kernel *p, int with_friction, int *rank) {
+ * singular values, NaN where the rank is not certain.
+ *
+ * Without, G = L L' is symmetric: B = L = Z S and Q = L (L' L)^-1 = Z S^-T. */
+double factorise_shared(struct kernel *p, int with_friction, int *rank) {
     const int r = p->row_count, m = p->active_count;
     struct sharing *shared = &p->shared;
     for (int i = 0; i < m; i++) {
@@ -139,9 +46,14 @@ static double factorise_shared(struct kernel *p, int with_friction, int *rank) {
             for (int t = p->closed[j].first; slides_now(p, j) && t < p->closed[j].last; t++)
                 p->matrix[i * m + j] += row[t] * p->direction[2 * j + t - p->closed[j].first];
     }
-    *rank = factorise_columns(p->matrix, m, shared->q, shared->b, p->change);
+    *rank = with_friction ? factorise_columns(p->matrix, m, shared->q, shared->b, p->change)
+                          : factorise_semidefinite(p->matrix, m, shared->b, p->change);
     if (*rank < 1) return NAN;
-    return factorise_weighted(shared->b, NULL, m, *rank, shared->z, shared->s);
+    const double product = factorise_weighted(shared->b, NULL, m, *rank, shared->z, shared->s);
+    shared->range = with_friction ? shared->q : shared->b;
+    if (with_friction) return product;
+    invert_factor(shared->z, shared->s, m, *rank, shared->q);
+    return product * product;
 }
 
 /* Write the roots of the weights (m,) of the multipliers; 0 where there are none but one. */
@@ -408,7 +320,7 @@ static double find_contradiction(const struct kernel *p, double *scratch) {
     double missed = 0.0, largest = 0.0;
     memcpy(scratch, shared->right, (size_t)m * sizeof(double));
     for (int k = 0; k < shared->rank; k++)
-        subtract(scratch, shared->y[k], shared->q + k * m, m);
+        subtract(scratch, shared->y[k], shared->range + k * m, m);
     for (int i = 0; i < m; i++) {
         if (!(fabs(scratch[i]) < INFINITY)) return INFINITY;
         missed = fmax(missed, fabs(scratch[i]));
@@ -461,16 +373,4 @@ int share_forces(struct kernel *p, int needs_forces, double *ratio) {
     }
     scatter_solution(p, p->forces);
     return DONE;
-}
-
-/* Replace right-hand sides B (m, width) by solutions of least norm, after `share_forces`. */
-void solve_least_norm(struct kernel *p, double *columns, int width) {
-    struct sharing *shared = &p->shared;
-    const int m = p->active_count, rank = shared->rank;
-    for (int c = 0; c < width; c++) {
-        for (int i = 0; i < m; i++) shared->right[i] = columns[i * width + c];
-        for (int k = 0; k < rank; k++) shared->y[k] = multiply(shared->q + k * m, shared->right, m);
-        find_least(shared->z, shared->s, NULL, m, rank, shared->y, shared->copy);
-        for (int i = 0; i < m; i++) columns[i * width + c] = shared->copy[i];
-    }
 }

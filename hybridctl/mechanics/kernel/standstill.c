@@ -10,6 +10,7 @@
  * border between two cases of Coulomb's law, are left to Python.
  */
 #include <math.h>
+#include <string.h>
 
 #include "contact_kernel.h"
 
@@ -70,7 +71,7 @@ int differentiate_angle(struct kernel *p, int contact, double *forces, double *s
 double compute_magnitude(const struct kernel *p, double *scratch) {
     const int n = p->nv, r = p->row_count;
     double largest = 0.0;
-    for (int i = 0; i < n; i++) scratch[i] = p->moved[i * (r + 1) + r];
+    memcpy(scratch, p->driven, (size_t)n * sizeof(double));
     solve_mass_root_transposed(p->terms.mass, n, scratch, 1);
     for (int a = 0; a < r; a++) {
         const double *row = p->terms.jacobian + p->rows[a] * n;

@@ -207,19 +207,62 @@ static void find_contact_forces(const struct tree *t, const double *forces, doub
             each[3 * t->row_owners[r] + i] += forces[r] * t->directions[3 * r + i];
 }
 
+/* Write derivatives of J a + dJ/dt v and J v by (q, v) for `count` rows of a contact into those of (R, 2 n), which
+ * are zero, with the changes of all velocities. */
+static void differentiate_contact(const struct tree *t, int contact, const int *own, int count,
+                                  double *accelerations, double *rates) {
+    const int n = t->n, j = t->contact_joints[contact];
+    const double *p = t->placed_points + 3 * contact, *velocity = t->velocities + 6 * j, *w = velocity + 3;
+    const double *along = t->accelerations + 6 * j;
+    double speed[3], pull[3];
+    memcpy(speed, velocity, sizeof speed);
+    add_cross(w, p, 1.0, speed);
+    memcpy(pull, along, sizeof pull);
+    add_cross(along + 3, p, 1.0, pull);
+    add_cross(w, speed, 1.0, pull);
+    for (int l = t->path_starts[j]; l < t->path_ends[j]; l++) {
+        const int k = t->paths[l];
+        const double *column = t->columns + 6 * k, *d = t->changes + CHANGES * k;
+        double turned[3] = {0.0}, a_q[3], a_v[3], v_q[3], v_v[3];
+        add_cross(column + 3, speed, 1.0, turned);
+        for (int i = 0; i < 3; i++) {
+            v_q[i] = d[i] + turned[i];
+            v_v[i] = column[i];
+            a_q[i] = d[6 + i];
+            a_v[i] = d[12 + i] + 2.0 * turned[i];
+        }
+        add_cross(d + 3, p, 1.0, v_q);
+        add_cross(column + 3, p, 1.0, v_v);
+        add_cross(d + 9, p, 1.0, a_q);
+        add_cross(d + 3, speed, 2.0, a_q);
+        add_cross(column + 3, pull, 1.0, a_q);
+        add_cross(d + 15, p, 1.0, a_v);
+        for (int i = 0; i < count; i++) {
+            const double *direction = t->directions + 3 * own[i];
+            double *a = accelerations + 2 * n * own[i], *v = rates + 2 * n * own[i];
+            a[k] = dot(direction, a_q, 3);
+            a[n + k] = dot(direction, a_v, 3);
+            v[k] = dot(direction, v_q, 3);
+            v[n + k] = dot(direction, v_v, 3);
+        }
+    }
+}
+
 /* Write -D(M a + h - J' f) by (q, v) into the first 2 n of `width` columns of `equations` (n, width),
  * and derivatives of J a + dJ/dt v and J v of some rows into those of (R, 2 n), after place_tree. */
-void differentiate_tree(struct tree *t, const struct tree_motion *motion, const int *rows,
+ALONG_ROWS void differentiate_tree(struct tree *t, const struct tree_motion *motion, const int *rows,
                         int row_count, double *equations, int width, double *accelerations,
                         double *rates) {
     const int n = t->n;
     double *velocities = t->velocities, *along = t->accelerations, *changes = t->changes;
+    const double weight = motion->weight;
+    const double gravity[3] = {weight * t->gravity[0], weight * t->gravity[1], weight * t->gravity[2]};
     find_velocities(t, motion->v, velocities);
     find_accelerations(t, motion->v, motion->a, velocities, along);
     find_contact_forces(t, motion->forces, t->contact_forces);
     memset(t->sums, 0, (size_t)t->joints * sizeof *t->sums);
     for (int j = 1; j < t->joints; j++)
-        add_body(t->placed + j, velocities + 6 * j, along + 6 * j, t->gravity, t->sums + j);
+        add_body(t->placed + j, velocities + 6 * j, along + 6 * j, gravity, t->sums + j);
     for (int c = 0; c < t->contacts; c++)
         add_contact_force(t->placed_points + 3 * c, t->contact_forces + 3 * c,
                           t->sums + t->contact_joints[c]);
@@ -228,24 +271,29 @@ void differentiate_tree(struct tree *t, const struct tree_motion *motion, const 
     for (int k = 0; k < n; k++) {
         const double *column = t->columns + 6 * k;
         const int j = t->owners[k], parent = t->parents[j];
-        double *d = changes + 18 * k; /* dV, dA and dA by the velocity */
-        double both[6];
-        memset(d, 0, 18 * sizeof(double));
+        double *d = changes + CHANGES * k; /* dV, dA and dA by the velocity, then two factors of rows below */
+        double *by_q = d + 18, *by_v = d + 30, both[6];
+        memset(d, 0, CHANGES * sizeof(double));
         add_motion_cross(velocities + 6 * parent, column, d);
         add_motion_cross(along + 6 * parent, column, d + 6);
         add_motion_cross(velocities + 6 * parent, d, d + 6);
         for (int i = 0; i < 6; i++) both[i] = velocities[6 * j + i] + velocities[6 * parent + i];
         add_motion_cross(both, column, d + 12);
+        memcpy(by_q, d + 6, 6 * sizeof(double)); /* less what gravity turns by */
+        add_cross(gravity, column + 3, -1.0, by_q);
+        memcpy(by_v, d + 12, 6 * sizeof(double));
+        for (int i = 0; i < 3; i++) {
+            by_q[6 + i] = d[3 + i];
+            by_q[9 + i] = by_v[6 + i] = column[3 + i];
+        }
     }
     for (int m = 0; m < n; m++) memset(equations + m * width, 0, 2 * (size_t)n * sizeof(double));
     for (int k = 0; k < n; k++) {
         const int j = t->owners[k], parent = t->parents[j];
-        const double *column = t->columns + 6 * k, *d = changes + 18 * k;
+        const double *column = t->columns + 6 * k, *d = changes + CHANGES * k;
         const struct behind *sum = t->sums + j;
-        double falling[6], by_q[6], by_v[6];
-        memcpy(falling, d + 6, sizeof falling);
-        add_cross(t->gravity, column + 3, -1.0, falling);
-        find_change(sum, falling, d + 3, column + 3, by_q);
+        double by_q[6], by_v[6];
+        find_change(sum, d + 18, d + 3, column + 3, by_q);
         find_change(sum, d + 12, column + 3, NULL, by_v);
         add_force_cross(column, sum->force, by_q);
         for (int l = t->path_ends[parent]; l-- > t->path_starts[parent];) { /* behind m */
@@ -257,53 +305,30 @@ void differentiate_tree(struct tree *t, const struct tree_motion *motion, const 
     for (int m = 0; m < n; m++) {
         const double *column = t->columns + 6 * m;
         const struct behind *sum = t->sums + t->owners[m];
-        double moved[6] = {0.0}, by_spin[3] = {0.0}, by_turn[3] = {0.0};
-        add_momentum(&sum->inertia, column, moved);
-        add_cross(sum->momentum, column, 2.0, by_spin); /* J . (w x p) = w . (p x J) */
-        add_transposed(sum->turn, column + 3, by_spin);
-        add_cross(sum->pull, column, 1.0, by_turn);
-        add_transposed(sum->pull_turn, column + 3, by_turn);
+        double factors[12] = {0.0}; /* of dA, of angular dV, and of the turn */
+        add_momentum(&sum->inertia, column, factors);
+        add_cross(sum->momentum, column, 2.0, factors + 6); /* J . (w x p) = w . (p x J) */
+        add_transposed(sum->turn, column + 3, factors + 6);
+        add_cross(sum->pull, column, 1.0, factors + 9);
+        add_transposed(sum->pull_turn, column + 3, factors + 9);
         double *row = equations + m * width;
         for (int l = t->path_starts[t->owners[m]]; l < t->path_ends[t->owners[m]]; l++) {
             const int k = t->paths[l];
-            const double *own = t->columns + 6 * k, *d = changes + 18 * k;
-            double falling[6];
-            memcpy(falling, d + 6, sizeof falling);
-            add_cross(t->gravity, own + 3, -1.0, falling);
-            row[k] = -(dot(moved, falling, 6) + dot(by_spin, d + 3, 3) + dot(by_turn, own + 3, 3));
-            row[n + k] = -(dot(moved, d + 12, 6) + dot(by_spin, own + 3, 3));
+            row[k] = -multiply(factors, changes + CHANGES * k + 18, 12);
+            row[n + k] = -multiply(factors, changes + CHANGES * k + 30, 12);
         }
-        row[m] -= t->springs[m];
-        row[n + m] -= t->dampers[m];
+        row[m] -= weight * t->springs[m];
+        row[n + m] -= weight * t->dampers[m];
     }
-
     for (int i = 0; i < row_count; i++) {
-        const int row = rows[i], contact = t->row_owners[row], j = t->contact_joints[contact];
-        const double *p = t->placed_points + 3 * contact, *d = t->directions + 3 * row;
-        const double *w = velocities + 6 * j + 3;
-        double wrench[6] = {d[0], d[1], d[2], 0.0, 0.0, 0.0}, speed[3], pull[3];
-        double by_speed[3] = {0.0}, by_pull[3] = {0.0};
-        add_cross(p, d, 1.0, wrench + 3);
-        memcpy(speed, velocities + 6 * j, sizeof speed);
-        add_cross(w, p, 1.0, speed);
-        memcpy(pull, along + 6 * j, sizeof pull);
-        add_cross(along + 6 * j + 3, p, 1.0, pull);
-        add_cross(w, speed, 1.0, pull);
-        add_cross(speed, d, 1.0, by_speed);
-        add_cross(pull, d, 1.0, by_pull);
-        double *a = accelerations + 2 * n * row, *v = rates + 2 * n * row;
-        memset(a, 0, 2 * (size_t)n * sizeof(double));
-        memset(v, 0, 2 * (size_t)n * sizeof(double));
-        for (int l = t->path_starts[j]; l < t->path_ends[j]; l++) {
-            const int k = t->paths[l];
-            const double *column = t->columns + 6 * k, *change = changes + 18 * k;
-            const double turned = dot(by_speed, column + 3, 3);
-            a[k] = dot(wrench, change + 6, 6) + 2.0 * dot(by_speed, change + 3, 3) +
-                   dot(by_pull, column + 3, 3);
-            a[n + k] = dot(wrench, change + 12, 6) + 2.0 * turned;
-            v[k] = dot(wrench, change, 6) + turned;
-            v[n + k] = dot(wrench, column, 6);
-        }
+        memset(accelerations + 2 * n * rows[i], 0, 2 * (size_t)n * sizeof(double));
+        memset(rates + 2 * n * rows[i], 0, 2 * (size_t)n * sizeof(double));
+    }
+    for (int contact = 0; contact < t->contacts; contact++) {
+        int own[3], count = 0; /* its rows among those asked for */
+        for (int i = 0; i < row_count && count < 3; i++)
+            if (t->row_owners[rows[i]] == contact) own[count++] = rows[i];
+        if (count) differentiate_contact(t, contact, own, count, accelerations, rates);
     }
 }
 
@@ -336,48 +361,46 @@ void differentiate_pull(struct tree *t, const double *forces, double *pulled) {
 
 /* Add y' D_q(M) z - D_q(f' J y) - D_q(g' J z) times `factor` to a gradient (n,), after place_tree.
  *
- * f and g are forces along all rows. With F of the momentum of all bodies behind a joint
- * y' D_k(M) z = (Z_p x J_k) . F(y) + (Y_p x J_k) . F(z). */
+ * f and g are forces along all rows. With F of the momentum of all bodies behind a joint, less the contact forces
+ * there, and the sum T of what these turn by, T . w = F . (V x w) with V the velocity of a contact point,
+ *
+ *     (Z_p x J_k) . F(y, g) + (Y_p x J_k) . F(z, f) - w_k . (T(z, g) + T(y, f)). */
 void add_tree_gradient(struct tree *t, const double *z, const double *f, const double *y,
                        const double *g, double factor, double *gradient) {
     const size_t size = 6 * (size_t)t->joints;
     double *motions[2] = {t->velocities, t->accelerations}, *momenta[2] = {t->momenta, t->momenta + size};
+    double *turns = t->momenta + 2 * size; /* (joints, 3) */
     const double *values[2] = {z, y}, *forces[2] = {g, f};
+    memset(t->momenta, 0, (2 * size + 3 * (size_t)t->joints) * sizeof(double));
     for (int s = 0; s < 2; s++) {
         find_velocities(t, values[s], motions[s]);
-        memset(momenta[s], 0, size * sizeof(double));
         for (int j = 1; j < t->joints; j++)
             add_momentum(t->placed + j, motions[s] + 6 * j, momenta[s] + 6 * j);
-        for (int j = t->joints - 1; j > 0; j--)
+        find_contact_forces(t, forces[s], t->contact_forces);
+        for (int c = 0; c < t->contacts; c++) {
+            const double *force = t->contact_forces + 3 * c, *p = t->placed_points + 3 * c;
+            if (force[0] == 0.0 && force[1] == 0.0 && force[2] == 0.0) continue;
+            const int j = t->contact_joints[c];
+            double *own = momenta[1 - s] + 6 * j, speed[3];
+            for (int i = 0; i < 3; i++) own[i] -= force[i];
+            add_cross(p, force, -1.0, own + 3);
+            memcpy(speed, motions[s] + 6 * j, sizeof speed);
+            add_cross(motions[s] + 6 * j + 3, p, 1.0, speed);
+            add_cross(speed, force, 1.0, turns + 3 * j);
+        }
+    }
+    for (int j = t->joints - 1; j > 0; j--) {
+        for (int s = 0; s < 2; s++)
             for (int i = 0; i < 6; i++) momenta[s][6 * t->parents[j] + i] += momenta[s][6 * j + i];
+        for (int i = 0; i < 3; i++) turns[3 * t->parents[j] + i] += turns[3 * j + i];
     }
     for (int k = 0; k < t->n; k++) {
         const int j = t->owners[k], parent = t->parents[j];
         double first[6] = {0.0}, second[6] = {0.0};
         add_motion_cross(motions[0] + 6 * parent, t->columns + 6 * k, first);
         add_motion_cross(motions[1] + 6 * parent, t->columns + 6 * k, second);
-        gradient[k] += factor * (dot(first, momenta[1] + 6 * j, 6) + dot(second, momenta[0] + 6 * j, 6));
-    }
-    for (int s = 0; s < 2; s++) {
-        find_contact_forces(t, forces[s], t->contact_forces);
-        for (int c = 0; c < t->contacts; c++) {
-            const double *force = t->contact_forces + 3 * c, *p = t->placed_points + 3 * c;
-            if (force[0] == 0.0 && force[1] == 0.0 && force[2] == 0.0) continue;
-            const int j = t->contact_joints[c];
-            double wrench[6] = {force[0], force[1], force[2], 0.0, 0.0, 0.0};
-            double speed[3], across[3] = {0.0};
-            add_cross(p, force, 1.0, wrench + 3);
-            memcpy(speed, motions[s] + 6 * j, sizeof speed);
-            add_cross(motions[s] + 6 * j + 3, p, 1.0, speed);
-            add_cross(speed, force, 1.0, across);
-            for (int l = t->path_starts[j]; l < t->path_ends[j]; l++) {
-                const int k = t->paths[l];
-                double moved[6] = {0.0};
-                add_motion_cross(motions[s] + 6 * t->parents[t->owners[k]], t->columns + 6 * k, moved);
-                gradient[k] -= factor * (dot(wrench, moved, 6) +
-                                         dot(across, t->columns + 6 * k + 3, 3));
-            }
-        }
+        gradient[k] += factor * (dot(first, momenta[1] + 6 * j, 6) + dot(second, momenta[0] + 6 * j, 6) -
+                                 dot(turns + 3 * j, t->columns + 6 * k + 3, 3));
     }
 }
 

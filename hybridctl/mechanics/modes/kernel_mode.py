@@ -11,9 +11,10 @@ evaluates instead:
   or they jam: the condition number decides (`linear_equations`);
 - points where forces of redundant contacts are outside their cones and more than two directions
   are free, or several between two bodies (`redundancy`), or close to an apex;
-- derivatives where some redundant contacts slide, and those of guards at the border of a cone, of
-  "sticks" where that contact has near-zero velocity, and of "jams" where contacts are redundant or
-  other than points on planes;
+- derivatives where redundant contacts are other than points on planes or have forces at the border
+  of a cone: of the guards, and of the field where some slide;
+- derivatives of "sticks" where that contact has near-zero velocity, and of "jams" of contacts other
+  than points on planes;
 - points that are not finite, of which the errors are Python's;
 - input laws other than held inputs within whole steps: the generic step calls the law.
 """
@@ -66,13 +67,13 @@ class KernelValues(NamedTuple):
     """What the kernel finds at a point.
 
     Attributes:
-        rate: Rate (nx,) of the coordinates.
+        field: The field (v, a), (2 nv,).
         guards: Guards (n,).
         stop: Time until the first contact that slides in a surface stops, s.
         turn: Time in which friction turns a sliding velocity, s.
     """
 
-    rate: Array
+    field: Array
     guards: Array
     stop: float
     turn: float
@@ -121,14 +122,13 @@ class KernelPoint(ContactPoint):
     def field(self) -> Array:
         """The field (v, a), (2 nv,)."""
         values = self.values
-        if values is None:
-            return super().field
-        return np.concatenate((self.v, values.rate[len(self.q) :]))
+        return super().field if values is None else values.field
 
     @PointProperty
     def guards(self) -> Array:
         """The guards (n,)."""
-        return super().guards if self.values is None else self.values.guards
+        values = self.values
+        return super().guards if values is None else values.guards
 
     @PointProperty
     def pace(self) -> Pace:
@@ -265,7 +265,8 @@ class ModeKernel:
         robot, contact_set = dynamics.robot, dynamics.contact_set
         function = CallableFunction(terms.mode_terms, terms.numbers)
         count = len(dynamics.contacts)
-        self._nx, self._guard_count = robot.nq + robot.nv, len(reference.guard_names)
+        self._nx, self._field_size = robot.nq + robot.nv, 2 * robot.nv
+        self._guard_count = len(reference.guard_names)
         self._kernel: Kernel = Kernel(
             call=function.address,
             data=function.data,
@@ -284,8 +285,6 @@ class ModeKernel:
             python_mode=_PythonMode(reference),
         )
         self._frames = self._set_tree(phase)
-        # Derivatives of the field, in which those of v are the same everywhere.
-        self._velocities = np.eye(2 * robot.nv, 2 * robot.nv + robot.nu, robot.nv)
 
     def _set_tree(self, phase: ContactPhase) -> BodyFrames | None:
         """Give the kernel the bodies of the robot, and return where their poses will be.
@@ -324,10 +323,12 @@ class ModeKernel:
             x: State (nx,).
             u: Input (nu,).
         """
-        rate, guards, times = np.empty(self._nx), np.empty(self._guard_count), np.empty(2)
-        if not self._kernel.evaluate(_as_doubles(x), _as_doubles(u), rate, guards, times):
-            return None
-        return KernelValues(rate, guards, *times.tolist())
+        field, guards = np.empty(self._field_size), np.empty(self._guard_count)
+        try:
+            times = self._kernel.evaluate(x, u, field, guards)
+        except (TypeError, ValueError):  # other than contiguous arrays of doubles, which are rare
+            times = self._kernel.evaluate(_as_doubles(x), _as_doubles(u), field, guards)
+        return None if times is None else KernelValues(field, guards, *times)
 
     def find_forces(self, x: Array, u: Array) -> tuple[Array, Array] | None:
         """Return the acceleration and the forces at a point.
@@ -356,8 +357,8 @@ class ModeKernel:
         """
         x, u, robot = _as_doubles(x), _as_doubles(u), self._dynamics.robot
         nq, nv = robot.nq, robot.nv
-        both = self._velocities.copy()
-        field, guards = both[nv:], np.empty((self._guard_count, both.shape[1]))
+        field = np.empty((2 * nv, 2 * nv + robot.nu))
+        guards = np.empty((self._guard_count, field.shape[1]))
         if self._frames is not None:
             frames = self._frames
             frames.place(x[:nq])
@@ -367,11 +368,11 @@ class ModeKernel:
             if solved is None:
                 return KernelDerivatives(None, None)
             d = self._dynamics.terms.derivatives(x[:nq], x[nq:], *solved)
-            np.negative(d.equations, out=field[:, : 2 * nv])
-            field[:, 2 * nv :] = robot.actuation
+            np.negative(d.equations, out=field[nv:, : 2 * nv])
+            field[nv:, 2 * nv :] = robot.actuation
             given = _as_doubles(d.accelerations), _as_doubles(d.rates)
             covers = self._kernel.differentiate_terms(x, u, *given, field, guards)
-        return KernelDerivatives(both if covers[0] else None, guards if covers[1] else None)
+        return KernelDerivatives(field if covers[0] else None, guards if covers[1] else None)
 
     def take_step(self, ahead: StepRequest, law: HeldInput) -> CompiledStep | None:
         """Return a step of DOP853.
