@@ -10,6 +10,7 @@ two moments are propagated.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -128,6 +129,20 @@ def sample_normal_points(covariance: Array, points: int, seed: int) -> Array:
         raise InputError(f"points must be at least {2 * n} in {n} dimensions, got {points}")
     values, vectors = eigh(covariance)
     root = vectors * np.sqrt(np.maximum(values, 0.0))
+    return np.asarray(_draw_standard_points(n, points, seed) @ root.T)
+
+
+@lru_cache(maxsize=8)
+def _draw_standard_points(n: int, points: int, seed: int) -> Array:
+    """Return low-discrepancy points (points, n) of the standard normal distribution, read-only.
+
+    They are kept: filters ask for the same ones at every event of several guards.
+
+    Args:
+        n: Dimension.
+        points: Number of points. Half of them mirror the others.
+        seed: Seed of the points.
+    """
     from scipy.stats import qmc  # costs as much to import as all else, and is rarely wanted
 
     uniform = qmc.Sobol(n, seed=seed).random(points // 2)
@@ -136,7 +151,9 @@ def sample_normal_points(covariance: Array, points: int, seed: int) -> Array:
     normal = np.concatenate((normal, -normal))
     # Sampling leaves a covariance that is only near 1: its Cholesky factor is divided out.
     own = np.linalg.cholesky(normal.T @ normal / len(normal))
-    return np.asarray(np.linalg.solve(own, normal.T).T @ root.T)
+    standard = np.linalg.solve(own, normal.T).T
+    standard.setflags(write=False)
+    return standard
 
 
 def _check_points(points: int) -> None:

@@ -27,7 +27,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import casadi as ca
 import numpy as np
@@ -54,6 +54,10 @@ from hybridctl.symbolic.compiled_reset import CompiledReset
 
 Expression = Any
 Function = Any
+StepNoise = Literal["none", "input", "both"]
+"""Where a step has white noise: nowhere, in the input, or in the input and in the state."""
+Stages = tuple[list[Expression], list[Expression], list[Expression]]
+"""State, rate and soundness at each stage, see `_compute_stages`."""
 StageRate = Callable[[int, Expression, Expression], tuple[Expression, Expression]]
 """Returns rate and soundness at a stage, for its number, its time and its state."""
 
@@ -72,9 +76,16 @@ _MATRIX_RESULTS = {
     "step": (2, 3),
     "feedback_step": (2, 3, 4),
     "differentiated_step": (3,),
+    "driven_step": (3, 4),
     "noisy_step": (3, 4),
 }
 """Indices of the results that are matrices, for each function. All other results are columns."""
+_NOISES: dict[str, StepNoise] = {
+    "differentiated_step": "none",
+    "driven_step": "input",
+    "noisy_step": "both",
+}
+"""Noise whose covariance each differentiated step integrates."""
 _LARGEST_SOUNDNESS = 1e300
 """Size of the soundness that stands for NaN. Any will do, as only the sign is used."""
 _MIN_SQUARE = 1e-300
@@ -112,8 +123,8 @@ def build_function(
     """
     if name == "motion":
         return motion
-    if name in ("differentiated_step", "noisy_step"):
-        return build_differentiated_step(motion, tangent, name == "noisy_step", free)
+    if name in _NOISES:
+        return build_differentiated_step(motion, tangent, _NOISES[name], free)
     return build_step(motion) if name == "step" else build_feedback_step(motion)
 
 
@@ -145,8 +156,9 @@ class CompiledMode(ModeModel, CompiledSteps):
         Args:
             name: "motion" for field and guards as `build_step` takes them, without an argument for
                 parameters. "step" for the function of `build_step`, "feedback_step" for that of
-                `build_feedback_step`, and "differentiated_step" or "noisy_step" for that of
-                `build_differentiated_step` without or with noise.
+                `build_feedback_step`. "differentiated_step", "driven_step" or "noisy_step" for
+                that of `build_differentiated_step` without noise, with noise of the input, or with
+                noise of input and state.
         """
 
     def find_compiled_reset(self, guard: int, reset: ResetModel) -> CompiledReset | None:
@@ -197,6 +209,10 @@ class CompiledMode(ModeModel, CompiledSteps):
     @cached_property
     def _differentiated_step(self) -> CompiledFunction:
         return self._compile("differentiated_step")
+
+    @cached_property
+    def _driven_step(self) -> CompiledFunction:
+        return self._compile("driven_step")
 
     @cached_property
     def _noisy_step(self) -> CompiledFunction:
@@ -280,8 +296,12 @@ class CompiledMode(ModeModel, CompiledSteps):
             noise_results: list[Array] = []
         else:
             density, through_input, compliance = noise
-            densities = density.ravel(), through_input.ravel(), (compliance,)
-            sound, error, end, columns, *noise_results = self._noisy_step(*arguments, *densities)
+            densities = through_input.ravel(), (compliance,)
+            if density.any():
+                found = self._noisy_step(*arguments, *densities, density.ravel())
+            else:  # the products of the density at all stages would take a third of the time
+                found = self._driven_step(*arguments, *densities)
+            sound, error, end, columns, *noise_results = found
         if not sound[0] > 0.0:  # as in `step`
             return None
         # The covariance is symmetric, so that only the transition matrix is transposed.
@@ -411,7 +431,10 @@ def build_feedback_step(motion: Function) -> Function:
 
 
 def _compute_step(
-    motion: Function, start: _StepInputs, law: Callable[[int, Expression], Expression]
+    motion: Function,
+    start: _StepInputs,
+    law: Callable[[int, Expression], Expression],
+    known: Stages | None = None,
 ) -> tuple[Expression, ...]:
     """Return the results of `build_feedback_step` as expressions.
 
@@ -419,6 +442,7 @@ def _compute_step(
         motion: Field and guards, see `build_step`.
         start: Symbols of the arguments.
         law: Returns the input (nu,) at the i-th time of `_LAW_FRACTIONS` and a state (nx,).
+        known: The first stages, if they are known.
 
     Returns:
         Soundness, error in units of the tolerance, states (nx, 8), inputs (nu, 8), guards (n, 8),
@@ -428,7 +452,7 @@ def _compute_step(
     rate = _select_results(motion, "rate", 0, 2)
     guards = _select_results(motion, "guards", 1, 2)
     states, rates, sound = _compute_stages(
-        start, x, lambda i, t, y: rate(t, y, law(i, y), *parameters)
+        start, x, lambda i, t, y: rate(t, y, law(i, y), *parameters), known=known
     )
     end = states[_STAGES]
     # The first and the last node are start and end; the dense output has all between.
@@ -446,7 +470,7 @@ def _compute_step(
 
 
 def build_differentiated_step(
-    motion: Function, tangent: Function | None, noisy: bool, free: Function | None = None
+    motion: Function, tangent: Function | None, noise: StepNoise, free: Function | None = None
 ) -> Function:
     """Return the function of a step under a held input with its derivative by the start.
 
@@ -454,18 +478,19 @@ def build_differentiated_step(
         motion: Field and guards, see `build_step`.
         tangent: A `casadi.Function` x -> (T (nx, ndx), its left inverse (ndx, nx)) of a manifold.
             None in a vector space.
-        noisy: Whether the covariance of white noise is integrated too.
+        noise: White noise whose covariance is integrated too.
         free: A `casadi.Function` of x, and of the further arguments of `motion` if it has any. It
             returns the derivative (nx, nu) of the field by the input without the constraints of the
             mode. None if the mode has no constraints.
 
     Returns:
-        A `casadi.Function` of (t, h, rtol, atol), x and u as in `build_step`, and with noise of the
-        densities (ndx, ndx) of the state and (nu, nu) of the input, and the compliance. Its results
-        are soundness, error in units of the tolerance, end state (nx,) and derivative (ndx, ndx),
-        and with noise the covariance (ndx, ndx) and the lower bounds (n,) of the guards.
+        A `casadi.Function` of (t, h, rtol, atol), x and u as in `build_step`, with noise of its
+        density (nu, nu) in the input and the compliance, and with noise of the state of its density
+        (ndx, ndx), too. Its results are soundness, error in units of the tolerance, end state (nx,)
+        and derivative (ndx, ndx), and with noise the covariance (ndx, ndx) and the lower bounds
+        (n,) of the guards.
     """
-    start = _StepInputs.create(motion)
+    start, noisy = _StepInputs.create(motion), noise != "none"
     n, u = start.x.numel(), start.u
     field = _build_field_with_derivatives(motion, noisy)
     tangent = _build_flat_tangent(n) if tangent is None else tangent
@@ -480,8 +505,11 @@ def build_differentiated_step(
         value, by_state, *by_input, sound = field(time, state[:, 0], u, *start.parameters)
         matrix_rate = ca.mtimes(by_state, state[:, 1:])
         if noisy:
-            along, spread = tangent(state[:, 0])[0], matrix_rate[:, ndx:]
-            spread += spread.T + along @ of_state @ along.T
+            spread = matrix_rate[:, ndx:]
+            spread += spread.T
+            if noise == "both":
+                along = tangent(state[:, 0])[0]
+                spread += along @ of_state @ along.T
             through = by_input[0]
             if free is not None:
                 through += compliance * (free(state[:, 0], *start.parameters) - through)
@@ -509,10 +537,13 @@ def build_differentiated_step(
     # errors, which would shorten the step otherwise.
     scale = start.rtol * (deviations @ deviations.T + start.atol**2) + _MIN_SQUARE
     errors.append(_compute_error(start, scale, [rate[:, 1 + ndx :] for rate in rates]))
-    *_, bounds = _compute_step(motion, start, lambda i, x: u)
+    # The dense output, for the guards, has a few stages more, of the state alone.
+    own = [state[:, 0] for state in states], [rate[:, 0] for rate in rates], sound
+    *_, bounds = _compute_step(motion, start, lambda i, x: u, own)
     results += [back @ covariance @ back.T, bounds]
     results.insert(1, ca.mmax(ca.vertcat(*errors)))
-    return start.build_function("noisy", field, results, (u, of_state, of_input, compliance))
+    further = (u, of_input, compliance, *([of_state] if noise == "both" else []))
+    return start.build_function("noisy", field, results, further)
 
 
 def find_least_soundness(values: Sequence[Expression]) -> Expression:
@@ -559,8 +590,12 @@ def _build_field_with_derivatives(motion: Function, by_input: bool) -> Function:
 
 
 def _compute_stages(
-    start: _StepInputs, x: Expression, rate: StageRate, last: int | None = None
-) -> tuple[list[Expression], list[Expression], list[Expression]]:
+    start: _StepInputs,
+    x: Expression,
+    rate: StageRate,
+    last: int | None = None,
+    known: Stages | None = None,
+) -> Stages:
     """Return states, rates and soundness at the stages of a step.
 
     Args:
@@ -569,15 +604,22 @@ def _compute_stages(
         rate: The rate at a stage, of the shape of `x`.
         last: Number of the last stage. If None, those of the dense output are included. The end of
             the step is stage `_STAGES`.
+        known: The first stages, if they are known. The lists are not changed.
 
     Returns:
         Lists by the number of the stage, which is 0 for the start: states and rates of the shape of
         `x`, in units of the state (per s), and the scalar soundness.
     """
-    first, least = rate(0, start.t, x)
-    states, rates, sound = [x], [first], [least]
+    if known is None:
+        first, least = rate(0, start.t, x)
+        states, rates, sound = [x], [first], [least]
+    else:
+        states, rates, sound = map(list, known)
     # `nodes` has entries for all stages, `rows` is cut at the last one.
-    for row, node in zip(DOP853_TABLEAU.rows[:last], DOP853_TABLEAU.nodes, strict=False):
+    left = slice(len(states) - 1, last)
+    for row, node in zip(
+        DOP853_TABLEAU.rows[left], DOP853_TABLEAU.nodes[left.start :], strict=False
+    ):
         states.append(x + start.h * _sum(row, rates))
         value, least = rate(len(rates), start.t + node * start.h, states[-1])
         rates.append(value)

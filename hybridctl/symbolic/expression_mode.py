@@ -273,8 +273,8 @@ class ExpressionMode(CompiledMode):
         """Return a function of the compiled steps of this mode, which has some where `compiled`.
 
         Args:
-            name: "motion" for field and guards, "step", "feedback_step", "differentiated_step" or
-                "noisy_step": see `CompiledMode.build_function`.
+            name: "motion" for field and guards, "step", "feedback_step", "differentiated_step",
+                "driven_step" or "noisy_step": see `CompiledMode.build_function`.
         """
         return build_function(name, self._motion, None)
 

@@ -112,7 +112,7 @@ def test_all_that_a_mode_is_made_of_is_in_its_key_or_its_numbers():
     assert (changed.constants.numbers != first.constants.numbers).sum() == 2 * len(contacts)
 
 
-@pytest.mark.parametrize("name", ["step", "noisy_step"])
+@pytest.mark.parametrize("name", ["step", "driven_step", "noisy_step"])
 def test_functions_of_modes_with_and_without_constraints_are_kept_apart(name, monkeypatch):
     kept = {}
     monkeypatch.setattr(

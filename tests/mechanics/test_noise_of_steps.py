@@ -59,6 +59,25 @@ CASES = [
 
 
 @pytest.mark.parametrize(("make", "key", "start"), CASES, ids=["door", "block", "cube"])
+def test_without_noise_of_the_state_a_shorter_function_gathers_the_same(make, key, start):
+    system = make()
+    mode = system.mode(key)
+    x, rng = mode.space.normalize(np.array(start)), np.random.default_rng(2)
+    root, u = rng.normal(size=(mode.nu, mode.nu)), rng.normal(size=mode.nu)
+    ahead, no_density = StepRequest(0.0, x, 0.01, 1e-9, 1e-9), np.zeros((mode.space.ndx,) * 2)
+    found = mode.transition(ahead, u, Diffusion(no_density, root @ root.T))
+    assert "_noisy_step" not in vars(mode)  # it took the shorter one
+    # The longer one, by a density that is no more than rounding.
+    density = no_density + 1e-300 * np.eye(mode.space.ndx)
+    other = mode.transition(ahead, u, Diffusion(density, root @ root.T))
+    assert "_noisy_step" in vars(mode)
+    for own, its in zip(found[1:], other[1:], strict=True):
+        np.testing.assert_allclose(own, its, rtol=1e-12, atol=1e-14 * np.abs(its).max() + 1e-290)
+    # Bounds of guards are those of a step without derivatives.
+    np.testing.assert_allclose(found.bounds, mode.step(ahead, HeldInput(u)).bounds, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("make", "key", "start"), CASES, ids=["door", "block", "cube"])
 def test_it_is_that_of_the_riccati_equation(make, key, start):
     """On a manifold too, to the accuracy that both ask for."""
     system = make()

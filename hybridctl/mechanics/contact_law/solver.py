@@ -25,6 +25,7 @@ from scipy.optimize import nnls
 
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import NoContactSolutionError, SeveralContactSolutionsError
+from hybridctl.mechanics.contact_law.compiled import search_compiled
 from hybridctl.mechanics.contact_law.cone_programme import (
     Cone,
     ConeProgramme,
@@ -96,6 +97,12 @@ def solve(problem: CoulombProblem) -> CoulombSolution:
         SeveralContactSolutionsError: If there are several that are not connected; the error has
             the problem and the solutions.
     """
+    settled = search_compiled(problem, MAX_ENUMERATED_SETS)
+    return _solve_in_python(problem) if settled is None else settled
+
+
+def _solve_in_python(problem: CoulombProblem) -> CoulombSolution:
+    """Return what `solve` returns, without the compiled extension: its reference."""
     plain, units = scale_problem(problem)
     best = _search(problem, plain, units)
     if best.residual <= CERTIFIED:

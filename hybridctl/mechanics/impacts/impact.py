@@ -354,6 +354,8 @@ class LinearisedImpact(NamedTuple):
     states of the contacts determine.
 
     Attributes:
+        rates: The rates xi (r,) after the impact, m/s.
+        impulses: Impulses (r,) along the rows, N s.
         directions: Sliding direction of each contact that slides in a surface, by its place among
             the closed ones.
         mix: E (r, k), which makes impulses along all rows of multipliers.
@@ -364,6 +366,8 @@ class LinearisedImpact(NamedTuple):
         system: The factorised equations, with mass M + J^T K J.
     """
 
+    rates: Array
+    impulses: Array
     directions: dict[int, Array]
     mix: Array
     turning: Array
@@ -388,10 +392,10 @@ def linearise_impact(phase: ContactPhase, result: ImpactResult) -> LinearisedImp
     mix = phase.compute_mix(directions)
     turning = phase.compute_turning(directions, rates, impulses)
     select = np.eye(len(rows))[phase.constrained]
-    for slide in phase.spatial:
+    for slide, along in zip(phase.spatial, rates[phase.spatial_rows].tolist(), strict=True):
         # At xi_t = 0, K would be infinite. In the limit the velocity across s is held at zero: one
         # more row of C, and in E one more multiplier, the impulse across s.
-        if np.linalg.norm(rates[slide.rows]) <= STANDSTILL:
+        if hypot(*along) <= STANDSTILL:
             s = directions[slide.contact]
             across = np.zeros(len(rates))
             across[slide.rows] = -s[1], s[0]
@@ -399,7 +403,7 @@ def linearise_impact(phase: ContactPhase, result: ImpactResult) -> LinearisedImp
     system = KKT(
         mass + rows.T @ turning @ rows, select @ rows, rows.T @ mix, 1.0 / (mix**2).sum(axis=0)
     )
-    return LinearisedImpact(directions, mix, turning, select, system)
+    return LinearisedImpact(rates, impulses, directions, mix, turning, select, system)
 
 
 def _find_sliding_directions(
@@ -419,17 +423,19 @@ def _find_sliding_directions(
         InputError: If a contact has neither velocity nor friction.
     """
     found = {}
-    for slide in phase.spatial:
-        along = rates[slide.rows]
-        if np.linalg.norm(along) <= STANDSTILL:
-            along = -impulses[slide.rows]
-        length = float(np.linalg.norm(along))
+    rows = phase.spatial_rows
+    friction = (-impulses[rows]).tolist()
+    for place, along, force in zip(
+        phase.spatial_contacts, rates[rows].tolist(), friction, strict=True
+    ):
+        way = force if hypot(*along) <= STANDSTILL else along
+        length = hypot(*way)
         if length == 0.0:
             raise InputError(
                 "states must not have a contact slip in a surface where it has neither velocity "
                 "nor friction: its direction is not determined"
             )
-        found[slide.contact] = along / length
+        found[place] = np.array([way[0] / length, way[1] / length])
     return found
 
 

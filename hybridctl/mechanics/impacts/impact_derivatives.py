@@ -77,8 +77,8 @@ def differentiate_impact(
     if phase.closed:
         closed, size = list(phase.closed), len(dynamics.contact_set.owner)
         mass, rows = result.terms.mass, result.terms.jacobian[phase.all_rows]
-        impulses, e = result.impulses_along_rows(phase), result.restitution[phase.all_rows, None]
-        equations = linearise_impact(phase, result)
+        equations, e = linearise_impact(phase, result), result.restitution[phase.all_rows, None]
+        impulses = equations.impulses
         change = result.velocity_after - v
         d = dynamics.terms.impulse_derivatives(q, change, phase.scatter_rows(impulses, size))
         change_q, momentum_q = d.rates[phase.all_rows], d.momentum.copy()
@@ -160,40 +160,32 @@ def _find_open_change(
         explicit: For z and the forces S' y - K J z (r,), where S selects C from J, returns the
             changes of A z - C' y (nv, n) and of E' J z - W^-1 m (k, n) at fixed xi, m, z and y.
     """
-    rows, impulses = result.terms.jacobian[phase.all_rows], result.impulses_along_rows(phase)
+    rows = result.terms.jacobian[phase.all_rows]
     distribution = equations.system.distribution
-    adjoint = distribution.adjoint(distribution.weights * (equations.mix.T @ impulses))
+    adjoint = distribution.adjoint(distribution.weights * (equations.mix.T @ equations.impulses))
     pull = equations.select.T @ adjoint
     z = equations.system.solve_mass(rows.T @ pull)
     open_m = distribution.null
     open_v = equations.system.push @ open_m
-
-    def residual_change(xi: Array, m: Array) -> Array:
-        """Return the change (d, n) of the equation by changes of xi and m."""
-        bent, tilted = _differentiate_turning(phase, result, equations, rows @ z, xi, m)
-        change = m / distribution.weights[:, None] - tilted
-        return np.asarray(open_m.T @ change + open_v.T @ rows.T @ bent)
-
-    bent, tilted = explicit(z, pull - equations.turning @ rows @ z)
-    residual = residual_change(xi, m) + open_v.T @ bent - open_m.T @ tilted
-    alpha = -np.linalg.solve(residual_change(rows @ open_v, open_m), residual)
+    along, open_xi = rows @ z, rows @ open_v
+    # The change (d, n + d) of the equation by the given changes of xi and m, and by alpha.
+    all_m = np.hstack((m, open_m))
+    bent, tilted = _differentiate_turning(phase, equations, along, np.hstack((xi, open_xi)), all_m)
+    changes = open_m.T @ (all_m / distribution.weights[:, None] - tilted) + open_xi.T @ bent
+    bent, tilted = explicit(z, pull - equations.turning @ along)
+    residual = changes[:, : m.shape[1]] + open_v.T @ bent - open_m.T @ tilted
+    alpha = -np.linalg.solve(changes[:, m.shape[1] :], residual)
     return open_v @ alpha, open_m @ alpha
 
 
 def _differentiate_turning(
-    phase: ContactPhase,
-    result: ImpactResult,
-    equations: LinearisedImpact,
-    w: Array,
-    xi: Array,
-    m: Array,
+    phase: ContactPhase, equations: LinearisedImpact, w: Array, xi: Array, m: Array
 ) -> tuple[Array, Array]:
     """Return how K w and E' w change as sliding directions turn and normal impulses change.
 
     Args:
         phase: The states of the contacts.
-        result: The impact.
-        equations: Its equations, linearised in these states.
+        equations: The equations of the impact, linearised in these states.
         w: Fixed vector (r,).
         xi: Changes (r, n) of xi.
         m: Changes (k, n) of the multipliers.
@@ -202,21 +194,27 @@ def _differentiate_turning(
         Changes (r, n) of K w and (k, n) of E' w.
     """
     bent, tilted = np.zeros_like(xi), np.zeros_like(m)
-    rates = result.law_rates[phase.all_rows]
-    for slide in phase.spatial:
-        at, k, mu = slide.rows, slide.contact, slide.friction
-        speed = float(np.linalg.norm(rates[at]))
-        if speed <= NO_DIRECTION:
-            continue  # K is zero there, see `ContactPhase.compute_turning`
-        s, load = equations.directions[k], mu * result.impulses[phase.closed[k]] / speed
-        across = np.eye(2) - np.outer(s, s)
-        turn = across @ xi[at] / speed
-        tilted[k] = -mu * w[at] @ turn
-        bent[at] = (
-            np.outer(across @ w[at], mu * m[k] / speed - load * (s @ xi[at]) / speed)
-            - load * (s @ w[at]) * turn
-            - load * np.outer(s, w[at] @ turn)
-        )
+    speeds = np.hypot(*equations.rates[phase.spatial_rows].T)
+    moving = np.flatnonzero(speeds > NO_DIRECTION)
+    if not len(moving):
+        return bent, tilted  # K is zero there, see `ContactPhase.compute_turning`
+    # All moving contacts c at once: s, w_t and mu (c,), changes of xi_t (c, 2, n).
+    contacts = np.array(phase.spatial_contacts)[moving]
+    at, mu, speed = phase.spatial_rows[moving], phase.spatial_friction[moving], speeds[moving]
+    s = np.array([equations.directions[place] for place in contacts.tolist()])
+    slip, along = xi[at], w[at]
+    slip_s, along_s = np.einsum("ci,cin->cn", s, slip), np.einsum("ci,ci->c", s, along)
+    turn = (slip - s[:, :, None] * slip_s[:, None]) / speed[:, None, None]
+    along_turn = np.einsum("ci,cin->cn", along, turn)
+    tilted[contacts] = -mu[:, None] * along_turn
+    load = mu * equations.impulses[contacts] / speed
+    growth = ((mu / speed)[:, None] * m[contacts]) - (load / speed)[:, None] * slip_s
+    across = along - s * along_s[:, None]
+    bent[at] = (
+        across[:, :, None] * growth[:, None]
+        - (load * along_s)[:, None, None] * turn
+        - (load[:, None] * s)[:, :, None] * along_turn[:, None]
+    )
     return bent, tilted
 
 

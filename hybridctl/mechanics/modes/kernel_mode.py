@@ -34,11 +34,13 @@ from hybridctl.hybrid.model import (
     CollocationSolution,
     CompiledStep,
     CompiledSteps,
+    Diffusion,
     FieldJacobian,
     GuardJacobian,
     Pace,
     PointProperty,
     StepRequest,
+    StepTransition,
 )
 from hybridctl.hybrid.series import NODES, TO_SERIES
 from hybridctl.hybrid.tableau import DOP853_TABLEAU
@@ -48,6 +50,7 @@ from hybridctl.mechanics.modes.contact_mode import MAX_STEP_TO_STOP, ContactMode
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.modes.guards import ContactGuard, Kind
 from hybridctl.mechanics.modes.phase import ContactPhase
+from hybridctl.mechanics.modes.variational_step import take_variational_step
 from hybridctl.mechanics.multibody.sweeps import BodyFrames
 from hybridctl.mechanics.terms.flat_terms import FlatTerms
 from hybridctl.symbolic.compiled_function import CallableFunction, find_buffer_evaluator
@@ -205,6 +208,20 @@ class KernelContactMode(ContactMode, CompiledSteps):
         if self.kernel is None or not isinstance(law, HeldInput):
             return None
         return self.kernel.take_step(ahead, law)
+
+    def transition(
+        self, ahead: StepRequest, u: Array, noise: Diffusion | None = None
+    ) -> StepTransition | None:
+        """Return a step with its derivative, see `take_variational_step`; None with noise.
+
+        Args:
+            ahead: Start, length and tolerances of the step.
+            u: Input (nu,), held on the step.
+            noise: White noise; of such steps there are none.
+        """
+        if self.kernel is None or noise is not None:
+            return None
+        return take_variational_step(self, ahead, u)
 
     def sample_guards(self, states: Array, law: HeldInput) -> Array | None:
         """Return the guards (k, n) at several states (k, nx) under a held input.

@@ -166,7 +166,8 @@ class ModeFunctions:
 
     def _make_step(self, name: str, is_constrained: bool) -> Function:
         """Return a function of the compiled steps, see `compiled_step.build_function`."""
-        free = self._make_free_input() if name == "noisy_step" and is_constrained else None
+        is_noisy = name in ("driven_step", "noisy_step")
+        free = self._make_free_input() if is_noisy and is_constrained else None
         return compiled_step.build_function(name, self.motion, self._make_tangent(), free)
 
     def _make_slopes(self) -> Function:

@@ -118,6 +118,9 @@ class ContactPhase(ClosedRows):
             it sticks, of its friction.
         friction: Coefficients of the closed contacts.
         sliding: Closed contacts that slide; `spatial` are those of them that slide in a surface.
+        spatial_contacts: The places (n,) of these n contacts among the closed ones.
+        spatial_rows: Their tangents (n, 2), counted within the r rows.
+        spatial_friction: Their coefficients (n,) of kinetic friction.
         identity: Whether forces along the rows are the multipliers: all rows are constrained.
         pressed_places: Contacts with a load, by their place among the closed ones. Their normal
             rows constrain no motion.
@@ -151,6 +154,11 @@ class ContactPhase(ClosedRows):
             if modes[i] in SLIPS
         )
         self.spatial = tuple(slide for slide in self.sliding if slide.sign == 0.0)
+        self.spatial_contacts = [slide.contact for slide in self.spatial]
+        self.spatial_rows: Indices = np.array(
+            [slide.rows for slide in self.spatial], dtype=np.intp
+        ).reshape(-1, 2)
+        self.spatial_friction: Array = np.array([slide.friction for slide in self.spatial])
         self.pairs = tuple(bodies[i] for i in self.closed)
         between = Counter(bodies[self.closed[k]] for k in self.owner[self.constrained])
         self.redundant = max(between.values(), default=0) > 6
@@ -195,9 +203,7 @@ class ContactPhase(ClosedRows):
         result = np.zeros((len(self.owner), len(self.owner)))
         if not self.spatial:
             return result
-        contacts = [slide.contact for slide in self.spatial]
-        rows = np.array([slide.rows for slide in self.spatial])
-        friction = np.array([slide.friction for slide in self.spatial])
+        contacts, rows, friction = self.spatial_contacts, self.spatial_rows, self.spatial_friction
         s = np.array([directions[contact] for contact in contacts])
         speed = np.hypot(*speeds[rows].T)
         moving = speed > NO_DIRECTION

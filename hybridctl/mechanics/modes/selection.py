@@ -20,9 +20,9 @@ from hybridctl.mechanics.contact_law import (
     enumerate_solutions,
     solve,
 )
-from hybridctl.mechanics.contact_law.law import CLOSED, OPEN, SLIPS, STICK, Modes, scale_problem
+from hybridctl.mechanics.contact_law.compiled import is_problem_unique
+from hybridctl.mechanics.contact_law.law import CLOSED, OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.contact_law.solver import MAX_ENUMERATED_SETS, select_least_norm_solution
-from hybridctl.mechanics.contact_law.uniqueness import is_provably_unique
 from hybridctl.mechanics.modes.acceleration import ContactAcceleration
 from hybridctl.mechanics.modes.constraint_equations import is_contradictory
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
@@ -253,7 +253,7 @@ def _check_unique(problem: CoulombProblem) -> None:
         at_rest & (problem.static > problem.kinetic)
     ).any() or problem.count_states() > MAX_ENUMERATED_SETS:
         return
-    if is_provably_unique(scale_problem(problem)[0]):
+    if is_problem_unique(problem):
         return
     solutions = enumerate_solutions(problem)
     if len(solutions) > 1:
