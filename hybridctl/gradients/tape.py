@@ -21,7 +21,12 @@ from hybridctl.base.checks import Array, Indices, check_array
 from hybridctl.base.errors import HybridctlError
 from hybridctl.base.spaces import Space, VectorSpace, compute_tangent_map
 from hybridctl.gradients.arc_adjoint import ArcAdjoint, linearize_arc_adjoints
-from hybridctl.gradients.event_adjoint import EventAdjoint, Kink, linearize_event
+from hybridctl.gradients.event_adjoint import (
+    EventAdjoint,
+    Kink,
+    linearize_event,
+    linearize_single_event,
+)
 from hybridctl.hybrid.event import Event
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
@@ -235,13 +240,21 @@ class Tape:
         It raises the errors of `linearize_event`, with the event that they are about.
         """
         if k not in self._event_maps:
-            system, run = self._augmented
-            event = run.events[k]
-            with _name_event(k, event):
-                known = self._relax_accuracy(event, run.events[k + 1 :])
-                found = linearize_event(system, known, self.kink, self.simultaneous)
-            self._event_maps[k] = found
+            with _name_event(k, self.trajectory.events[k]):
+                self._event_maps[k] = self._linearize_event(k)
         return self._event_maps[k]
+
+    def _linearize_event(self, k: int) -> EventAdjoint:
+        """Return the jump of event k, see `event_map`."""
+        events = self.trajectory.events
+        event = self._relax_accuracy(events[k], events[k + 1 :])
+        if self.parameters is not None:
+            found = linearize_single_event(self.system, event, self.parameters)
+            if found is not None:
+                return found
+        system, run = self._augmented
+        known = replace(run.events[k], accuracy=event.accuracy)
+        return linearize_event(system, known, self.kink, self.simultaneous)
 
     @cached_property
     def _augmented(self) -> tuple[HybridSystem, HybridTrajectory]:

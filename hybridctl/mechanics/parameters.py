@@ -40,7 +40,7 @@ from hybridctl.mechanics.contact_law.linear_equations import KKT
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.stairs import PiecewiseSurface
 from hybridctl.mechanics.contacts.surfaces import ExpressedSurface
-from hybridctl.mechanics.impacts.impact import ImpactResult, linearise_impact
+from hybridctl.mechanics.impacts.impact import ImpactResult
 from hybridctl.mechanics.impacts.impact_derivatives import solve_impact_changes
 from hybridctl.mechanics.impacts.resets import ImpactReset, Release
 from hybridctl.mechanics.impacts.stick_slip_resets import Breakaway, SlidingStop
@@ -617,7 +617,7 @@ def _differentiate_impact_velocity(
     if not phase.closed:
         return np.zeros((len(v), columns.count))
     rows, impulses = result.terms.jacobian[phase.all_rows], result.impulses_along_rows(phase)
-    equations = linearise_impact(phase, result)
+    equations = result.linearise(phase)
     own = np.zeros((len(rows), columns.count))
     per_normal = columns.friction_per_normal(phase, equations.directions)
     for slide, change in zip(phase.sliding, per_normal, strict=True):

@@ -29,7 +29,6 @@ from hybridctl.mechanics.impacts.impact import (
     SEPARATION_SPEED,
     ImpactResult,
     LinearisedImpact,
-    linearise_impact,
 )
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.modes.phase import ContactPhase, select_slip_mode
@@ -78,7 +77,7 @@ def differentiate_impact(
         closed, size = list(phase.closed), len(dynamics.contact_set.owner)
         mass, rows = result.terms.mass, result.terms.jacobian[phase.all_rows]
         impulses, e = result.impulses_along_rows(phase), result.restitution[phase.all_rows, None]
-        equations = linearise_impact(phase, result)
+        equations = result.linearise(phase)
         change = result.velocity_after - v
         d = dynamics.terms.impulse_derivatives(q, change, phase.scatter_rows(impulses, size))
         change_q, momentum_q = d.rates[phase.all_rows], d.momentum.copy()
