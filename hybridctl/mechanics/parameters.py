@@ -348,8 +348,19 @@ class ParameterColumns:
     def number_changes(self) -> Array | None:
         """Derivatives of the numbers of generated functions by the np parameters.
 
-        None where a parameter changes a number that is zero: these functions lack it.
+        None where a parameter changes a number that is zero: these functions lack it. They are kept
+        for dynamics with other values: few of them depend on these.
         """
+        data = self._bodies, self._lengths, *self._joints.values(), *self._contacts.values()
+        key = tuple(array.tobytes() for array in data)
+        last_key, changes = self._dynamics.structure.number_changes
+        if key != last_key:
+            changes = self._compute_number_changes()
+            self._dynamics.structure.number_changes = key, changes
+        return changes
+
+    def _compute_number_changes(self) -> Array | None:
+        """Return `number_changes`."""
         constants = self._dynamics.mode_constants
         zero = constants.make_zero()
         found = []

@@ -147,13 +147,8 @@ class BatchedFunction(threading.local):
         shapes: Sequence[tuple[int, ...]],
         parameter_values: Array | None = None,
     ) -> None:
-        # The function is pickled as it was given: `fix_last_argument` returns one without a
-        # `source`, which would lose its machine code.
         self._constructor_arguments = function, tuple(shapes), parameter_values
         self._shapes = tuple(shapes)
-        self._function = (
-            function if parameter_values is None else fix_last_argument(function, parameter_values)
-        )
         self._functions_by_width: dict[int, CompiledFunction] = {}
 
     def __reduce__(self) -> tuple[type[BatchedFunction], tuple[Any, ...]]:
@@ -180,7 +175,11 @@ class BatchedFunction(threading.local):
         """Return the function of `width` points, which is made at first use."""
         if width not in self._functions_by_width:
             shapes = [(width, *shape) for shape in self._shapes]
-            self._functions_by_width[width] = CompiledFunction(self._function.map(width), shapes)
+            function, _, values = self._constructor_arguments
+            # Values are repeated for each point: to make a function with fixed ones takes longer.
+            repeated = None if values is None else np.tile(values, width)
+            wide = CompiledFunction(function.map(width), shapes, repeated)
+            self._functions_by_width[width] = wide
         return self._functions_by_width[width]
 
 
