@@ -154,7 +154,13 @@ class NamedParameters:
         numbers = check_vector("parameters", values, len(self.names))
         if np.array_equal(numbers, self.values):
             return self.system
-        every = dict(zip(self.single_names, (self.fold @ numbers).tolist(), strict=True))
+        # What keeps its value is left as it is, and shared.
+        pairs = zip((self.fold @ numbers).tolist(), (self.fold @ self.values).tolist(), strict=True)
+        every = {
+            name: value
+            for name, (value, own) in zip(self.single_names, pairs, strict=True)
+            if value != own
+        }
         old = self.system.dynamics
         robot = _change_robot(old.robot, every)
         contacts = [_change_contact(c, every) for c in old.contacts if isinstance(c, Contact)]
