@@ -11,8 +11,9 @@ An arc is cut into intervals: the steps of its record, cut once more where a sta
 each of them the equation is collocated by Radau IIA in reversed time. Where the estimated error is
 above the tolerance, an interval is halved. There are two ways to do so:
 
-- `ArcMaps`: each interval is a linear map of the costate at its end. The maps of all intervals are
-  made together from A and B at all stages, by one compiled call. This is for modes that have one.
+- `ArcMaps`: each interval is a linear map of the costate at its end. The maps of all intervals of
+  all arcs are made together from A and B at all stages, by one compiled call for each mode. This is
+  for modes that have one.
 - `ArcStages`: A and B are evaluated point by point, and stages are solved for one costate. With a
   single right-hand side fixed-point iteration costs less than a factorisation.
 """
@@ -22,7 +23,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, reduce
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -47,6 +49,8 @@ _PENULTIMATE_WEIGHT = 0.1
 """Weight of the last but one coefficient in error estimates: the last one may be zero by chance."""
 _ERROR_RATIO = 50.0
 """Least ratio of that power to the error of a sum, as in `sensitivity.collocation`."""
+_MAX_PORTION = 2**20
+"""Number of entries up to which the equations of intervals are solved together. A choice: 8 MB."""
 _MAX_HALVINGS = 40
 """Halvings of an interval after which the equation counts as unresolved. A choice."""
 _MAX_ITERATIONS = 40
@@ -81,16 +85,17 @@ class ArcAdjoint(ABC):
     ends: Array
 
     @abstractmethod
-    def pass_interval(self, i: int, costate: Array) -> tuple[Array, Array, Array]:
-        """Return the costate at the start of an interval, and what the interval adds.
+    def pass_intervals(self, first: int, last: int, costate: Array) -> tuple[Array, Array, Array]:
+        """Return the costate at the start of an interval, and what it and later ones add.
 
         Args:
-            i: Number of the interval.
-            costate: Costate (ndx,) at its end.
+            first: Number of the interval.
+            last: Number of the last one that is passed.
+            costate: Costate (ndx,) at the end of the last one.
 
         Returns:
-            The costate (ndx,), and the gradients by the input (nu,), which is constant on the
-            interval, and by parameters (np,).
+            The costate (ndx,), and the gradients by the input (last - first + 1, nu), which is
+            constant on each interval, and by parameters (np,).
         """
 
 
@@ -112,18 +117,22 @@ class ArcMaps(ArcAdjoint):
     by_input: Array
     by_parameters: Array
 
-    def pass_interval(self, i: int, costate: Array) -> tuple[Array, Array, Array]:
-        """Return the products with the maps of an interval, see `ArcAdjoint`.
+    def pass_intervals(self, first: int, last: int, costate: Array) -> tuple[Array, Array, Array]:
+        """Return the products with the maps of intervals, see `ArcAdjoint`.
 
         Args:
-            i: Number of the interval.
+            first: Number of the first interval.
+            last: Number of the last one.
             costate: Costate (ndx,) at its end.
         """
-        return (
-            self.transitions[i] @ costate,
-            self.by_input[i] @ costate,
-            self.by_parameters[i] @ costate,
-        )
+        costates = np.empty((last - first + 1, len(costate)))
+        for i in range(last, first - 1, -1):
+            costates[i - first] = costate
+            costate = self.transitions[i] @ costate
+        passed = slice(first, last + 1)
+        by_input = (self.by_input[passed] @ costates[..., None])[..., 0]
+        by_parameters = np.einsum("mij,mj->i", self.by_parameters[passed], costates)
+        return costate, by_input, by_parameters
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,16 +158,26 @@ class ArcStages(ArcAdjoint):
     depth: int = 0
     halves: dict[int, ArcStages] = field(default_factory=dict)
 
-    def pass_interval(self, i: int, costate: Array) -> tuple[Array, Array, Array]:
-        """Return the costate at the start of an interval by collocation, see `ArcAdjoint`.
+    def pass_intervals(self, first: int, last: int, costate: Array) -> tuple[Array, Array, Array]:
+        """Return the costate before intervals, passed one by one, see `ArcAdjoint`.
 
         Args:
-            i: Number of the interval.
+            first: Number of the first interval.
+            last: Number of the last one.
             costate: Costate (ndx,) at its end.
 
         Raises:
             IntegrationError: The field changes faster than intervals resolve.
         """
+        by_input = np.empty((last - first + 1, self.slopes.input.shape[-1]))
+        by_parameters = np.zeros(self.slopes.parameters.shape[-1])
+        for i in range(last, first - 1, -1):
+            costate, by_input[i - first], added = self._pass_interval(i, costate)
+            by_parameters += added
+        return costate, by_input, by_parameters
+
+    def _pass_interval(self, i: int, costate: Array) -> tuple[Array, Array, Array]:
+        """Return the costate at the start of interval i by collocation, and what it adds."""
         if i in self.halves:
             return self._pass_halves(i, costate)
         h = float(self.ends[i] - self.starts[i])
@@ -177,10 +196,8 @@ class ArcStages(ArcAdjoint):
 
     def _pass_halves(self, i: int, costate: Array) -> tuple[Array, Array, Array]:
         """Return what both halves of interval i give, the later one first."""
-        halves = self.halves[i]
-        costate, later_input, later_parameters = halves.pass_interval(1, costate)
-        costate, by_input, by_parameters = halves.pass_interval(0, costate)
-        return costate, by_input + later_input, by_parameters + later_parameters
+        costate, by_input, by_parameters = self.halves[i].pass_intervals(0, 1, costate)
+        return costate, by_input.sum(axis=0), by_parameters
 
     def _halve(self, i: int) -> ArcStages:
         """Return the halves of interval i.
@@ -192,7 +209,7 @@ class ArcStages(ArcAdjoint):
         if self.depth >= _MAX_HALVINGS:
             raise self.source.make_error(start, end - start)
         times = np.array([start, 0.5 * (start + end), end])
-        slopes = self.source.evaluate_stages(times[:-1], times[1:], _LONG_FORMULA)
+        slopes = self.source.evaluate_stages(times[:-1], times[1:])
         return ArcStages(self.source, times[:-1], times[1:], slopes, self.depth + 1)
 
 
@@ -217,20 +234,21 @@ class _SlopeSource:
     rtol: float
     leap_end: float
 
-    def evaluate_stages(self, starts: Array, ends: Array, formula: Radau) -> ArcSlopes:
-        """Return the derivatives (m, s, ...) at the stages of m intervals, in reversed time.
+    @property
+    def is_compiled(self) -> bool:
+        """Whether one compiled call gives the derivatives of the field at many points."""
+        compiled = self.mode.compiled_steps
+        return compiled is not None and compiled.batched_slopes is not None
+
+    def evaluate_stages(self, starts: Array, ends: Array) -> ArcSlopes:
+        """Return the derivatives (m, s, ...) at the stages of m intervals, by the long formula.
 
         Args:
             starts: Starts (m,) of the intervals, s.
             ends: Ends (m,) of the intervals, s.
-            formula: The formula, with s stages.
         """
-        times = ends[:, None] - np.multiply.outer(ends - starts, formula.points)
-        times[:, -1] = starts  # exactly, as the input may jump there
-        slopes = evaluate_slopes(self.mode, self.arc, times.ravel(), self.parameters)
-        shaped = (a.reshape(*times.shape, *a.shape[1:]) for a in slopes)
-        by_state, by_input, by_parameters = shaped
-        return ArcSlopes(by_state, by_input if self.has_input else by_input[..., :0], by_parameters)
+        intervals = _Intervals(np.zeros(len(starts), dtype=np.intp), starts, ends)
+        return _evaluate_stages([self], intervals, _LONG_FORMULA)
 
     def make_error(self, t: float, length: float) -> IntegrationError:
         """Return the error of intervals that do not resolve the field.
@@ -245,85 +263,185 @@ class _SlopeSource:
         )
 
 
-def linearize_arc_adjoint(
-    mode: ModeModel,
-    arc: Arc,
+class _Intervals(NamedTuple):
+    """Intervals of some arcs.
+
+    Attributes:
+        owners: Numbers (m,) of their arcs.
+        starts: Starts (m,), s.
+        ends: Ends (m,), s.
+    """
+
+    owners: Indices
+    starts: Array
+    ends: Array
+
+    def select(self, rows: Indices) -> _Intervals:
+        """Return some of them."""
+        return _Intervals(*(each[rows] for each in self))
+
+    def halve(self) -> _Intervals:
+        """Return the halves of all: the first halves, then the second ones."""
+        middles = 0.5 * (self.starts + self.ends)
+        return _Intervals(
+            np.tile(self.owners, 2),
+            np.append(self.starts, middles),
+            np.append(middles, self.ends),
+        )
+
+    def append(self, others: _Intervals) -> _Intervals:
+        """Return these intervals and others."""
+        return _Intervals(*(np.append(a, b) for a, b in zip(self, others, strict=True)))
+
+
+def linearize_arc_adjoints(
+    modes: Sequence[ModeModel],
+    arcs: Sequence[Arc],
     cuts: Sequence[float],
     parameters: ParameterModel | None,
     has_input: bool,
     rtol: float,
-) -> ArcAdjoint:
-    """Return the costate over the intervals of an arc, ready for any costate at its end.
+) -> list[ArcAdjoint]:
+    """Return the costates over the intervals of arcs, ready for any costate at their ends.
+
+    The intervals of all arcs are collocated together, and all points of a mode are one compiled
+    call: a run with many impacts has many short arcs, each of which would cost as much by itself.
 
     Args:
-        mode: Mode of the arc.
-        arc: The arc.
-        cuts: Times in s at which an interval has to end, beside the ends of the arc's steps. Those
-            outside the arc are ignored.
+        modes: Modes (k,) of the arcs.
+        arcs: The arcs.
+        cuts: Times in s at which an interval has to end, beside the ends of the arcs' steps. Those
+            outside an arc are ignored.
         parameters: Derivatives of the field by np parameters. None for none.
         has_input: Whether the gradient by the input is wanted.
         rtol: Tolerance of each interval, relative to the largest entry.
 
     Returns:
-        The intervals. Where they do not resolve the field they raise an `IntegrationError`.
-    """
-    inside = [float(t) for t in (*arc.breaks, *cuts) if arc.start < t < arc.end]
-    times = np.array(sorted({arc.start, *inside, arc.end}))
-    leap_end = arc.start
-    if len(times) > 1:
-        wanted = [t for t in cuts if arc.start < t < arc.end]
-        leap_end = min([arc.start + choose_first_leap(mode, arc), *wanted])
-    if leap_end > arc.start:
-        times = np.concatenate(([arc.start, leap_end], times[times > leap_end]))
-    source = _SlopeSource(mode, arc, parameters, has_input, rtol, leap_end)
-    compiled = mode.compiled_steps
-    if compiled is not None and compiled.batched_slopes is not None:
-        return _make_maps(source, times[:-1], times[1:])
-    if len(times) == 1:
-        return _join_intervals([], source)
-    slopes = source.evaluate_stages(times[:-1], times[1:], _LONG_FORMULA)
-    return ArcStages(source, times[:-1], times[1:], slopes)
-
-
-def _make_maps(source: _SlopeSource, starts: Array, ends: Array) -> ArcMaps:
-    """Return the maps of intervals, halved until each is accurate.
-
-    Args:
-        source: What evaluates the stages.
-        starts: Starts (m,) of the intervals, s.
-        ends: Ends (m,) of the intervals, s.
+        The intervals of each arc.
 
     Raises:
-        IntegrationError: The field changes faster than intervals resolve.
+        IntegrationError: The field changes faster than intervals resolve. Arcs of modes without
+            compiled functions raise it when a costate passes them.
     """
-    found: list[ArcMaps] = []
-    formula = _SHORT_FORMULA if len(starts) > _MANY_INTERVALS else _FORMULA
-    for _ in range(_MAX_HALVINGS):
-        if not len(starts):
-            return _join_intervals(found, source)
-        maps, errors = _collocate(source, starts, ends, formula)
-        accepted = (errors <= source.rtol) | (ends <= source.leap_end)
-        found.append(_select_intervals(maps, np.flatnonzero(accepted)))
-        starts, ends = starts[~accepted], ends[~accepted]
-        if formula is _FORMULA:  # an interval that is refused once is tried by more stages first
-            middle = 0.5 * (starts + ends)
-            starts, ends = np.append(starts, middle), np.append(middle, ends)
-        formula = _FORMULA
-    raise source.make_error(float(starts.min()), float((ends - starts).min()))
+    found: dict[int, ArcAdjoint] = {}
+    # Arcs are collocated together where their matrices have the same shape.
+    together: dict[tuple[int, int], list[tuple[int, _SlopeSource, Array]]] = {}
+    for k, (mode, arc) in enumerate(zip(modes, arcs, strict=True)):
+        times, leap_end = _cut_arc(mode, arc, cuts)
+        source = _SlopeSource(mode, arc, parameters, has_input, rtol, leap_end)
+        if source.is_compiled or len(times) == 1:
+            shape = arc.space.ndx, arc.inputs.shape[2]
+            together.setdefault(shape, []).append((k, source, times))
+        else:
+            slopes = source.evaluate_stages(times[:-1], times[1:])
+            found[k] = ArcStages(source, times[:-1], times[1:], slopes)
+    for members in together.values():
+        numbers, sources, borders = zip(*members, strict=True)
+        found.update(zip(numbers, _make_maps(sources, borders), strict=True))
+    return [found[k] for k in range(len(arcs))]
 
 
-def evaluate_slopes(
-    mode: ModeModel, arc: Arc, times: Array, parameters: ParameterModel | None
-) -> ArcSlopes:
-    """Return the derivatives of the field along an arc, by one compiled call where there is one.
+def _cut_arc(mode: ModeModel, arc: Arc, cuts: Sequence[float]) -> tuple[Array, float]:
+    """Return the borders (m + 1,) of an arc's intervals in s, and the end of its initial layer.
 
     Args:
         mode: Mode of the arc.
         arc: The arc.
-        times: Times (k,) in s. Where the input changes, that of the step which begins there counts.
+        cuts: See `linearize_arc_adjoints`.
+    """
+    wanted = [t for t in cuts if arc.start < t < arc.end]
+    inside = [t for t in arc.breaks.tolist() if arc.start < t < arc.end]
+    times = np.array(sorted({arc.start, *inside, *wanted, arc.end}))
+    leap_end = arc.start
+    if len(times) > 1:
+        leap_end = min([arc.start + choose_first_leap(mode, arc), *wanted])
+    if leap_end > arc.start:
+        times = np.concatenate(([arc.start, leap_end], times[times > leap_end]))
+    return times, leap_end
+
+
+def _make_maps(sources: Sequence[_SlopeSource], borders: Sequence[Array]) -> list[ArcMaps]:
+    """Return the maps of the intervals of arcs, halved until each is accurate.
+
+    Args:
+        sources: What evaluates the stages of each arc. Arcs have matrices of the same shape.
+        borders: Borders (m + 1,) of the intervals of each arc, s.
+
+    Raises:
+        IntegrationError: The field changes faster than intervals resolve.
+    """
+    counts = [len(times) - 1 for times in borders]
+    every = _Intervals(
+        np.repeat(np.arange(len(sources)), counts),
+        np.concatenate([times[:-1] for times in borders]),
+        np.concatenate([times[1:] for times in borders]),
+    )
+    leap_ends = np.array([source.leap_end for source in sources])
+    done, parts = every.select(np.zeros(0, dtype=np.intp)), [_make_no_maps(sources[0])]
+    is_short = np.array(counts)[every.owners] > _MANY_INTERVALS
+    todo, short = every.select(np.flatnonzero(~is_short)), every.select(np.flatnonzero(is_short))
+    for _ in range(_MAX_HALVINGS):
+        if not len(todo.starts) and not len(short.starts):
+            return _split_by_arc(done, parts, len(sources))
+        refused: list[_Intervals] = []
+        for formula, intervals in ((_SHORT_FORMULA, short), (_FORMULA, todo)):
+            for some in _cut_into_portions(intervals, formula, sources[0].arc.space.ndx):
+                maps, errors = _collocate(sources, some, formula)
+                accepted = (errors <= sources[0].rtol) | (some.ends <= leap_ends[some.owners])
+                rows = np.flatnonzero(accepted)
+                done = done.append(some.select(rows))
+                parts.append([array[rows] for array in maps])
+                left = some.select(np.flatnonzero(~accepted))
+                # An interval that the short formula refuses is tried by more stages first.
+                refused.append(left.halve() if formula is _FORMULA else left)
+        short, todo = every.select(np.zeros(0, dtype=np.intp)), reduce(_Intervals.append, refused)
+    first = int(todo.starts.argmin())
+    shortest = float((todo.ends - todo.starts).min())
+    raise sources[todo.owners[first]].make_error(float(todo.starts[first]), shortest)
+
+
+def _make_no_maps(source: _SlopeSource) -> list[Array]:
+    """Return the maps of no interval, of the shapes that an arc has."""
+    ndx, nu = source.arc.space.ndx, source.arc.inputs.shape[2] if source.has_input else 0
+    count = 0 if source.parameters is None else len(source.parameters.names)
+    return [np.zeros((0, rows, ndx)) for rows in (ndx, nu, count)]
+
+
+def _cut_into_portions(intervals: _Intervals, formula: Radau, ndx: int) -> list[_Intervals]:
+    """Return intervals in portions whose equations fit into a processor's cache."""
+    size = (len(formula.points) * ndx) ** 2
+    count = max(_MAX_PORTION // size, 1)
+    rows = np.arange(len(intervals.starts))
+    return [intervals.select(rows[k : k + count]) for k in range(0, len(rows), count)]
+
+
+def _split_by_arc(done: _Intervals, parts: Sequence[list[Array]], count: int) -> list[ArcMaps]:
+    """Return the maps of each arc, in order of time.
+
+    Args:
+        done: All intervals.
+        parts: Their maps, in portions.
+        count: Number of arcs.
+    """
+    order = np.lexsort((done.starts, done.owners))
+    maps = [np.concatenate(arrays)[order] for arrays in zip(*parts, strict=True)]
+    owners, starts, ends = done.select(order)
+    firsts = np.searchsorted(owners, np.arange(count + 1))
+    return [ArcMaps(*(array[a:b] for array in (starts, ends, *maps))) for a, b in pairwise(firsts)]
+
+
+def evaluate_slopes(
+    mode: ModeModel, times: Array, states: Array, inputs: Array, parameters: ParameterModel | None
+) -> ArcSlopes:
+    """Return the derivatives of a field at points, by one compiled call where there is one.
+
+    Args:
+        mode: The mode.
+        times: Times (k,), s.
+        states: States (k, nx).
+        inputs: Inputs (k, nu).
         parameters: Derivatives by parameters. None for none.
     """
-    states, inputs = arc.states_and_inputs(times)
     compiled = mode.compiled_steps
     batched = None if compiled is None else compiled.batched_slopes
     by_state, by_input, todo = None, None, list(range(len(times)))
@@ -355,31 +473,65 @@ def evaluate_slopes(
     return ArcSlopes(by_state, by_input, by_parameters)
 
 
+def _evaluate_stages(
+    sources: Sequence[_SlopeSource], intervals: _Intervals, formula: Radau
+) -> ArcSlopes:
+    """Return the derivatives (m, s, ...) at the stages of m intervals, in reversed time.
+
+    Args:
+        sources: What evaluates the stages of each arc.
+        intervals: The intervals, by the numbers of their arcs.
+        formula: The formula, with s stages.
+    """
+    owners, starts, ends = intervals
+    times = ends[:, None] - np.multiply.outer(ends - starts, formula.points)
+    times[:, -1] = starts  # exactly, as the input may jump there
+    rows_by_mode: dict[int, list[tuple[_SlopeSource, Indices]]] = {}
+    for k in np.unique(owners).tolist():
+        rows = np.flatnonzero(owners == k)
+        rows_by_mode.setdefault(id(sources[k].mode), []).append((sources[k], rows))
+    order: list[Indices] = []
+    evaluated: list[ArcSlopes] = []
+    for members in rows_by_mode.values():
+        order += [rows for _, rows in members]
+        points = [source.arc.states_and_inputs(times[rows].ravel()) for source, rows in members]
+        states, inputs = (np.concatenate(each) for each in zip(*points, strict=True))
+        flat = np.concatenate([times[rows].ravel() for _, rows in members])
+        source = members[0][0]
+        evaluated.append(evaluate_slopes(source.mode, flat, states, inputs, source.parameters))
+    back = np.argsort(np.concatenate(order))
+    by_state, by_input, by_parameters = (
+        np.concatenate(each).reshape(*times.shape, *each[0].shape[1:])[back]
+        for each in zip(*evaluated, strict=True)
+    )
+    kept_input = by_input if sources[0].has_input else by_input[..., :0]
+    return ArcSlopes(by_state, kept_input, by_parameters)
+
+
 def _collocate(
-    source: _SlopeSource, starts: Array, ends: Array, formula: Radau
-) -> tuple[ArcMaps, Array]:
+    sources: Sequence[_SlopeSource], intervals: _Intervals, formula: Radau
+) -> tuple[tuple[Array, Array, Array], Array]:
     """Return the maps of m intervals, each by one step in reversed time, and their errors.
 
     Args:
-        source: What evaluates the stages.
-        starts: Starts (m,) of the intervals, s.
-        ends: Ends (m,) of the intervals, s.
+        sources: What evaluates the stages of each arc.
+        intervals: The intervals, by the numbers of their arcs.
         formula: The formula.
 
     Returns:
-        The maps, and the largest error (m,) of each, relative to its largest entry or 1.
+        The maps of `ArcMaps`: transitions, by the input and by parameters. And the largest error
+        (m,) of each interval, relative to its largest entry or 1.
     """
-    lengths = ends - starts
-    by_state, *others = (a.swapaxes(-1, -2) for a in source.evaluate_stages(starts, ends, formula))
+    lengths = intervals.ends - intervals.starts
+    slopes = _evaluate_stages(sources, intervals, formula)
+    by_state, *others = (a.swapaxes(-1, -2) for a in slopes)
     stages = LinearStep(by_state, lengths, formula).stage_maps
     densities = [a @ stages for a in (by_state, *others)]
     weights = np.multiply.outer(lengths, formula.weights)
     by_input, by_parameters = (np.einsum("ms,msij->mij", weights, d) for d in densities[1:])
-    maps = ArcMaps(starts, ends, stages[:, -1], by_input, by_parameters)
+    maps = stages[:, -1], by_input, by_parameters
     errors = [_estimate_errors(lengths, d) for d in densities]
-    sizes = [
-        np.abs(a).max(axis=(1, 2), initial=1.0) for a in (maps.transitions, by_input, by_parameters)
-    ]
+    sizes = [np.abs(a).max(axis=(1, 2), initial=1.0) for a in maps]
     return maps, np.max([e / size for e, size in zip(errors, sizes, strict=True)], axis=0)
 
 
@@ -426,25 +578,3 @@ def _last_coefficients(stages: int) -> Array:
     """Return the maps (2, s) from values at the stages to the last two series coefficients."""
     points = 2.0 * radau(stages).points - 1.0
     return np.asarray(np.linalg.inv(chebvander(points, stages - 1))[-2:], dtype=np.float64)
-
-
-def _select_intervals(maps: ArcMaps, chosen: Indices) -> ArcMaps:
-    """Return some intervals of an arc."""
-    return ArcMaps(*(getattr(maps, name)[chosen] for name in _MAP_ARRAYS))
-
-
-def _join_intervals(parts: Sequence[ArcMaps], source: _SlopeSource) -> ArcMaps:
-    """Return the intervals of all parts in order of time; none for an arc of no duration."""
-    if not parts:
-        arc, none = source.arc, np.zeros(0)
-        count = 0 if source.parameters is None else len(source.parameters.names)
-        nu = arc.inputs.shape[2] if source.has_input else 0
-        shapes = (arc.space.ndx, arc.space.ndx), (nu, arc.space.ndx), (count, arc.space.ndx)
-        return ArcMaps(none, none, *(np.zeros((0, *shape)) for shape in shapes))
-    joined = [np.concatenate([getattr(part, name) for part in parts]) for name in _MAP_ARRAYS]
-    order = np.argsort(joined[0])
-    return ArcMaps(*(array[order] for array in joined))
-
-
-_MAP_ARRAYS = ("starts", "ends", "transitions", "by_input", "by_parameters")
-"""Names of the arrays of `ArcMaps`, each of which has one row for each interval."""

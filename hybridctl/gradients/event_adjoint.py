@@ -37,6 +37,8 @@ from hybridctl.base.errors import (
 from hybridctl.hybrid.event import Event
 from hybridctl.hybrid.model import ResetJacobian, ResetModel
 from hybridctl.hybrid.system import HybridSystem
+from hybridctl.sensitivity.parameter_models import ParameterModel
+from hybridctl.sensitivity.parameters import linearize_guard_with_parameters
 from hybridctl.sensitivity.piecewise import EVENT_ACCURACY, PiecewiseLinearJump, are_equal_maps
 from hybridctl.sensitivity.saltation import (
     EventSide,
@@ -119,6 +121,29 @@ def linearize_event(
     if isinstance(jump, JumpGains):
         return _as_matrix(jump)
     return _choose_piece(jump, event, kink)
+
+
+def linearize_single_event(
+    system: HybridSystem, event: Event, parameters: ParameterModel
+) -> EventAdjoint | None:
+    """Return the jump of an event of one guard in (x, p), by its terms in x: nearly all are such.
+
+    Args:
+        system: The hybrid system of the run.
+        event: An event of the run.
+        parameters: Derivatives by the parameters.
+
+    Returns:
+        The jump; None for other events, and for those without a gradient: `linearize_event` of the
+        system in (x, p) serves them.
+    """
+    if len(event.guards) != 1 or event.accumulation is not None or event.bridge is not None:
+        return None
+    try:
+        jump = linearize_guard_with_parameters(system, event, parameters)
+    except (InputError, AmbiguousEventError, GrazingError):
+        return None
+    return None if jump is None else _as_matrix(jump)
 
 
 def _as_matrix(jump: JumpGains, choice: str | None = None) -> EventAdjoint:

@@ -162,5 +162,6 @@ class ParametricSystem:
                 )
             return system, model
         made = self._named.make_system(values)
-        inner = differentiate_by_parameters(made, self._named.single_names)
+        named = self._named
+        inner = differentiate_by_parameters(made, named.single_names, named.columns)
         return made, FoldedParameters(self.names, inner, self._named.fold)

@@ -20,8 +20,13 @@ from numpy.typing import ArrayLike, NDArray
 from hybridctl.base.checks import Array, Indices, check_array
 from hybridctl.base.errors import HybridctlError
 from hybridctl.base.spaces import Space, VectorSpace, compute_tangent_map
-from hybridctl.gradients.arc_adjoint import ArcAdjoint, linearize_arc_adjoint
-from hybridctl.gradients.event_adjoint import EventAdjoint, Kink, linearize_event
+from hybridctl.gradients.arc_adjoint import ArcAdjoint, linearize_arc_adjoints
+from hybridctl.gradients.event_adjoint import (
+    EventAdjoint,
+    Kink,
+    linearize_event,
+    linearize_single_event,
+)
 from hybridctl.hybrid.event import Event
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
@@ -205,19 +210,29 @@ class Tape:
         return find_intervals(self.hold_times, times)
 
     def arc_map(self, k: int) -> ArcAdjoint:
-        """Return the costate over the intervals of arc k, made once."""
+        """Return the costate over the intervals of arc k, made once, with those of arcs before."""
         if k not in self._arc_maps:
-            arc = self.trajectory.arcs[k]
-            holds = [] if self.hold_times is None else self.hold_times.tolist()
-            self._arc_maps[k] = linearize_arc_adjoint(
-                self.system.mode(arc.mode),
-                arc,
-                [*self.times.tolist(), *holds],
-                self.parameters,
-                self.inputs is not None,
-                self.rtol,
-            )
+            missing = [i for i in range(k + 1) if i not in self._arc_maps]
+            try:
+                self._make_arc_maps(missing)
+            except HybridctlError:
+                # It may be of an arc on which nothing depends: each is made when it is needed.
+                self._make_arc_maps([k])
         return self._arc_maps[k]
+
+    def _make_arc_maps(self, numbers: Sequence[int]) -> None:
+        """Make and keep the costates over the intervals of some arcs."""
+        arcs = [self.trajectory.arcs[k] for k in numbers]
+        holds = [] if self.hold_times is None else self.hold_times.tolist()
+        found = linearize_arc_adjoints(
+            [self.system.mode(arc.mode) for arc in arcs],
+            arcs,
+            [*self.times.tolist(), *holds],
+            self.parameters,
+            self.inputs is not None,
+            self.rtol,
+        )
+        self._arc_maps.update(zip(numbers, found, strict=True))
 
     def event_map(self, k: int) -> EventAdjoint:
         """Return the jump of event k, in (x, p) where there are parameters, made once.
@@ -225,13 +240,21 @@ class Tape:
         It raises the errors of `linearize_event`, with the event that they are about.
         """
         if k not in self._event_maps:
-            system, run = self._augmented
-            event = run.events[k]
-            with _name_event(k, event):
-                known = self._relax_accuracy(event, run.events[k + 1 :])
-                found = linearize_event(system, known, self.kink, self.simultaneous)
-            self._event_maps[k] = found
+            with _name_event(k, self.trajectory.events[k]):
+                self._event_maps[k] = self._linearize_event(k)
         return self._event_maps[k]
+
+    def _linearize_event(self, k: int) -> EventAdjoint:
+        """Return the jump of event k, see `event_map`."""
+        events = self.trajectory.events
+        event = self._relax_accuracy(events[k], events[k + 1 :])
+        if self.parameters is not None:
+            found = linearize_single_event(self.system, event, self.parameters)
+            if found is not None:
+                return found
+        system, run = self._augmented
+        known = replace(run.events[k], accuracy=event.accuracy)
+        return linearize_event(system, known, self.kink, self.simultaneous)
 
     @cached_property
     def _augmented(self) -> tuple[HybridSystem, HybridTrajectory]:
@@ -318,14 +341,18 @@ class _Sweep:
             return  # nothing later depends on this arc
         maps = tape.arc_map(k)
         starts, middles = maps.starts.tolist(), 0.5 * (maps.starts + maps.ends)
-        holds = tape.find_holds(middles).tolist() if self.inputs is not None else []
-        for i in range(len(starts) - 1, -1, -1):
-            self.costate, by_input, by_parameters = maps.pass_interval(i, self.costate)
+        holds = tape.find_holds(middles) if self.inputs is not None else np.zeros(0, dtype=np.intp)
+        pending = self._pending_cotangents.keys() | self._pending_samples.keys()
+        # Intervals are passed together from one time at which something is added to the next.
+        firsts = [i for i, t in enumerate(starts) if i == 0 or t in pending]
+        last = len(starts) - 1
+        for first in reversed(firsts):
+            self.costate, by_input, by_parameters = maps.pass_intervals(first, last, self.costate)
             if self.inputs is not None:
-                self._add_input_gradient(holds[i], by_input)
-            if tape.parameter_count:
-                self.parameters += by_parameters
-            self._add_cotangents(arc.space, starts[i])
+                self._add_input_gradients(holds[first : last + 1], by_input)
+            self.parameters += by_parameters
+            self._add_cotangents(arc.space, starts[first])
+            last = first - 1
 
     def _add_cotangents(self, space: Space, t: float) -> None:
         """Add to the costate what depends on the state at a time: a result, or a sample."""
@@ -353,17 +380,18 @@ class _Sweep:
         self.parameters += before[len(before) - count :]
         if self.inputs is not None:
             inside = 0.5 * (float(arc.breaks[-1]) + arc.end)  # on the last step before the event
-            self._add_input_gradient(int(tape.find_holds(np.array([inside]))[0]), by_input)
+            self._add_input_gradients(tape.find_holds(np.array([inside])), by_input[None])
 
-    def _add_input_gradient(self, hold: int, by_input: Array) -> None:
-        """Add a gradient by the inputs of a mode to that of one interval.
+    def _add_input_gradients(self, holds: Indices, by_input: Array) -> None:
+        """Add gradients by the inputs of a mode to those of intervals on which these are held.
 
         Args:
-            hold: Number of the interval.
-            by_input: Gradient by the inputs that are held, and by sizes of wrenches after them.
+            holds: Numbers (m,) of the intervals, of which several may be the same.
+            by_input: Gradients (m, nu) by the inputs that are held, and by sizes of wrenches after
+                them.
         """
         assert self.inputs is not None
-        self.inputs[hold] += by_input[: len(self.inputs[hold])]
+        np.add.at(self.inputs, holds, by_input[:, : self.inputs.shape[1]])
 
 
 def _pull(space: Space, x: Array, cotangent: Array) -> Array:

@@ -55,8 +55,13 @@ class NamedParameters:
             raise InputError(f"parameters must be one or more different names, got {self.names}")
         if isinstance(self.system, PushedSystem):
             raise InputError("parameters must be of a system without wrenches, got a pushed one")
-        ParameterColumns(self.system.dynamics, self.single_names)  # refuses what has no derivative
+        _ = self.columns  # which refuse what has no derivative
         self._check_different()
+
+    @cached_property
+    def columns(self) -> ParameterColumns:
+        """Derivatives of the model's data by `single_names`, with the system's values."""
+        return ParameterColumns(self.system.dynamics, self.single_names)
 
     def _check_different(self) -> None:
         """Check that no number of the system has two names.
@@ -111,7 +116,7 @@ class NamedParameters:
                     found.append(static)
         return tuple(found)
 
-    @property
+    @cached_property
     def single_names(self) -> tuple[str, ...]:
         """All parameters "KIND:OWNER", name by name."""
         return tuple(one for single in self.members for one in single)
@@ -149,7 +154,13 @@ class NamedParameters:
         numbers = check_vector("parameters", values, len(self.names))
         if np.array_equal(numbers, self.values):
             return self.system
-        every = dict(zip(self.single_names, (self.fold @ numbers).tolist(), strict=True))
+        # What keeps its value is left as it is, and shared.
+        pairs = zip((self.fold @ numbers).tolist(), (self.fold @ self.values).tolist(), strict=True)
+        every = {
+            name: value
+            for name, (value, own) in zip(self.single_names, pairs, strict=True)
+            if value != own
+        }
         old = self.system.dynamics
         robot = _change_robot(old.robot, every)
         contacts = [_change_contact(c, every) for c in old.contacts if isinstance(c, Contact)]

@@ -29,6 +29,7 @@ equations, and -D_p(J a + Jdot v) of the constrained rows to the second ones.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from functools import cached_property
 
 import numpy as np
@@ -40,7 +41,7 @@ from hybridctl.mechanics.contact_law.linear_equations import KKT
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.stairs import PiecewiseSurface
 from hybridctl.mechanics.contacts.surfaces import ExpressedSurface
-from hybridctl.mechanics.impacts.impact import ImpactResult, linearise_impact
+from hybridctl.mechanics.impacts.impact import ImpactResult
 from hybridctl.mechanics.impacts.impact_derivatives import solve_impact_changes
 from hybridctl.mechanics.impacts.resets import ImpactReset, Release
 from hybridctl.mechanics.impacts.stick_slip_resets import Breakaway, SlidingStop
@@ -104,17 +105,23 @@ def parameter_derivatives(
     return differentiate_by_parameters(system, names)
 
 
-def differentiate_by_parameters(system: ContactSystem, names: Sequence[str]) -> SystemParameters:
+def differentiate_by_parameters(
+    system: ContactSystem, names: Sequence[str], columns: ParameterColumns | None = None
+) -> SystemParameters:
     """Return the derivatives of a contact system by named parameters.
 
     Args:
         system: The system.
         names: The np parameters, each as "KIND:OWNER" (see the module).
+        columns: Columns of the same names, of the system or of one with other values. None for
+            none.
 
     Returns:
         The derivatives. It raises the errors of `parameter_derivatives`.
     """
-    return _ContactParameters(system, ParameterColumns(system.dynamics, names), names)
+    dynamics = system.dynamics
+    own = ParameterColumns(dynamics, names) if columns is None else columns.with_values(dynamics)
+    return _ContactParameters(system, own, names)
 
 
 class _ContactParameterPoint(ParameterPoint):
@@ -288,6 +295,7 @@ class ParameterColumns:
         self._robot, self.count, self._dynamics = dynamics.robot, len(names), dynamics
         self.row_count, self.stabilization = len(dynamics.contact_set.owner), dynamics.stabilization
         nv, c = dynamics.robot.nv, len(dynamics.contacts)
+        self._names = tuple(names)
         self._bodies = np.zeros((10 * len(dynamics.robot.joint_names), self.count))
         self._joints = {kind: np.zeros((nv, self.count)) for kind in JOINT_KINDS}
         self._contacts = {kind: np.zeros((c, self.count)) for kind in CONTACT_KINDS}
@@ -297,6 +305,39 @@ class ParameterColumns:
         normal, tangential, self.friction, self.static_friction = self._contacts.values()
         self.restitution = np.vstack([normal, tangential[dynamics.contact_set.owner[c:]]])
         self.has_lengths = bool(self._lengths.any())
+
+    def with_values(self, dynamics: ContactDynamics) -> ParameterColumns:
+        """Return the columns of dynamics with other values of the parameters.
+
+        Args:
+            dynamics: Dynamics that differ in numbers alone, see `ContactDynamics.with_values`.
+
+        Raises:
+            InputError: If there is no derivative by a parameter with these values.
+        """
+        if dynamics is self._dynamics:
+            return self
+        other = copy(self)
+        other.__dict__.pop("number_changes", None)
+        other.__dict__.pop("_terms", None)
+        other._robot, other._dynamics = dynamics.robot, dynamics
+        if self._bodies.any():
+            other._bodies = np.zeros_like(self._bodies)
+        contacts = {contact.name: contact for contact in dynamics.contacts}
+        for column, name in enumerate(self._names):
+            kind, _, owner = name.partition(":")
+            contact = contacts.get(owner)
+            if kind in INERTIAL_KINDS:
+                other._add_inertia(column, kind, owner)
+            elif kind not in JOINT_KINDS and isinstance(contact, Contact):
+                _check_contact(name, kind, contact)
+        return other
+
+    def _add_inertia(self, column: int, kind: str, link: str) -> None:
+        """Set the column of an inertial parameter of a link."""
+        body = self._robot.body(link)
+        rows = slice(10 * (body.joint - 1), 10 * body.joint)
+        self._bodies[rows, column] = differentiate_inertia(body, kind)
 
     def _add(self, dynamics: ContactDynamics, column: int, name: str) -> None:
         """Set the column of a parameter.
@@ -340,16 +381,25 @@ class ParameterColumns:
             self._joints[kind][velocity, column] = 1.0
         else:
             check_member(f"link of parameter {name!r}:", owner, self._robot.link_names)
-            body = self._robot.body(owner)
-            rows = slice(10 * (body.joint - 1), 10 * body.joint)
-            self._bodies[rows, column] = differentiate_inertia(body, kind)
+            self._add_inertia(column, kind, owner)
 
     @cached_property
     def number_changes(self) -> Array | None:
         """Derivatives of the numbers of generated functions by the np parameters.
 
-        None where a parameter changes a number that is zero: these functions lack it.
+        None where a parameter changes a number that is zero: these functions lack it. They are kept
+        for dynamics with other values: few of them depend on these.
         """
+        data = self._bodies, self._lengths, *self._joints.values(), *self._contacts.values()
+        key = tuple(array.tobytes() for array in data)
+        last_key, changes = self._dynamics.structure.number_changes
+        if key != last_key:
+            changes = self._compute_number_changes()
+            self._dynamics.structure.number_changes = key, changes
+        return changes
+
+    def _compute_number_changes(self) -> Array | None:
+        """Return `number_changes`."""
         constants = self._dynamics.mode_constants
         zero = constants.make_zero()
         found = []
@@ -617,7 +667,7 @@ def _differentiate_impact_velocity(
     if not phase.closed:
         return np.zeros((len(v), columns.count))
     rows, impulses = result.terms.jacobian[phase.all_rows], result.impulses_along_rows(phase)
-    equations = linearise_impact(phase, result)
+    equations = result.linearise(phase)
     own = np.zeros((len(rows), columns.count))
     per_normal = columns.friction_per_normal(phase, equations.directions)
     for slide, change in zip(phase.sliding, per_normal, strict=True):

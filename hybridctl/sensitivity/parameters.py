@@ -44,6 +44,14 @@ from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.sensitivity.linearization import Linearization, PhantomGains, linearize
 from hybridctl.sensitivity.parameter_models import GuardOffsets, ParameterModel, ParameterPoint
 from hybridctl.sensitivity.propagation import Gain, InputChange
+from hybridctl.sensitivity.saltation import (
+    JumpGains,
+    evaluate_event_sides,
+    find_guard_index,
+    find_reset_border,
+    get_differentiable_reset,
+    linearize_crossing,
+)
 from hybridctl.sensitivity.simultaneous import PhantomInput, Simultaneous
 
 
@@ -289,6 +297,47 @@ def augment_with_guard_offsets(system: HybridSystem, event: Event) -> tuple[Hybr
     return _AugmentedSystem(system, offsets), _augment_event(event, len(event.guards))
 
 
+def linearize_guard_with_parameters(
+    system: HybridSystem, event: Event, derivatives: ParameterModel
+) -> JumpGains | None:
+    """Return the first-order jump of an event of one guard in (x, p), by the terms in x.
+
+    It is `jump_derivative` of the system and event of `augment_with_parameters`, without these.
+
+    Args:
+        system: The hybrid system.
+        event: An event of it, with one guard.
+        derivatives: Derivatives of the system by the parameters.
+
+    Returns:
+        The jump. None where its reset is at a border, or where the guard is not what falls through
+        zero (`ResetModel.differentiate_departure`): these are known in (x, p) alone. It raises the
+        errors of `linearize_guard`.
+    """
+    (guard,), (before, after) = event.guards, evaluate_event_sides(system, event)
+    mode, at = before.mode, before.jump_point(event.report)
+    i, reset = find_guard_index(mode, guard), get_differentiable_reset(system, mode, guard)
+    if find_reset_border(system, guard, before, after, event.report) is not None:
+        return None
+    if reset.differentiate_departure(at) is not None:
+        return None
+    jump = linearize_crossing(system, guard, before, after, report=event.report)
+    change = _Augmentation(derivatives, mode.key, event.guards)
+    by_p = derivatives.calc(before.point).guards
+    by_guard = change.check_shape("the guards", by_p, len(mode.guard_names))[i]
+    by_time = -by_guard / before.guard_rate(guard)
+    terms = ResetJacobian(jump.reset_rate, jump.reset_jacobian, jump.reset_input)
+    augmented = change.augment_reset(terms, derivatives.differentiate_reset(*change.edge, at))
+    return JumpGains(
+        np.append(jump.time_state, by_time),
+        jump.time_input,
+        augmented.state,
+        augmented.input,
+        np.append(jump.field_change, np.zeros(change.n)),
+        augmented.time,
+    )
+
+
 @dataclass(frozen=True)
 class _AugmentedSpace:
     """A state space with n parameters appended."""
@@ -439,6 +488,10 @@ class _Augmentation(Change):
     def n(self) -> int:
         return len(self.derivatives.names)
 
+    @property
+    def edge(self) -> tuple[ModeKey, tuple[str, ...]]:
+        return self.key, self.fired
+
     def remove_parameters(self, x: Array) -> Array:
         return x[: -self.n]
 
@@ -449,15 +502,13 @@ class _Augmentation(Change):
         return np.concatenate((inner, x[-self.n :]))
 
     def map_reset_jacobian(self, inner: ResetJacobian, at: JumpPoint) -> ResetJacobian:
-        by_p = self.derivatives.differentiate_reset(self.key, self.fired, self.to_inner_jump(at))
-        if by_p is None:
-            return self._augment_reset(inner)
-        return self._augment_reset(inner, self.check_shape("a reset", by_p, len(inner.time)))
+        by_p = self.derivatives.differentiate_reset(*self.edge, self.to_inner_jump(at))
+        return self.augment_reset(inner, by_p)
 
     def map_departure(self, inner: GuardJacobian, at: JumpPoint) -> GuardJacobian | None:
         """Return the derivatives of a departure by (x, p), None where those by p are not known."""
         inner_at = self.to_inner_jump(at)
-        by_p = self.derivatives.differentiate_departure(self.key, self.fired, inner_at)
+        by_p = self.derivatives.differentiate_departure(*self.edge, inner_at)
         return None if by_p is None else inner._replace(state=self.append(inner.state, by_p))
 
     def map_border(self, inner: ResetBorder, at: JumpPoint) -> ResetBorder:
@@ -474,13 +525,23 @@ class _Augmentation(Change):
         distance = np.append(inner.distance.state, np.zeros(self.n))
         return inner._replace(
             distance=inner.distance._replace(state=distance),
-            positive=self._augment_reset(inner.positive),
-            negative=self._augment_reset(inner.negative),
+            positive=self.augment_reset(inner.positive),
+            negative=self.augment_reset(inner.negative),
         )
 
-    def _augment_reset(self, d: ResetJacobian, by_p: Array | None = None) -> ResetJacobian:
-        """Return the Jacobian of a reset in (x, p), which keeps p; by_p (ndx+, np), None for 0."""
+    def augment_reset(self, d: ResetJacobian, by_p: Array | None = None) -> ResetJacobian:
+        """Return the Jacobian of a reset in (x, p), which keeps p.
+
+        Args:
+            d: Jacobian of the reset in x.
+            by_p: Its derivatives by the parameters, (ndx+, np). None for zero.
+
+        Raises:
+            SystemDefinitionError: `by_p` has another shape.
+        """
         n = self.n
+        if by_p is not None:
+            self.check_shape("a reset", by_p, len(d.time))
         p_rows = np.hstack((np.zeros((n, d.state.shape[1])), np.eye(n)))
         return ResetJacobian(
             np.concatenate((d.time, np.zeros(n))),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
+from collections import OrderedDict
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import casadi as ca
@@ -28,13 +29,14 @@ class CompiledFunction(threading.local):
 
     Life cycle: `threading.local` calls the constructor once more in each thread that uses the
     object. A call copies its arguments into the memory of the thread, evaluates, and returns views
-    of the results there, which the next call in the same thread overwrites.
+    of the results there, which the next call in the same thread overwrites. Objects of one function
+    with parameters share this memory: a new value of them costs no more than an object.
 
     Args:
         function: A `casadi.Function`. Its arguments are columns, its results dense.
         shapes: Shape of each result as an array.
         parameter_values: Value (n,) of the last argument, which callers then leave out. None if
-            they pass it.
+            they pass it. It is read at later calls, and must not be changed.
     """
 
     def __init__(
@@ -44,22 +46,13 @@ class CompiledFunction(threading.local):
         parameter_values: Array | None = None,
     ) -> None:
         self._constructor_arguments = function, tuple(shapes), parameter_values
-        # CasADi holds addresses, not the arrays: these attributes keep buffer and arrays alive.
-        self._buffer, evaluate = function.buffer()
-        sizes = [function.numel_in(i) for i in range(function.n_in())]
-        self._argument_arrays = tuple(map(np.zeros, sizes))
-        arguments: tuple[Array, ...] = self._argument_arrays
-        results = tuple(np.zeros(shape) for shape in shapes)
-        for i, array in enumerate(arguments):
-            self._buffer.set_arg(i, array.data)
-        for i, array in enumerate(results):
-            self._buffer.set_res(i, array.reshape(-1).data)
-            array.flags.writeable = False
-        if parameter_values is not None:
-            arguments[-1][:] = parameter_values
-            arguments = arguments[:-1]
         # One tuple, since each access to an attribute of a thread-local object costs a look-up.
-        self._call = arguments, evaluate, results
+        if parameter_values is None:
+            memory = _FunctionMemory(function, tuple(shapes))
+            self._call = memory.arguments, memory, parameter_values
+        else:
+            memory = _find_memory(function, tuple(shapes))
+            self._call = memory.arguments[:-1], memory, parameter_values
 
     def __reduce__(self) -> tuple[type[CompiledFunction], tuple[Any, ...]]:
         return CompiledFunction, self._constructor_arguments
@@ -70,15 +63,82 @@ class CompiledFunction(threading.local):
         Args:
             *columns: The arguments (n,) of the function. A wrong size is a `ValueError` of numpy.
         """
-        arguments, evaluate, results = self._call
+        arguments, memory, parameter_values = self._call
         for own, column in zip(arguments, columns, strict=True):
             own[:] = column
-        evaluate()
-        return results
+        if memory.parameter_values is not parameter_values:  # the last call was for other ones
+            memory.arguments[-1][:] = parameter_values
+            memory.parameter_values = parameter_values
+        memory.evaluate()
+        return memory.results
 
     def build_batched(self) -> BatchedFunction:
         """Return the same function for many points at once."""
         return BatchedFunction(*self._constructor_arguments)
+
+
+class _FunctionMemory:
+    """The memory of a CasADi function for calls of one thread.
+
+    Args:
+        function: The `casadi.Function`.
+        shapes: Shape of each result.
+
+    Attributes:
+        arguments: Arrays (n,) of the arguments.
+        evaluate: Evaluates the function.
+        results: Read-only arrays of the results.
+        parameter_values: The array of which the last argument is a copy. None for none.
+    """
+
+    __slots__ = ("_buffer", "arguments", "evaluate", "parameter_values", "results")
+
+    def __init__(self, function: Any, shapes: tuple[tuple[int, ...], ...]) -> None:
+        # CasADi holds addresses, not the arrays: these attributes keep buffer and arrays alive.
+        self._buffer, self.evaluate = function.buffer()
+        self.arguments: tuple[Array, ...] = tuple(
+            np.zeros(function.numel_in(i)) for i in range(function.n_in())
+        )
+        self.results: tuple[Array, ...] = tuple(np.zeros(shape) for shape in shapes)
+        self.parameter_values: Array | None = None
+        for i, array in enumerate(self.arguments):
+            self._buffer.set_arg(i, array.data)
+        for i, array in enumerate(self.results):
+            self._buffer.set_res(i, array.reshape(-1).data)
+            array.flags.writeable = False
+
+
+class _SharedMemories(threading.local):
+    """The memories of functions with parameters in a thread, the one made last at the end."""
+
+    def __init__(self) -> None:
+        self.known: OrderedDict[tuple[Any, tuple[tuple[int, ...], ...]], _FunctionMemory] = (
+            OrderedDict()
+        )
+
+
+_SHARED = _SharedMemories()
+_MAX_SHARED = 512
+"""Most functions of which a thread keeps the memory. A choice: more than the modes of some robots.
+
+Objects keep theirs beyond that; only later ones of the same function have another."""
+
+
+def _find_memory(function: Any, shapes: tuple[tuple[int, ...], ...]) -> _FunctionMemory:
+    """Return the memory of a function in this thread, which all its objects share."""
+    known, key = _SHARED.known, (function, shapes)
+    memory = known.get(key)
+    if memory is None:
+        memory = known[key] = _FunctionMemory(function, shapes)
+        if len(known) > _MAX_SHARED:
+            known.popitem(last=False)
+    return memory
+
+
+@lru_cache(maxsize=512)
+def _widen_function(function: Any, width: int) -> Any:
+    """Return a `casadi.Function` at a number of points; its objects of several values share it."""
+    return function.map(width)
 
 
 class CallableFunction:
@@ -147,13 +207,8 @@ class BatchedFunction(threading.local):
         shapes: Sequence[tuple[int, ...]],
         parameter_values: Array | None = None,
     ) -> None:
-        # The function is pickled as it was given: `fix_last_argument` returns one without a
-        # `source`, which would lose its machine code.
         self._constructor_arguments = function, tuple(shapes), parameter_values
         self._shapes = tuple(shapes)
-        self._function = (
-            function if parameter_values is None else fix_last_argument(function, parameter_values)
-        )
         self._functions_by_width: dict[int, CompiledFunction] = {}
 
     def __reduce__(self) -> tuple[type[BatchedFunction], tuple[Any, ...]]:
@@ -180,7 +235,11 @@ class BatchedFunction(threading.local):
         """Return the function of `width` points, which is made at first use."""
         if width not in self._functions_by_width:
             shapes = [(width, *shape) for shape in self._shapes]
-            self._functions_by_width[width] = CompiledFunction(self._function.map(width), shapes)
+            function, _, values = self._constructor_arguments
+            # Values are repeated for each point: to make a function with fixed ones takes longer.
+            repeated = None if values is None else np.tile(values, width)
+            wide = CompiledFunction(_widen_function(function, width), shapes, repeated)
+            self._functions_by_width[width] = wide
         return self._functions_by_width[width]
 
 

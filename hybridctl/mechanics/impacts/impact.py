@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from math import hypot
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -94,6 +94,25 @@ class ImpactResult:
     restitution: Array = field(repr=False)
     terms: TermValues = field(repr=False)
     is_rest: bool = field(default=False, repr=False)
+    _linearised: dict[ContactPhase, LinearisedImpact] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return all but the linearised equations, which are made again."""
+        return {**self.__dict__, "_linearised": {}}
+
+    def linearise(self, phase: ContactPhase) -> LinearisedImpact:
+        """Return the equations in some states, linear in changes; see `linearise_impact`.
+
+        They are made once: derivatives by the state and by parameters share them.
+
+        Args:
+            phase: The states in which they are linearised.
+        """
+        if phase not in self._linearised:
+            self._linearised[phase] = linearise_impact(phase, self)
+        return self._linearised[phase]
 
     @property
     def perturbed_states(self) -> Modes:

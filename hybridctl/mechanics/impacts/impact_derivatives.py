@@ -29,7 +29,6 @@ from hybridctl.mechanics.impacts.impact import (
     SEPARATION_SPEED,
     ImpactResult,
     LinearisedImpact,
-    linearise_impact,
 )
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.modes.phase import ContactPhase, select_slip_mode
@@ -77,7 +76,7 @@ def differentiate_impact(
     if phase.closed:
         closed, size = list(phase.closed), len(dynamics.contact_set.owner)
         mass, rows = result.terms.mass, result.terms.jacobian[phase.all_rows]
-        equations, e = linearise_impact(phase, result), result.restitution[phase.all_rows, None]
+        equations, e = result.linearise(phase), result.restitution[phase.all_rows, None]
         impulses = equations.impulses
         change = result.velocity_after - v
         d = dynamics.terms.impulse_derivatives(q, change, phase.scatter_rows(impulses, size))

@@ -139,9 +139,12 @@ class ContactDynamics:
             np.flatnonzero(self.contact_set.loads).tolist()
         )
         self._list_coefficients()
+        # Phases of any coefficients, which dynamics that differ in numbers share.
+        self._alike_phases: dict[Modes, ContactPhase] = {}
         self.terms_choice: TermsChoice = check_member("terms", terms, get_args(TermsChoice))
         self.kernel_choice: KernelChoice = check_member("kernel", kernel, get_args(KernelChoice))
         self._make_terms()
+        self._start_phases()
 
     def _list_coefficients(self) -> None:
         """Set the coefficients of friction and restitution from `contacts`."""
@@ -160,10 +163,13 @@ class ContactDynamics:
         self._restitution_threshold = np.array([contact.restitution_threshold for contact in each])
 
     def _make_terms(self) -> None:
-        """Set terms and phases, from robot and coefficients."""
+        """Set the terms, from robot and contacts."""
         choice, robot, rows = self.terms_choice, self.robot, self.contact_set
         self.terms = make_terms(choice, robot, rows)
         self.kernel_terms = make_kernel_terms(choice, self.kernel_choice, robot, rows, self.terms)
+
+    def _start_phases(self) -> None:
+        """Forget the phases that are known, which are of other coefficients."""
         self._phases: dict[Modes, ContactPhase] = {}
         self._all_closed = self.phase((CLOSED,) * len(self.contacts))
 
@@ -219,7 +225,10 @@ class ContactDynamics:
                 JointContactSet(robot, contacts, joints) if joints else ContactSet(robot, contacts)
             )
         other._list_coefficients()
-        other._make_terms()
+        other._start_phases()
+        # Terms are of robot and lengths: coefficients alone leave them.
+        if robot is not self.robot or other.contact_set is not self.contact_set:
+            other._make_terms()
         if self._has_functions and other.mode_constants.has_zeros_of(self.mode_constants):
             for own, its in ((self.terms, other.terms), (self.kernel_terms, other.kernel_terms)):
                 if isinstance(own, ExpressionTerms) and isinstance(its, ExpressionTerms):
@@ -324,11 +333,16 @@ class ContactDynamics:
         It is made once for each tuple of modes. A mode that a contact cannot have is not refused.
         """
         known = self._phases.get(modes)
+        if known is None and modes in self._alike_phases:
+            coefficients = self.friction, self.static_friction
+            made = self._alike_phases[modes].with_friction(*coefficients)
+            known = self._phases.setdefault(modes, made)
         if known is None:
             bodies = list(zip(self.contact_set.joint_a, self.contact_set.joint_b, strict=True))
             coefficients = self.friction, self.static_friction
             tangents, loads = self.contact_set.tangents, self.contact_set.loads
             made = ContactPhase(tangents, *coefficients, modes, bodies, loads)
+            self._alike_phases[modes] = made
             known = self._phases.setdefault(modes, made)
         return known
 

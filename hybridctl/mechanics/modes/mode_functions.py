@@ -18,6 +18,7 @@ from typing import Any
 
 import casadi as ca
 
+from hybridctl.base.checks import Array
 from hybridctl.base.function_cache import load_or_build, make_key
 from hybridctl.mechanics.contact_law.law import Modes
 from hybridctl.mechanics.contacts.contact_kinematics import ContactSet
@@ -52,6 +53,10 @@ class ModeStructure:
         members: Kinematics of its contacts.
         contacts: The contacts.
         stabilization: Rate at which residuals decay, 1/s.
+
+    Attributes:
+        number_changes: The last derivatives of numbers by parameters, by what they are made of; see
+            `mechanics.parameters`.
     """
 
     def __init__(
@@ -63,10 +68,11 @@ class ModeStructure:
     ) -> None:
         self._made_of = robot, members, contacts, stabilization
         self._functions: dict[Modes, ModeFunctions] = {}
+        self.number_changes: tuple[tuple[bytes, ...], Array | None] = (), None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return all but the functions."""
-        return {"_made_of": self._made_of, "_functions": {}}
+        return {"_made_of": self._made_of, "_functions": {}, "number_changes": ((), None)}
 
     def functions_of(self, modes: Modes) -> ModeFunctions:
         """Return the functions of a mode, made once.

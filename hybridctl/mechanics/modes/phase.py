@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -147,18 +148,6 @@ class ContactPhase(ClosedRows):
         # Normals come first, so that places are numbers of constrained rows as well.
         self.solid_rows: Indices = self.all_rows[np.delete(self.constrained, self.pressed_places)]
         self.solid_contacts = [i for i in self.places if not loads[i] > 0.0]
-        self.friction = Friction(static[self.places], friction[self.places])
-        self.sliding = tuple(
-            Sliding(j, self.tangents[j], float(friction[i]), SLIPS[modes[i]])
-            for j, i in enumerate(self.closed)
-            if modes[i] in SLIPS
-        )
-        self.spatial = tuple(slide for slide in self.sliding if slide.sign == 0.0)
-        self.spatial_contacts = [slide.contact for slide in self.spatial]
-        self.spatial_rows: Indices = np.array(
-            [slide.rows for slide in self.spatial], dtype=np.intp
-        ).reshape(-1, 2)
-        self.spatial_friction: Array = np.array([slide.friction for slide in self.spatial])
         self.pairs = tuple(bodies[i] for i in self.closed)
         between = Counter(bodies[self.closed[k]] for k in self.owner[self.constrained])
         self.redundant = max(between.values(), default=0) > 6
@@ -167,11 +156,38 @@ class ContactPhase(ClosedRows):
         self.cones = tuple(
             (j, places[self.sticking_owner == j].tolist()) for j in range(len(self.closed))
         )
-        self.identity = not self.sliding and len(self.constrained) == len(self.owner)
+        self.identity = len(self.constrained) == len(self.owner) and not self.is_sliding.any()
+        self._set_friction(friction, static)
+
+    def _set_friction(self, friction: Array, static: Array) -> None:
+        """Set what depends on the coefficients (c,) of all contacts."""
+        self.friction = Friction(static[self.places], friction[self.places])
+        self.sliding = tuple(
+            Sliding(j, self.tangents[j], float(friction[i]), SLIPS[self.modes[i]])
+            for j, i in enumerate(self.closed)
+            if self.modes[i] in SLIPS
+        )
+        self.spatial = tuple(slide for slide in self.sliding if slide.sign == 0.0)
+        self.spatial_contacts = [slide.contact for slide in self.spatial]
+        self.spatial_rows: Indices = np.array(
+            [slide.rows for slide in self.spatial], dtype=np.intp
+        ).reshape(-1, 2)
+        self.spatial_friction: Array = np.array([slide.friction for slide in self.spatial])
         self._mix: Array = np.eye(len(self.owner))[:, self.constrained]
         for slide in self.sliding:
             if slide.sign:
                 self._mix[slide.rows, slide.contact] = -slide.friction * slide.sign
+
+    def with_friction(self, friction: Array, static: Array) -> ContactPhase:
+        """Return the phase of the same modes with other coefficients.
+
+        Args:
+            friction: Kinetic coefficients (c,) of all contacts.
+            static: Static coefficients (c,).
+        """
+        other = copy(self)
+        other._set_friction(friction, static)
+        return other
 
     def compute_mix(self, directions: dict[int, Array]) -> Array:
         """Return the matrix E (r, m), which makes forces along all rows of multipliers.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from copy import copy
 from typing import Any
 
 import numpy as np
@@ -628,7 +627,8 @@ class Robot:
         Raises:
             InputError: An inertia is not physical.
         """
-        other, model = copy(self), self._model.copy()
+        other, model = object.__new__(type(self)), self._model.copy()
+        other.__dict__.update(self.__getstate__())  # a copy would make scratch memory in vain
         for joint, (mass, center, inertia) in inertias.items():
             model.inertias[joint] = pin.Inertia(mass, center, inertia)
         check_inertias(model)
