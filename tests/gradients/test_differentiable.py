@@ -18,7 +18,7 @@ from gradients.systems import (
     swinging_chain,
     tumbling_cube,
 )
-from hybridctl.robots import ball
+from hybridctl.robots import ball, block
 from scipy.optimize import brentq
 
 import hybridctl as hc
@@ -419,3 +419,69 @@ def test_events_after_the_last_time_do_not_matter():
     )
     wanted = before.run(x0, u).vjp(np.ones((1, 8)))
     np.testing.assert_allclose(found.state, wanted.state, rtol=1e-9)
+
+
+def drop_level_block(**options):
+    """A level block that falls on both corners at once, slides and stops; its flow and start."""
+    system = block.system(block.BlockParameters(friction=0.1))
+    flow = hc.differentiable(system, ("open", "open"), (0.0, 1.2), **({"events": 1} | options))
+    return flow, np.array([0.0, 0.05 + 0.1, 0.0, 1.0, 0.0, 0.0])
+
+
+def test_the_time_of_the_first_of_two_corners_is_a_kink():
+    """Its derivative by the pitch is half the width by the speed, up or down; the state has none.
+
+    After 0.1 m the speed is sqrt(2 g 0.1 m); a start that is higher by dz lands later by dz / speed.
+    """
+    speed = math.sqrt(2.0 * 9.81 * 0.1)
+    flow, x0 = drop_level_block(kink="raise")
+    tape = flow.run(x0)
+    assert tape.vjp(np.ones((1, 6))).state.all()  # states have a gradient
+    with pytest.raises(InputError, match="time of the first"):
+        tape.vjp(None, [1.0])
+    expected = {"mean": 0.0, "first": -0.1 / speed}  # the left corner is raised by a positive pitch
+    for kink, by_pitch in expected.items():
+        tape = drop_level_block(kink=kink)[0].run(x0)
+        found = tape.vjp(None, [1.0]).state
+        assert found[1] == pytest.approx(1.0 / speed, rel=1e-8)
+        assert abs(found[2]) == pytest.approx(abs(by_pitch), abs=1e-8)
+        assert "time of the first" in tape.choices[0]
+
+
+def test_events_after_two_at_once_have_other_numbers_on_perturbed_runs():
+    """Of a block that lands level and stops, the second event is the stop, or the other corner."""
+    flow, x0 = drop_level_block(events=2, kink="raise")
+    tape = flow.run(x0)
+    assert tape.event_mask.all()
+    with pytest.raises(InputError, match="number"):
+        tape.vjp(None, [0.0, 1.0])
+    tape = drop_level_block(events=2, kink="mean")[0].run(x0)
+    assert np.isfinite(tape.vjp(None, [0.0, 1.0]).state).all()
+    assert any("number" in choice for choice in tape.choices)
+    # As one impact it keeps its number, however it is perturbed.
+    tape = drop_level_block(events=2, kink="mean", simultaneous="at once")[0].run(x0)
+    assert np.isfinite(tape.vjp(None, [0.0, 1.0]).state).all()
+    assert not any("number" in choice for choice in tape.choices)
+
+
+def test_the_time_of_an_impact_at_the_border_of_slip_is_that_of_its_guard():
+    """An impact just stops a ball on a slope that it slides down: no side changes when it happens.
+
+    With the normal n of the slope, the speed w along it at the impact, and g_n = g cos(slope), a
+    perturbation (dp, dv) changes the time by n . dp / w + n . dv / g_n.
+    """
+    slope, friction, height = 0.5, 0.3, 0.1
+    normal = np.array([math.sin(slope), math.cos(slope)])
+    along = np.array([math.cos(slope), -math.sin(slope)])
+    g_n, g_t = 9.81 * math.cos(slope), 9.81 * math.sin(slope)
+    speed = math.sqrt(2.0 * g_n * height)
+    x0 = np.r_[height * normal, (friction * speed - g_t * speed / g_n) * along]
+    system = ball.system(ball.BallParameters(slope=slope, friction=friction))
+    options = {"times": (0.2,), "events": 1}
+    with pytest.raises(InputError, match="derivatives"):
+        tape = hc.differentiable(system, ("open",), (0.0, 0.2), **options).run(x0)
+        tape.vjp(np.ones((1, 4)), [1.0])
+    for kink in ("mean", "first"):
+        flow = hc.differentiable(system, ("open",), (0.0, 0.2), kink=kink, **options)
+        found = flow.run(x0).vjp(None, [1.0]).state
+        np.testing.assert_allclose(found, np.r_[normal / speed, normal / g_n], atol=1e-8)
