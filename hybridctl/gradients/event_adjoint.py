@@ -10,10 +10,10 @@ give, before it,
 **Kinks.** Where guards fire together in orders that lead apart, and on the border between stick and
 slip, a run has a derivative along each direction but no gradient. `Kink` says what is taken there.
 
-**Times.** The time of guards that fire together is that of the first of them. It has a derivative for
-each guard that may be the first, also where the state has only one. Unless the guards stay one event
-(`simultaneous="at once"`), perturbed runs have several events in its place, so that those after it
-have other numbers: their times have no derivative either.
+**Times.** The time of guards that fire together is that of the first of them. It has a derivative
+for each guard that may be the first, also where the state has only one. Unless the guards stay one
+event (`simultaneous="at once"`), perturbed runs have several events in its place, so that those
+after it have other numbers: their times have no derivative either.
 
 **Rest.** Where events accumulate a run goes on from one plastic impact (`simulate`). Its derivative
 is that impact's, at the time of its guard. What is left out is as small as the velocity of the last

@@ -55,7 +55,7 @@ class NamedParameters:
             raise InputError(f"parameters must be one or more different names, got {self.names}")
         if isinstance(self.system, PushedSystem):
             raise InputError("parameters must be of a system without wrenches, got a pushed one")
-        ParameterColumns(self.system.dynamics, self.single_names)  # refuses what has no derivative
+        ParameterColumns(self.system.dynamics, self.members)  # refuses what has no derivative
         self._check_different()
 
     def _check_different(self) -> None:
@@ -117,12 +117,6 @@ class NamedParameters:
         return tuple(one for single in self.members for one in single)
 
     @cached_property
-    def fold(self) -> Array:
-        """Derivatives (m, np) of `single_names` by `names`: 1 where a parameter has a name."""
-        rows = [k for k, single in enumerate(self.members) for _ in single]
-        return np.eye(len(self.names))[rows]
-
-    @cached_property
     def values(self) -> Array:
         """Values (np,) in the system.
 
@@ -149,7 +143,8 @@ class NamedParameters:
         numbers = check_vector("parameters", values, len(self.names))
         if np.array_equal(numbers, self.values):
             return self.system
-        every = dict(zip(self.single_names, (self.fold @ numbers).tolist(), strict=True))
+        pairs = zip(self.members, numbers.tolist(), strict=True)
+        every = {one: number for single, number in pairs for one in single}
         old = self.system.dynamics
         robot = _change_robot(old.robot, every)
         contacts = [_change_contact(c, every) for c in old.contacts if isinstance(c, Contact)]

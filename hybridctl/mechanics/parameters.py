@@ -104,17 +104,22 @@ def parameter_derivatives(
     return differentiate_by_parameters(system, names)
 
 
-def differentiate_by_parameters(system: ContactSystem, names: Sequence[str]) -> SystemParameters:
+def differentiate_by_parameters(
+    system: ContactSystem, names: Sequence[str], members: Sequence[Sequence[str]] | None = None
+) -> SystemParameters:
     """Return the derivatives of a contact system by named parameters.
 
     Args:
         system: The system.
-        names: The np parameters, each as "KIND:OWNER" (see the module).
+        names: The np parameters.
+        members: For each of them the parameters "KIND:OWNER" (see the module) that have its value.
+            None for `names` themselves.
 
     Returns:
         The derivatives. It raises the errors of `parameter_derivatives`.
     """
-    return _ContactParameters(system, ParameterColumns(system.dynamics, names), names)
+    members = [(name,) for name in names] if members is None else members
+    return _ContactParameters(system, ParameterColumns(system.dynamics, members), names)
 
 
 class _ContactParameterPoint(ParameterPoint):
@@ -272,7 +277,9 @@ class ParameterColumns:
 
     Args:
         dynamics: Dynamics of the robot with its contacts.
-        names: The np parameters.
+        members: For each of the np parameters those "KIND:OWNER" that have its value. Together they
+            may have a derivative that each alone has not, such as the restitution of redundant
+            contacts.
 
     Attributes:
         count: Number np of parameters.
@@ -284,22 +291,23 @@ class ParameterColumns:
         has_lengths: Whether some are lengths of contacts: offsets or radii.
     """
 
-    def __init__(self, dynamics: ContactDynamics, names: Sequence[str]) -> None:
-        self._robot, self.count, self._dynamics = dynamics.robot, len(names), dynamics
+    def __init__(self, dynamics: ContactDynamics, members: Sequence[Sequence[str]]) -> None:
+        self._robot, self.count, self._dynamics = dynamics.robot, len(members), dynamics
         self.row_count, self.stabilization = len(dynamics.contact_set.owner), dynamics.stabilization
         nv, c = dynamics.robot.nv, len(dynamics.contacts)
         self._bodies = np.zeros((10 * len(dynamics.robot.joint_names), self.count))
         self._joints = {kind: np.zeros((nv, self.count)) for kind in JOINT_KINDS}
         self._contacts = {kind: np.zeros((c, self.count)) for kind in CONTACT_KINDS}
         self._lengths = np.zeros((len(dynamics.contact_set.places()), 4, self.count))
-        for column, name in enumerate(names):
-            self._add(dynamics, column, name)
+        for column, names in enumerate(members):
+            for name in names:
+                self._add(dynamics, column, name)
         normal, tangential, self.friction, self.static_friction = self._contacts.values()
         self.restitution = np.vstack([normal, tangential[dynamics.contact_set.owner[c:]]])
         self.has_lengths = bool(self._lengths.any())
 
     def _add(self, dynamics: ContactDynamics, column: int, name: str) -> None:
-        """Set the column of a parameter.
+        """Add a parameter to a column.
 
         Args:
             dynamics: Dynamics of the robot with its contacts.
@@ -324,12 +332,12 @@ class ParameterColumns:
                 )
             _check_contact(name, kind, contact)
             if kind in CONTACT_KINDS:
-                self._contacts[kind][i, column] = 1.0
+                self._contacts[kind][i, column] += 1.0
             else:
                 turn = self._robot.frame(contact.frame).rotation
                 axis = LENGTH_KINDS.index(kind)
                 change = np.eye(4)[3] if axis == 3 else np.append(turn[:, axis], 0.0)
-                self._lengths[i, :, column] = change
+                self._lengths[i, :, column] += change
         elif kind in JOINT_KINDS:
             velocity = self._robot.joints.velocity(name, owner)
             # The springs of joints that mimic this one are in the same sum with rests of their own.
@@ -337,12 +345,12 @@ class ParameterColumns:
                 raise InputError(
                     f"parameter {name!r}: joint {owner!r} must not be mimicked by others for this"
                 )
-            self._joints[kind][velocity, column] = 1.0
+            self._joints[kind][velocity, column] += 1.0
         else:
             check_member(f"link of parameter {name!r}:", owner, self._robot.link_names)
             body = self._robot.body(owner)
             rows = slice(10 * (body.joint - 1), 10 * body.joint)
-            self._bodies[rows, column] = differentiate_inertia(body, kind)
+            self._bodies[rows, column] += differentiate_inertia(body, kind)
 
     @cached_property
     def number_changes(self) -> Array | None:

@@ -18,7 +18,7 @@ from gradients.systems import (
     swinging_chain,
     tumbling_cube,
 )
-from hybridctl.robots import ball, block
+from hybridctl.robots import ball, block, cube
 from scipy.optimize import brentq
 
 import hybridctl as hc
@@ -431,7 +431,7 @@ def drop_level_block(**options):
 def test_the_time_of_the_first_of_two_corners_is_a_kink():
     """Its derivative by the pitch is half the width by the speed, up or down; the state has none.
 
-    After 0.1 m the speed is sqrt(2 g 0.1 m); a start that is higher by dz lands later by dz / speed.
+    After 0.1 m it is sqrt(2 g 0.1 m). A start that is higher by dz lands later by dz / speed.
     """
     speed = math.sqrt(2.0 * 9.81 * 0.1)
     flow, x0 = drop_level_block(kink="raise")
@@ -478,10 +478,35 @@ def test_the_time_of_an_impact_at_the_border_of_slip_is_that_of_its_guard():
     x0 = np.r_[height * normal, (friction * speed - g_t * speed / g_n) * along]
     system = ball.system(ball.BallParameters(slope=slope, friction=friction))
     options = {"times": (0.2,), "events": 1}
+    tape = hc.differentiable(system, ("open",), (0.0, 0.2), **options).run(x0)
     with pytest.raises(InputError, match="derivatives"):
-        tape = hc.differentiable(system, ("open",), (0.0, 0.2), **options).run(x0)
         tape.vjp(np.ones((1, 4)), [1.0])
     for kink in ("mean", "first"):
         flow = hc.differentiable(system, ("open",), (0.0, 0.2), kink=kink, **options)
         found = flow.run(x0).vjp(None, [1.0]).state
         np.testing.assert_allclose(found, np.r_[normal / speed, normal / g_n], atol=1e-8)
+
+
+def test_redundant_corners_have_a_gradient_by_the_restitution_of_all():
+    """A level cube falls by h: at t, its height has risen by e w (t - T) since it hit at w.
+
+    By that of one corner alone there is no derivative, as they would not bounce together.
+    """
+    height, g, end, e = 0.05, 9.81, 0.12, 0.4
+    fall = math.sqrt(2.0 * height / g)
+    made = cube.CubeParameters(restitution=e)
+    flow = hc.differentiable(
+        cube.system(made),
+        ("open",) * 8,
+        (0.0, end),
+        parameters=("restitution",),
+        kink="mean",
+        simultaneous="at once",
+    )
+    x0 = np.zeros(13)
+    x0[[2, 6]] = made.half_width + height, 1.0
+    tape = flow.run(x0)
+    z = e * g * fall * (end - fall) - 0.5 * g * (end - fall) ** 2
+    assert tape.states[0, 2] == pytest.approx(made.half_width + z, abs=1e-9)
+    found = tape.vjp(np.eye(13)[2][None])
+    assert found.parameters[0] == pytest.approx(g * fall * (end - fall), rel=1e-8)
