@@ -39,7 +39,8 @@ class Verdict(NamedTuple):
         unknown: Which unknowns change.
         outcome: "smooth": the gradient is that of the flow. "kink": it is refused, one-sided
             differences have two limits, and what `kink="mean"` and "first" give is between them.
-            "passed over": it is refused, and that of `kink="mean"` is the flow's. "refused": it is
+            "passed over": it is refused, and along this line that of
+            `kink="mean"` is the flow's. "refused": it is
             refused where the flow jumps, or `kink` gives an approximation. "wrong": the rest.
         error: Difference from central differences, relative to the gradient or 1; for "kink" the
             distance from between the one-sided ones.
@@ -151,21 +152,25 @@ def _judge_line(flow: DifferentiableFlow, line: Line, scalar: Scalar) -> Verdict
     if not slopes:
         return Verdict(line.unknown, "refused", np.inf, reason)
     size = max(1.0, *map(abs, slopes))
-    error, sides = _compare(flow, line, scalar, slopes[0], size)
+    # A mean of two halves is what central differences find: at least two steps tell a kink.
+    error, sides = _compare(flow, line, scalar, slopes[0], size, least_steps=2 if reason else 1)
+    limits = _find_limits(sides, size) if reason else None
+    if limits is not None and abs(limits[1] - limits[0]) > CONVERGED * size:
+        low, high = sorted(limits)
+        beyond = max(max(low - slope, slope - high) for slope in slopes) / size
+        return Verdict(line.unknown, "kink" if beyond <= CONVERGED else "wrong", beyond, reason)
     if error <= ACCURACY:
         return Verdict(line.unknown, "passed over" if reason else "smooth", error, reason)
-    if not reason:
-        return Verdict(line.unknown, "wrong", error, reason)
-    limits = _find_limits(sides, size)
-    if limits is None or abs(limits[1] - limits[0]) <= CONVERGED * size:
-        return Verdict(line.unknown, "refused", error, reason)
-    low, high = sorted(limits)
-    beyond = max(max(low - slope, slope - high) for slope in slopes) / size
-    return Verdict(line.unknown, "kink" if beyond <= CONVERGED else "wrong", beyond, reason)
+    return Verdict(line.unknown, "refused" if reason else "wrong", error, reason)
 
 
 def _compare(
-    flow: DifferentiableFlow, line: Line, scalar: Scalar, slope: float, size: float
+    flow: DifferentiableFlow,
+    line: Line,
+    scalar: Scalar,
+    slope: float,
+    size: float,
+    least_steps: int,
 ) -> tuple[float, dict[float, tuple[float, float]]]:
     """Return the error of a slope, and the one-sided differences of all steps that were tried.
 
@@ -175,6 +180,7 @@ def _compare(
         scalar: The scalar.
         slope: Its derivative along the line.
         size: Unit of errors.
+        least_steps: Number of steps that are tried even if the first ones agree with the slope.
     """
     middle = scalar.value(line.record(flow, 0.0))
     sides, error = dict[float, tuple[float, float]](), np.inf
@@ -188,7 +194,7 @@ def _compare(
             found.append((g**2 * found[0] - h**2 * 0.5 * sum(pair)) / (g**2 - h**2))
         sides[h] = ((one - middle) / h, (middle - other) / h)
         error = min(error, *(abs(each - slope) / size for each in found))
-        if error <= ACCURACY:
+        if error <= ACCURACY and len(sides) >= least_steps:
             break
     return error, sides
 
