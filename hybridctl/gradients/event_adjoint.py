@@ -10,6 +10,11 @@ give, before it,
 **Kinks.** Where guards fire together in orders that lead apart, and on the border between stick and
 slip, a run has a derivative along each direction but no gradient. `Kink` says what is taken there.
 
+**Times.** The time of guards that fire together is that of the first of them. It has a derivative
+for each guard that may be the first, also where the state has only one. Unless the guards stay one
+event (`simultaneous="at once"`), perturbed runs have several events in its place, so that those
+after it have other numbers: their times have no derivative either.
+
 **Rest.** Where events accumulate a run goes on from one plastic impact (`simulate`). Its derivative
 is that impact's, at the time of its guard. What is left out is as small as the velocity of the last
 bounces: one of the impulses is taken at once instead of over the rest of the accumulation, with the
@@ -48,7 +53,7 @@ from hybridctl.sensitivity.saltation import (
     linearize_crossing,
     make_identity_jump,
 )
-from hybridctl.sensitivity.simultaneous import Simultaneous, jump_derivative
+from hybridctl.sensitivity.simultaneous import Simultaneous, has_joint_event, jump_derivative
 
 Kink = Literal["raise", "mean", "first"]
 """What is taken where a run has no gradient: an error, the mean of its pieces, or the first one.
@@ -78,6 +83,8 @@ class EventAdjoint:
         time_state: Derivative (d,) of the event time by the state, s per unit.
         time_input: Derivative (nu,) of the event time by the input, s per unit.
         choice: What was taken in place of a gradient, in words. None where there is one.
+        time_kink: Why the time has no gradient, in words. None where it has one.
+        is_split: Whether perturbed runs have several events in its place.
     """
 
     state: Array
@@ -85,6 +92,24 @@ class EventAdjoint:
     time_state: Array
     time_input: Array
     choice: str | None = None
+    time_kink: str | None = None
+    is_split: bool = False
+
+    def describe_time_kink(self, by_time: bool, by_later_times: bool) -> str | None:
+        """Return in words why a scalar of event times has no gradient here; None if it has one.
+
+        Args:
+            by_time: Whether the scalar depends on the time of this event.
+            by_later_times: Whether it depends on times of later events.
+        """
+        if by_time and self.time_kink is not None:
+            return self.time_kink
+        if by_later_times and self.is_split:
+            return (
+                f"{self.time_kink}; perturbed runs have several events in its place, so that "
+                "later ones have other numbers"
+            )
+        return None
 
 
 def linearize_event(
@@ -120,7 +145,9 @@ def linearize_event(
         return _take_reported_states(system, event, error)
     if isinstance(jump, JumpGains):
         return _as_matrix(jump)
-    return _choose_piece(jump, event, kink)
+    found = _choose_piece(jump, event, kink)
+    is_split = found.time_kink is not None and not has_joint_event(system, event, simultaneous)
+    return replace(found, is_split=is_split)
 
 
 def linearize_single_event(
@@ -163,7 +190,6 @@ def _choose_piece(jump: PiecewiseLinearJump, event: Event, kink: Kink) -> EventA
         InputError: They differ, and `kink` is "raise".
     """
     pieces = jump.pieces(accuracy=EVENT_ACCURACY)
-    firsts = [jump.jump(frozenset(), piece.order[0]) for piece in pieces]
     maps = [np.hstack([piece.matrix, piece.input]) for piece in pieces]
     choice, weights = None, np.eye(len(pieces))[0]
     if not are_equal_maps(maps, EVENT_ACCURACY):
@@ -177,12 +203,39 @@ def _choose_piece(jump: PiecewiseLinearJump, event: Event, kink: Kink) -> EventA
         choice = f"{kink} of {what}"
         if kink == "mean":
             weights = _measure_cones(jump, [piece.order for piece in pieces])
-    rows = [
-        (piece.matrix, piece.input, first.time_state, first.time_input)
-        for piece, first in zip(pieces, firsts, strict=True)
-    ]
-    parts = [np.tensordot(weights, np.array(part), axes=1) for part in zip(*rows, strict=True)]
-    return EventAdjoint(parts[0], parts[1], parts[2], parts[3], choice)
+    state, by_input = (
+        np.tensordot(weights, np.array(part), axes=1)
+        for part in ([p.matrix for p in pieces], [p.input for p in pieces])
+    )
+    time, time_kink = _differentiate_first_time(jump, event, kink, pieces[0].order)
+    time_state, time_input = np.split(time, [jump.dimension])
+    return EventAdjoint(state, by_input, time_state, time_input, choice, time_kink)
+
+
+def _differentiate_first_time(
+    jump: PiecewiseLinearJump, event: Event, kink: Kink, order: Sequence[int]
+) -> tuple[Array, str | None]:
+    """Return the derivative (d + nu,) of the time of the first guard, and why it is no gradient.
+
+    Args:
+        jump: The jump. Of its guards those count that the event has: the border of a reset is none.
+        event: The event.
+        kink: What is taken where the guards have different times.
+        order: The first order in which the guards fire, in the order of their declaration.
+    """
+    guards = [j for j, name in enumerate(jump.guards) if name in event.guards]
+    jumps = [jump.jump(frozenset(), j) for j in guards]
+    rows = np.array([np.append(each.time_state, each.time_input) for each in jumps])
+    declared_first = next(guards.index(j) for j in order if j in guards)
+    if are_equal_maps(list(rows), EVENT_ACCURACY):
+        return rows[declared_first], None
+    why = f"the time of the first of {event.guards} has a derivative for each that may be the first"
+    if kink != "mean":
+        return rows[declared_first], why
+    directions = np.random.default_rng(0).normal(size=(_DIRECTIONS, jump.dimension))
+    times = np.vstack([directions, -directions]) @ rows[:, : jump.dimension].T
+    counts = np.bincount(times.argmin(axis=1), minlength=len(rows))
+    return np.asarray(counts @ rows / counts.sum(), dtype=np.float64), why
 
 
 def _measure_cones(jump: PiecewiseLinearJump, orders: Sequence[tuple[int, ...]]) -> Array:

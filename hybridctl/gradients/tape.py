@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hybridctl.base.checks import Array, Indices, check_array
-from hybridctl.base.errors import HybridctlError
+from hybridctl.base.errors import HybridctlError, InputError
 from hybridctl.base.spaces import Space, VectorSpace, compute_tangent_map
 from hybridctl.gradients.arc_adjoint import ArcAdjoint, linearize_arc_adjoints
 from hybridctl.gradients.event_adjoint import (
@@ -116,6 +116,7 @@ class Tape:
     samples: tuple[FeedbackSample, ...] = ()
     _arc_maps: dict[int, ArcAdjoint] = field(default_factory=dict, init=False, repr=False)
     _event_maps: dict[int, EventAdjoint] = field(default_factory=dict, init=False, repr=False)
+    _time_kinks: dict[int, str] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def states(self) -> Array:
@@ -143,11 +144,13 @@ class Tape:
 
         These are the events that a call of `vjp` has passed so far.
         """
-        passed = sorted(self._event_maps.items())
+        states = {k: event.choice for k, event in self._event_maps.items()}
+        times = {k: f"{self.kink} where {why}" for k, why in self._time_kinks.items()}
         return tuple(
-            f"event {k} at t = {self.trajectory.events[k].time:.9g} s: {event.choice}"
-            for k, event in passed
-            if event.choice is not None
+            f"event {k} at t = {self.trajectory.events[k].time:.9g} s: {choice}"
+            for k in sorted(states)
+            for choice in (states[k], times.get(k))
+            if choice is not None
         )
 
     def vjp(
@@ -255,6 +258,26 @@ class Tape:
         system, run = self._augmented
         known = replace(run.events[k], accuracy=event.accuracy)
         return linearize_event(system, known, self.kink, self.simultaneous)
+
+    def check_time(self, k: int, by_time: bool, by_later_times: bool) -> None:
+        """Check that times of events have a gradient at event k; if not, note what is taken.
+
+        Args:
+            k: Number of the event.
+            by_time: Whether its own time counts.
+            by_later_times: Whether times of later events count.
+
+        Raises:
+            InputError: They have none, and `kink` is "raise".
+        """
+        event = self.trajectory.events[k]
+        why = self.event_map(k).describe_time_kink(by_time, by_later_times)
+        if why is None:
+            return
+        with _name_event(k, event):
+            if self.kink == "raise":
+                raise InputError(f"{why}: kink='mean' takes their mean, kink='first' the first one")
+        self._time_kinks[k] = why
 
     @cached_property
     def _augmented(self) -> tuple[HybridSystem, HybridTrajectory]:
@@ -373,6 +396,7 @@ class _Sweep:
             self.costate = np.zeros(arc.space.ndx)
             return
         jump, count = tape.event_map(k), tape.parameter_count
+        tape.check_time(k, by_time != 0.0, bool(self._by_events[number + 1 :].any()))
         after = np.append(self.costate, np.zeros(count))
         before = jump.state.T @ after + by_time * jump.time_state
         by_input = jump.input.T @ after + by_time * jump.time_input

@@ -60,8 +60,8 @@ class NamedParameters:
 
     @cached_property
     def columns(self) -> ParameterColumns:
-        """Derivatives of the model's data by `single_names`, with the system's values."""
-        return ParameterColumns(self.system.dynamics, self.single_names)
+        """Derivatives of the model's data by the parameters, with the system's values."""
+        return ParameterColumns(self.system.dynamics, self.members)
 
     def _check_different(self) -> None:
         """Check that no number of the system has two names.
@@ -122,12 +122,6 @@ class NamedParameters:
         return tuple(one for single in self.members for one in single)
 
     @cached_property
-    def fold(self) -> Array:
-        """Derivatives (m, np) of `single_names` by `names`: 1 where a parameter has a name."""
-        rows = [k for k, single in enumerate(self.members) for _ in single]
-        return np.eye(len(self.names))[rows]
-
-    @cached_property
     def values(self) -> Array:
         """Values (np,) in the system.
 
@@ -155,12 +149,8 @@ class NamedParameters:
         if np.array_equal(numbers, self.values):
             return self.system
         # What keeps its value is left as it is, and shared.
-        pairs = zip((self.fold @ numbers).tolist(), (self.fold @ self.values).tolist(), strict=True)
-        every = {
-            name: value
-            for name, (value, own) in zip(self.single_names, pairs, strict=True)
-            if value != own
-        }
+        pairs = zip(self.members, numbers.tolist(), self.values.tolist(), strict=True)
+        every = {one: value for single, value, own in pairs if value != own for one in single}
         old = self.system.dynamics
         robot = _change_robot(old.robot, every)
         contacts = [_change_contact(c, every) for c in old.contacts if isinstance(c, Contact)]

@@ -112,15 +112,18 @@ def differentiate_by_parameters(
 
     Args:
         system: The system.
-        names: The np parameters, each as "KIND:OWNER" (see the module).
-        columns: Columns of the same names, of the system or of one with other values. None for
-            none.
+        names: The np parameters, each as "KIND:OWNER" (see the module) unless columns are given.
+        columns: Columns of these parameters, of the system or of one with other values. None to
+            make them.
 
     Returns:
         The derivatives. It raises the errors of `parameter_derivatives`.
     """
     dynamics = system.dynamics
-    own = ParameterColumns(dynamics, names) if columns is None else columns.with_values(dynamics)
+    if columns is None:
+        own = ParameterColumns(dynamics, [(name,) for name in names])
+    else:
+        own = columns.with_values(dynamics)
     return _ContactParameters(system, own, names)
 
 
@@ -279,7 +282,9 @@ class ParameterColumns:
 
     Args:
         dynamics: Dynamics of the robot with its contacts.
-        names: The np parameters.
+        members: For each of the np parameters those "KIND:OWNER" that have its value. Together they
+            may have a derivative that each alone has not, such as the restitution of redundant
+            contacts.
 
     Attributes:
         count: Number np of parameters.
@@ -291,17 +296,18 @@ class ParameterColumns:
         has_lengths: Whether some are lengths of contacts: offsets or radii.
     """
 
-    def __init__(self, dynamics: ContactDynamics, names: Sequence[str]) -> None:
-        self._robot, self.count, self._dynamics = dynamics.robot, len(names), dynamics
+    def __init__(self, dynamics: ContactDynamics, members: Sequence[Sequence[str]]) -> None:
+        self._robot, self.count, self._dynamics = dynamics.robot, len(members), dynamics
         self.row_count, self.stabilization = len(dynamics.contact_set.owner), dynamics.stabilization
         nv, c = dynamics.robot.nv, len(dynamics.contacts)
-        self._names = tuple(names)
+        self._members = tuple(map(tuple, members))
         self._bodies = np.zeros((10 * len(dynamics.robot.joint_names), self.count))
         self._joints = {kind: np.zeros((nv, self.count)) for kind in JOINT_KINDS}
         self._contacts = {kind: np.zeros((c, self.count)) for kind in CONTACT_KINDS}
         self._lengths = np.zeros((len(dynamics.contact_set.places()), 4, self.count))
-        for column, name in enumerate(names):
-            self._add(dynamics, column, name)
+        for column, names in enumerate(members):
+            for name in names:
+                self._add(dynamics, column, name)
         normal, tangential, self.friction, self.static_friction = self._contacts.values()
         self.restitution = np.vstack([normal, tangential[dynamics.contact_set.owner[c:]]])
         self.has_lengths = bool(self._lengths.any())
@@ -324,7 +330,8 @@ class ParameterColumns:
         if self._bodies.any():
             other._bodies = np.zeros_like(self._bodies)
         contacts = {contact.name: contact for contact in dynamics.contacts}
-        for column, name in enumerate(self._names):
+        singles = ((k, name) for k, names in enumerate(self._members) for name in names)
+        for column, name in singles:
             kind, _, owner = name.partition(":")
             contact = contacts.get(owner)
             if kind in INERTIAL_KINDS:
@@ -334,13 +341,13 @@ class ParameterColumns:
         return other
 
     def _add_inertia(self, column: int, kind: str, link: str) -> None:
-        """Set the column of an inertial parameter of a link."""
+        """Add an inertial parameter of a link to a column."""
         body = self._robot.body(link)
         rows = slice(10 * (body.joint - 1), 10 * body.joint)
-        self._bodies[rows, column] = differentiate_inertia(body, kind)
+        self._bodies[rows, column] += differentiate_inertia(body, kind)
 
     def _add(self, dynamics: ContactDynamics, column: int, name: str) -> None:
-        """Set the column of a parameter.
+        """Add a parameter to a column.
 
         Args:
             dynamics: Dynamics of the robot with its contacts.
@@ -365,12 +372,12 @@ class ParameterColumns:
                 )
             _check_contact(name, kind, contact)
             if kind in CONTACT_KINDS:
-                self._contacts[kind][i, column] = 1.0
+                self._contacts[kind][i, column] += 1.0
             else:
                 turn = self._robot.frame(contact.frame).rotation
                 axis = LENGTH_KINDS.index(kind)
                 change = np.eye(4)[3] if axis == 3 else np.append(turn[:, axis], 0.0)
-                self._lengths[i, :, column] = change
+                self._lengths[i, :, column] += change
         elif kind in JOINT_KINDS:
             velocity = self._robot.joints.velocity(name, owner)
             # The springs of joints that mimic this one are in the same sum with rests of their own.
@@ -378,7 +385,7 @@ class ParameterColumns:
                 raise InputError(
                     f"parameter {name!r}: joint {owner!r} must not be mimicked by others for this"
                 )
-            self._joints[kind][velocity, column] = 1.0
+            self._joints[kind][velocity, column] += 1.0
         else:
             check_member(f"link of parameter {name!r}:", owner, self._robot.link_names)
             self._add_inertia(column, kind, owner)

@@ -126,7 +126,7 @@ def jump_derivative(
     """
     check_member("phantom_input", phantom_input, ("pushing", "withdrawing"))
     check_instance("event", event, Event)
-    if _stays_one_event(system, event, simultaneous):
+    if has_joint_event(system, event, simultaneous):
         return _linearize_at_once(system, event)
     is_pushed = phantom_input == "pushing" and not _is_input_continuous(event)
     if is_pushed and len(event.guards) > 1 and _keeps_field(system, event):
@@ -149,7 +149,7 @@ def linearize_event_under_law(
         The jump, in which the input follows the state: changes of the input that are passed to it
         act in addition. It raises the errors of `jump_derivative`, and those of the law.
     """
-    if _stays_one_event(system, event, simultaneous):
+    if has_joint_event(system, event, simultaneous):
         jump: JumpGains | PiecewiseLinearJump = _linearize_at_once(system, event)
     else:
         jump = _linearize_in_turn(system, event, law)
@@ -268,8 +268,17 @@ def _linearize_single(system: HybridSystem, event: Event) -> JumpGains | Piecewi
 # Guards that stay one event
 
 
-def _stays_one_event(system: HybridSystem, event: Event, simultaneous: Simultaneous) -> bool:
-    """Return whether the guards of an event stay one event on perturbed trajectories."""
+def has_joint_event(system: HybridSystem, event: Event, simultaneous: Simultaneous) -> bool:
+    """Return whether the guards of an event stay one event on perturbed trajectories.
+
+    Args:
+        system: The hybrid system of the run.
+        event: An event of the run.
+        simultaneous: See `jump_derivative`.
+
+    Raises:
+        UnknownNameError: `simultaneous` is none of its names.
+    """
     check_member("simultaneous", simultaneous, ("in turn", "at once"))
     if simultaneous == "in turn" or len(event.guards) < 2 or event.bridge or event.accumulation:
         return False

@@ -18,8 +18,9 @@ from gradients.systems import (
     swinging_chain,
     tumbling_cube,
 )
-from hybridctl.robots import ball
+from hybridctl.robots import ball, block, cube
 from scipy.optimize import brentq
+from scipy.spatial.transform import Rotation
 
 import hybridctl as hc
 from hybridctl.base.errors import HybridctlError, InputError, UnknownNameError
@@ -200,11 +201,45 @@ def test_a_cube_that_lands_on_edges_and_rests_has_the_gradient_of_its_plane():
     def place(dx, restitution=0.135):
         return flow.run(space.normalize(space.integrate(x0, dx)), None, [restitution]).states[0, 1]
 
+    # By the speed at which it falls: the adjoint and differences of the published toss agree.
+    down = Rotation.from_quat(x0[3:7]).inv().apply([0.0, 0.0, 1.0])
+    assert found.state[6:9] @ down == pytest.approx(-0.001549, abs=1e-6)
     for k in (1, 2, 3, 7, 8, 9):  # along y and z, and about x
         step = 1e-5 * np.eye(12)[k]
         assert found.state[k] == pytest.approx((place(step) - place(-step)) / 2e-5, abs=1e-6)
     ends = [place(np.zeros(12), 0.135 + h) for h in (1e-5, -1e-5)]
     assert found.parameters[0] == pytest.approx((ends[0] - ends[1]) / 2e-5, abs=1e-6)
+
+
+@pytest.mark.slow
+@SLOW_BOUNCES
+def test_directions_that_tilt_a_rocking_edge_are_refused_by_the_names_of_its_corners():
+    """Of a level edge one corner would hit first: whose turn it is at rest has no derivative."""
+    flow, x0 = tumbling_cube(kink="raise")
+    tape = flow.run(x0)
+    with pytest.raises(InputError, match=r"corner\d closes.* accumulate in turn"):
+        tape.vjp(np.eye(13)[1][None])
+
+
+@pytest.mark.slow
+@SLOW_BOUNCES
+def test_the_same_cube_on_a_tilted_edge_has_a_gradient_in_all_directions():
+    """Tilted by 1 mrad it hits with single corners: nine events within 1 s, and no kink."""
+    flow, x0 = tumbling_cube(kink="raise")
+    turn = Rotation.from_euler("y", 1e-3) * Rotation.from_euler("x", 60.0, degrees=True)
+    x0[3:7], x0[7:10] = turn.as_quat(), turn.inv().apply([0.0, -0.1, -2.0])
+    tape = flow.run(x0)
+    found = tape.vjp(np.eye(13)[1][None])
+    space = tape.trajectory.arcs[0].space
+
+    def place(dx, restitution=0.135):
+        return flow.run(space.normalize(space.integrate(x0, dx)), None, [restitution]).states[0, 1]
+
+    assert not tape.choices
+    for k, step in enumerate(1e-6 * np.eye(12)):
+        assert found.state[k] == pytest.approx((place(step) - place(-step)) / 2e-6, abs=1e-6)
+    ends = [place(np.zeros(12), 0.135 + h) for h in (1e-6, -1e-6)]
+    assert found.parameters[0] == pytest.approx((ends[0] - ends[1]) / 2e-6, abs=1e-6)
 
 
 def slide_to_rest(height, speed, restitution, friction, end):
@@ -419,3 +454,94 @@ def test_events_after_the_last_time_do_not_matter():
     )
     wanted = before.run(x0, u).vjp(np.ones((1, 8)))
     np.testing.assert_allclose(found.state, wanted.state, rtol=1e-9)
+
+
+def drop_level_block(**options):
+    """A level block that falls on both corners at once, slides and stops; its flow and start."""
+    system = block.system(block.BlockParameters(friction=0.1))
+    flow = hc.differentiable(system, ("open", "open"), (0.0, 1.2), **({"events": 1} | options))
+    return flow, np.array([0.0, 0.05 + 0.1, 0.0, 1.0, 0.0, 0.0])
+
+
+def test_the_time_of_the_first_of_two_corners_is_a_kink():
+    """Its derivative by the pitch is half the width by the speed, up or down; the state has none.
+
+    After 0.1 m it is sqrt(2 g 0.1 m). A start that is higher by dz lands later by dz / speed.
+    """
+    speed = math.sqrt(2.0 * 9.81 * 0.1)
+    flow, x0 = drop_level_block(kink="raise")
+    tape = flow.run(x0)
+    assert tape.vjp(np.ones((1, 6))).state.all()  # states have a gradient
+    with pytest.raises(InputError, match="time of the first"):
+        tape.vjp(None, [1.0])
+    expected = {"mean": 0.0, "first": -0.1 / speed}  # the left corner is raised by a positive pitch
+    for kink, by_pitch in expected.items():
+        tape = drop_level_block(kink=kink)[0].run(x0)
+        found = tape.vjp(None, [1.0]).state
+        assert found[1] == pytest.approx(1.0 / speed, rel=1e-8)
+        assert abs(found[2]) == pytest.approx(abs(by_pitch), abs=1e-8)
+        assert "time of the first" in tape.choices[0]
+
+
+def test_events_after_two_at_once_have_other_numbers_on_perturbed_runs():
+    """Of a block that lands level and stops, the second event is the stop, or the other corner."""
+    flow, x0 = drop_level_block(events=2, kink="raise")
+    tape = flow.run(x0)
+    assert tape.event_mask.all()
+    with pytest.raises(InputError, match="number"):
+        tape.vjp(None, [0.0, 1.0])
+    tape = drop_level_block(events=2, kink="mean")[0].run(x0)
+    assert np.isfinite(tape.vjp(None, [0.0, 1.0]).state).all()
+    assert any("number" in choice for choice in tape.choices)
+    # As one impact it keeps its number, however it is perturbed.
+    tape = drop_level_block(events=2, kink="mean", simultaneous="at once")[0].run(x0)
+    assert np.isfinite(tape.vjp(None, [0.0, 1.0]).state).all()
+    assert not any("number" in choice for choice in tape.choices)
+
+
+def test_the_time_of_an_impact_at_the_border_of_slip_is_that_of_its_guard():
+    """An impact just stops a ball on a slope that it slides down: no side changes when it happens.
+
+    With the normal n of the slope, the speed w along it at the impact, and g_n = g cos(slope), a
+    perturbation (dp, dv) changes the time by n . dp / w + n . dv / g_n.
+    """
+    slope, friction, height = 0.5, 0.3, 0.1
+    normal = np.array([math.sin(slope), math.cos(slope)])
+    along = np.array([math.cos(slope), -math.sin(slope)])
+    g_n, g_t = 9.81 * math.cos(slope), 9.81 * math.sin(slope)
+    speed = math.sqrt(2.0 * g_n * height)
+    x0 = np.r_[height * normal, (friction * speed - g_t * speed / g_n) * along]
+    system = ball.system(ball.BallParameters(slope=slope, friction=friction))
+    options = {"times": (0.2,), "events": 1}
+    tape = hc.differentiable(system, ("open",), (0.0, 0.2), **options).run(x0)
+    with pytest.raises(InputError, match="derivatives"):
+        tape.vjp(np.ones((1, 4)), [1.0])
+    for kink in ("mean", "first"):
+        flow = hc.differentiable(system, ("open",), (0.0, 0.2), kink=kink, **options)
+        found = flow.run(x0).vjp(None, [1.0]).state
+        np.testing.assert_allclose(found, np.r_[normal / speed, normal / g_n], atol=1e-8)
+
+
+def test_redundant_corners_have_a_gradient_by_the_restitution_of_all():
+    """A level cube falls by h: at t, its height has risen by e w (t - T) since it hit at w.
+
+    By that of one corner alone there is no derivative, as they would not bounce together.
+    """
+    height, g, end, e = 0.05, 9.81, 0.12, 0.4
+    fall = math.sqrt(2.0 * height / g)
+    made = cube.CubeParameters(restitution=e)
+    flow = hc.differentiable(
+        cube.system(made),
+        ("open",) * 8,
+        (0.0, end),
+        parameters=("restitution",),
+        kink="mean",
+        simultaneous="at once",
+    )
+    x0 = np.zeros(13)
+    x0[[2, 6]] = made.half_width + height, 1.0
+    tape = flow.run(x0)
+    z = e * g * fall * (end - fall) - 0.5 * g * (end - fall) ** 2
+    assert tape.states[0, 2] == pytest.approx(made.half_width + z, abs=1e-9)
+    found = tape.vjp(np.eye(13)[2][None])
+    assert found.parameters[0] == pytest.approx(g * fall * (end - fall), rel=1e-8)
