@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import casadi as ca
 import numpy as np
 from hybridctl.robots import public
 from numpy.typing import NDArray
+from rich.table import Table
 from scipy.linalg import null_space
 
+from hybridctl.app.report import make_record_table
 from hybridctl.base.checks import Array
 from hybridctl.control.lqr.periodic import PeriodicLqr, periodic_lqr
 from hybridctl.hybrid.simulate import simulate
@@ -63,6 +66,8 @@ _EVENT_WINDOW = 1e-6
 much."""
 _MOST_CORRECTIONS = 10
 """Most corrections of Newton's method."""
+_SHOWN = 4
+"""Multipliers in the table."""
 _RICCATI = 1e-8
 """Relative tolerance of the value function."""
 _CLOSED = 1e-7
@@ -360,3 +365,42 @@ def plan_trot(speed: float) -> PlannedTrot:
     """
     task, guess = make_trot_task(speed)
     return PlannedTrot(task, optimise(task, guess, tolerance=_CLOSING))
+
+
+def make_plan_record(trot: PlannedTrot) -> dict[str, Any]:
+    """Return a plan as it stands in summary.json.
+
+    Multipliers are moduli, of half a stride up to the exchange of left and right. Of several pieces
+    of the map those of the piece with the largest are taken.
+
+    Args:
+        trot: The plan.
+    """
+    feedback = trot.design_feedback()
+    maps = [
+        trot.compute_multipliers(trot.map),
+        trot.compute_multipliers(trot.close_loop(feedback), holds_place=True),
+    ]
+    largest = [max(np.abs(values).tolist() for values in pieces) for pieces in maps]
+    optimum = trot.optimum
+    return {
+        "robot": "solo12",
+        "period": trot.period,
+        "cost": optimum.cost,
+        "iterations": optimum.iterations,
+        "mismatch": optimum.mismatch,
+        "closing": trot.closing,
+        "pieces": len(maps[0]),
+        "open": largest[0],
+        "closed": largest[1],
+    }
+
+
+def make_multiplier_table(record: dict[str, Any]) -> Table:
+    """Return the table of the largest multipliers of a planned trot."""
+    rows = [
+        {"name": name, "values": ", ".join(f"{each:.3g}" for each in record[key][:_SHOWN])}
+        for name, key in (("open loop", "open"), ("under its LQR", "closed"))
+    ]
+    columns = {"map of half a stride": "{name}", "largest multipliers": "{values}"}
+    return make_record_table("Planned trot in place of solo12", rows, columns)
