@@ -16,6 +16,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from hybridctl.experiments.plant_loop import Engine, driven, make_engine_plant
 from hybridctl.experiments.runners import compute_standard_error
+from hybridctl.experiments.walking.planned_trot import (
+    make_multiplier_table,
+    make_plan_record,
+    plan_trot,
+)
 from hybridctl.robots import public
 from rich.console import Console
 from rich.table import Table
@@ -85,6 +90,8 @@ class Config(Settings):
             velocities, rad/s and m/s.
         speed: Speed forwards, m/s.
         time_constant: Time constant of the contacts, s.
+        planned: Whether a trot in place of solo12 is planned too, with its multipliers open loop
+            and under its LQR (`planned_trot`); a minute of one processor.
         seed: Seed of starts and pushes.
         workers: Number of processes; 0 for one on each processor.
         dask: Address of the scheduler of a cluster that computes instead.
@@ -99,14 +106,16 @@ class Config(Settings):
     scatter: tuple[NotNegative, NotNegative] = (0.03, 0.1)
     speed: NotNegative = 0.3
     time_constant: Positive = 2e-3
+    planned: bool = False
     seed: Natural = 0
     workers: Natural = 1
     dask: str | None = None
 
 
 def full(config: Config) -> Config:
-    """Return the settings with twenty strides from eight starts, and ten pushes by three laws."""
-    return replace(config, triggers=("clock", "touch", "sure"), starts=8, strides=20, pushes=10)
+    """Return the settings with 20 strides from eight starts, ten pushes by three laws, a plan."""
+    triggers: tuple[Trigger, ...] = ("clock", "touch", "sure")
+    return replace(config, triggers=triggers, starts=8, strides=20, pushes=10, planned=True)
 
 
 def quick(config: Config) -> Config:
@@ -303,7 +312,19 @@ def run(config: Config, console: Console) -> Findings:
     def draw(folder: RunFolder) -> None:
         draw_trot(folder / "figures/trot.png", cases[0], trots[cases[0]][0])
 
-    return Findings({"trots": records}, [make_trot_table(records)], claims, draw=draw)
+    data: dict[str, Any] = {"trots": records}
+    tables = [make_trot_table(records)]
+    if config.planned:
+        data["planned"] = make_plan_record(plan_trot(0.0))
+        tables.append(make_multiplier_table(data["planned"]))
+        claims.append(
+            Check(
+                "largest multiplier of the planned trot under its LQR",
+                data["planned"]["closed"][0],
+                most=1.0,
+            )
+        )
+    return Findings(data, tables, claims, draw=draw)
 
 
 def make_record(

@@ -114,7 +114,7 @@ class Feedforwards:
             history: Events so far; its state gives the size of the zero gain.
         """
         if self.modes:
-            k = _find_phase(self.modes, history.events)
+            k = find_phase(self.modes, history.events)
         else:
             k = len([event for event in history.events if event.guards])
         curve = self.curves[min(k, len(self.curves) - 1)]
@@ -167,11 +167,11 @@ class PlanTracking:
 
     def law(self, history: History) -> InputLaw:
         """Return feedforward and feedback on the present arc."""
-        k = _find_phase([arc.mode for arc in self.arcs], history.events)
+        k = find_phase([arc.mode for arc in self.arcs], history.events)
         return TrackingLaw(self.arcs[k], self.gains[k], self.limits).differentiable()
 
 
-def _find_phase(modes: Sequence[ModeKey], events: Iterable[Event]) -> int:
+def find_phase(modes: Sequence[ModeKey], events: Iterable[Event]) -> int:
     """Return the index of the phase that events have led to, through the modes in their order."""
     k = 0
     for event in events:

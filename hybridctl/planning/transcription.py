@@ -62,17 +62,13 @@ from hybridctl.planning.phase_functions import (
     find_opening_contacts,
     get_end_gap_name,
 )
+from hybridctl.planning.start_inputs import compute_holding_input, fit_inputs
 from hybridctl.planning.task import Expression, Guess, Task
 from hybridctl.planning.transition_cost import (
     PhasePerturbations,
     build_perturbations,
     build_transition_equations,
 )
-
-_HOLDING_PRECISION = 1e-6
-"""Singular values of the effect of motors on accelerations below which they count as zero, relative
-to the largest one. A choice: a motor that does nearly nothing gets no input, instead of a huge
-one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,21 +162,39 @@ class Transcription:
         Args:
             guess: States (nx,) by phase and fraction of the phase.
             inputs: Chebyshev coefficients (p + 1, nu) and duration, s, of each phase. If empty, the
-                input is constant and about holds the state in the middle of the phase (see
-                `_compute_holding_input`), and the duration is the mean of its bounds.
+                inputs follow from the guess, and the duration is the mean of its bounds.
         """
         parts = []
         for k, (phase, f) in enumerate(zip(self.task.phases, self.functions, strict=True)):
             fractions = compute_knot_fractions(phase), compute_point_fractions(phase)
             parts += [np.array([guess(k, s) for s in group]).ravel() for group in fractions]
-            curve = np.zeros((self.task.degree + 1, self.task.system.robot.nu))
-            curve[0] = _compute_holding_input(self.task, f.field, guess(k, 0.5))
-            curve, duration = inputs[k] if inputs else (curve, 0.5 * sum(phase.duration))
+            if inputs:
+                curve, duration = inputs[k]
+            else:
+                curve, duration = self._guess_inputs(k, f.field, guess), 0.5 * sum(phase.duration)
             parts += [curve.ravel(), np.array([duration])]
         start = np.concatenate([*parts, np.zeros(self._count_node_unknowns() + 1)])
         if self.nodes:
             self._solve_nodes(start)
         return start
+
+    def _guess_inputs(self, k: int, field: Any, guess: Guess) -> Array:
+        """Return Chebyshev coefficients (p + 1, nu) of inputs of phase k for a guess of its states.
+
+        The input is constant and about holds the state in the middle of the phase. Where equations
+        of motion are constraints, inputs move the robot as guessed: from constant ones the trot in
+        place of solo12 was found in 235 iterations, at twice the cost, instead of 157.
+
+        Args:
+            k: Index of the phase.
+            field: CasADi function (x, u) -> dx/dt of the phase.
+            guess: States (nx,) by phase and fraction of the phase.
+        """
+        if self.nodes:
+            return fit_inputs(self.task, k, field, guess)
+        curve = np.zeros((self.task.degree + 1, self.task.system.robot.nu))
+        curve[0] = compute_holding_input(self.task, field, guess(k, 0.5))
+        return curve
 
     def _solve_nodes(self, values: Array) -> None:
         """Set accelerations and forces to those that the equations of motion of each node have.
@@ -454,23 +468,3 @@ def _build_event_order_blocks(
         if limits:
             blocks.append(ConstraintBlock(values, limits, k, np.ones(values.shape[1])))
     return blocks
-
-
-def _compute_holding_input(task: Task, field: Any, x: Array) -> Array:
-    """Return the input (nu,) of least acceleration of a state put to rest, cut to its limits.
-
-    It is by least squares without limits. Where one is cut, others do not make up for it: this is
-    only where a search begins.
-
-    Args:
-        task: The task.
-        field: CasADi function (x, u) -> dx/dt, affine in u.
-        x: State (nx,), of which the configuration counts; velocities are set to zero.
-    """
-    robot = task.system.robot
-    rest, u = np.append(x[: robot.nq], np.zeros(robot.nv)), ca.SX.sym("u", robot.nu)
-    slope = ca.Function("slope", [u], [ca.jacobian(field(rest, u), u)])
-    free, by_input = field(rest, np.zeros(robot.nu)), slope(np.zeros(robot.nu))
-    effect, acceleration = (np.array(part)[robot.nq :] for part in (by_input, free))
-    inputs = -np.linalg.lstsq(effect, acceleration, rcond=_HOLDING_PRECISION)[0].ravel()
-    return np.asarray(np.clip(inputs, -task.largest_inputs, task.largest_inputs))

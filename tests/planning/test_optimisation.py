@@ -229,7 +229,10 @@ def box(**options):
 
 @pytest.mark.parametrize(("root", "tangents"), [("sagittal", 1), ("floating", 2)])
 def test_a_contact_that_sticks_stays_inside_its_part_of_the_cone(root, tangents):
-    """|f_t| <= m mu f_n, with m the margin; and the normal force has its least value."""
+    """|f_t| <= m mu f_n, with m the margin; and the normal force has its least value.
+
+    In space the value has the sign of the room to the cone, and its size and slope at the border.
+    """
     robot, contact = box(root=root)
     system = contact_system(robot, [contact])
     phase = Phase(("stick",), (), (0.3, 0.4), 2)
@@ -240,8 +243,30 @@ def test_a_contact_that_sticks_stays_inside_its_part_of_the_cone(root, tangents)
         rows = build_cone_limits(task, ca.DM(force), 0, "N", 2.0, "stick")
         room = [float(value) - limit.lower for value, limit in rows]
         assert room[0] == pytest.approx(force[0] - 2.0)
-        # the root is rounded off at 1e-6 N
-        assert min(room[1:]) == pytest.approx(0.4 * force[0] - np.linalg.norm(force[1:]), abs=1e-5)
+        inside = 0.4 * force[0] - np.linalg.norm(force[1:])
+        if tangents == 1:
+            assert min(room[1:]) == pytest.approx(inside)
+        else:  # the root is rounded off at 1e-6 N
+            assert room[1] * inside > 0.0
+            border = np.append(force[0], 0.4 * force[0] * force[1:] / np.linalg.norm(force[1:]))
+            for step in (0.0, 1e-3, -1e-3):
+                moved = np.append(border[0] + step, border[1:])
+                _, (value, _) = build_cone_limits(task, ca.DM(moved), 0, "N", 2.0, "stick")
+                # Curvature is at most 1 / |f|: the second order is step^2 / |f|.
+                assert float(value) == pytest.approx(0.4 * step, abs=1e-5 + step**2)
+
+
+def test_a_cone_in_space_has_no_edge_at_its_axis():
+    """Its second derivative by f_t is that of a hyperbola at the axis, -sqrt(2) / (m mu f_n)."""
+    robot, contact = box(root="floating")
+    system = contact_system(robot, [contact])
+    task = Task(system, [Phase(("stick",), (), (0.3, 0.4), 2)], margins=Margins(friction=0.8))
+    force = ca.SX.sym("force", 3)
+    value = build_cone_limits(task, force, 0, "N", 0.0, "stick")[1][0]
+    curvature = ca.Function("curvature", [force], [ca.hessian(value, force)[0]])
+    on_axis = np.array(curvature([5.0, 0.0, 0.0]))
+    expected = np.diag([0.0, -1.0, -1.0]) * np.sqrt(2.0) / (0.4 * 5.0)
+    np.testing.assert_allclose(on_axis, expected, atol=1e-9)
 
 
 def test_the_rate_at_the_end_of_a_phase_is_that_of_its_polynomial():
