@@ -15,7 +15,14 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from hybridctl.experiments.plant_loop import Engine, driven, make_engine_plant
-from hybridctl.experiments.runners import compute_standard_error
+from hybridctl.experiments.walking.push_limits import (
+    compare_limits,
+    draw_limits,
+    find_limit,
+    format_difference,
+    format_limit,
+    make_limit_record,
+)
 from hybridctl.robots import public
 from rich.console import Console
 from rich.table import Table
@@ -217,15 +224,12 @@ class TrotBench:
         kind = KINDS[name]
         direction = np.array([math.cos(angle), math.sin(angle)])
         time = (_BEFORE + part) * kind.period
-        survived, fell = 0, _MOST
-        while fell - survived > 1:
-            tried = (survived + fell) // 2
-            push = BasePush(tried * kind.impulse * direction, time)
-            if self.trot(name, trigger, number, _BEFORE + 1 + _AFTER, push).reason:
-                fell = tried
-            else:
-                survived = tried
-        return survived * kind.impulse
+
+        def is_survived(steps: int) -> bool:
+            push = BasePush(steps * kind.impulse * direction, time)
+            return not self.trot(name, trigger, number, _BEFORE + 1 + _AFTER, push).reason
+
+        return find_limit(is_survived, _MOST) * kind.impulse
 
 
 def make_trot(
@@ -291,6 +295,8 @@ def run(config: Config, console: Console) -> Findings:
             tick = begin("pushing")
             limits = compute_trials(bench.find_push_limit, cases, pushes, workers, tick)
     records = [make_record(case, trots[case], limits[case]) for case in cases]
+    for record, more in zip(records, compare_limits(records, "robot", "trigger"), strict=True):
+        record["push_more"] = more
     claims = [
         Check(
             f"{format_case(r)}: strides from the worst start",
@@ -302,6 +308,8 @@ def run(config: Config, console: Console) -> Findings:
 
     def draw(folder: RunFolder) -> None:
         draw_trot(folder / "figures/trot.png", cases[0], trots[cases[0]][0])
+        if config.pushes:
+            draw_limits(folder / "figures/pushes.png", records, "robot", "trigger")
 
     return Findings({"trots": records}, [make_trot_table(records)], claims, draw=draw)
 
@@ -316,7 +324,6 @@ def make_record(
         trots: Trots from all starts.
         limits: Largest impulses survived, N s, of all pushes.
     """
-    found = np.array(limits)
     return {
         "robot": case[0],
         "trigger": case[1],
@@ -324,9 +331,7 @@ def make_record(
         "ends": [trot.reason for trot in trots],
         "failures": [trot.failures for trot in trots],
         "speed": [float(trot.bases[-1, 0] / max(trot.times[-1], _PERIOD)) for trot in trots],
-        "push_limits": limits,
-        "push_mean": float(found.mean()) if limits else None,
-        "push_error": compute_standard_error(found) if limits else None,
+        **make_limit_record(limits),
     }
 
 
@@ -342,7 +347,8 @@ def make_trot_table(records: list[dict[str, Any]]) -> Table:
             "name": format_case(r),
             "strides": r["strides"],
             "speed": f"{np.mean(r['speed']):.2f}",
-            "push": "" if r["push_mean"] is None else _format_limit(r),
+            "push": format_limit(r),
+            "more": format_difference(r["push_more"]),
         }
         for r in records
     ]
@@ -351,14 +357,9 @@ def make_trot_table(records: list[dict[str, Any]]) -> Table:
         "strides from each start": "{strides}",
         "m/s": "{speed}",
         "push survived, N s": "{push}",
+        "more than by the clock": "{more}",
     }
     return make_record_table("Strides before a fall, and pushes", rows, columns)
-
-
-def _format_limit(row: dict[str, Any]) -> str:
-    """Return the mean limit of pushes, its standard error and the worst."""
-    error = 0.0 if row["push_error"] is None else row["push_error"]
-    return f"{row['push_mean']:.2f} ± {error:.2f} ({min(row['push_limits']):g})"
 
 
 def draw_trot(path: Path, case: tuple[Quadruped, Trigger], trot: TrotRun) -> None:

@@ -67,6 +67,8 @@ def test_the_experiment_leaves_its_summary(tmp_path):
     (trot,) = json.loads((folder / "summary.json").read_text())["trots"]
     assert (trot["robot"], trot["trigger"], trot["strides"]) == ("solo12", "clock", [1])
     assert trot["push_mean"] == trot["push_limits"][0] > 0.0
+    assert trot["push_more"] is None
+    assert (folder / "figures/pushes.png").stat().st_size > 5000
     assert (folder / "figures/trot.png").stat().st_size > 5000
 
 
