@@ -219,17 +219,27 @@ class TrotBench:
             trial: Robot and trigger; then the number of the push.
         """
         (name, trigger), number = trial
-        rng = np.random.default_rng([self.config.seed, 1, number])
-        angle, part = 2.0 * math.pi * rng.uniform(), rng.uniform()
-        kind = KINDS[name]
-        direction = np.array([math.cos(angle), math.sin(angle)])
-        time = (_BEFORE + part) * kind.period
+        step = KINDS[name].impulse
 
         def is_survived(steps: int) -> bool:
-            push = BasePush(steps * kind.impulse * direction, time)
-            return not self.trot(name, trigger, number, _BEFORE + 1 + _AFTER, push).reason
+            return self.survives_push(name, trigger, number, steps * step)
 
-        return find_limit(is_survived, _MOST) * kind.impulse
+        return find_limit(is_survived, _MOST) * step
+
+    def survives_push(self, name: Quadruped, trigger: Trigger, number: int, size: float) -> bool:
+        """Return whether a robot trots on after a push, which has a random direction and time.
+
+        Args:
+            name: Name of the robot.
+            trigger: What decides which feet support it.
+            number: Number of the push, and of the start.
+            size: Impulse of the push, N s.
+        """
+        rng = np.random.default_rng([self.config.seed, 1, number])
+        angle, part = 2.0 * math.pi * rng.uniform(), rng.uniform()
+        direction = np.array([math.cos(angle), math.sin(angle)])
+        push = BasePush(size * direction, (_BEFORE + part) * KINDS[name].period)
+        return not self.trot(name, trigger, number, _BEFORE + 1 + _AFTER, push).reason
 
 
 def make_trot(
