@@ -94,6 +94,7 @@ class Config(Settings):
     Attributes:
         laws: Names of the laws that are compared.
         plants: Names of the plants that they are compared on.
+        tuned_on: Name of the plants that the searches see: "mixed", or one of those.
         seed: Seed of the members.
         training: Members of the ensemble that tunes.
         checked: Members of the ensemble in which the best gains must keep the limit; 0 for none.
@@ -114,6 +115,7 @@ class Config(Settings):
 
     laws: tuple[str, ...] = ("conventional", "spreading", "impact-invariant", "interim")
     plants: tuple[str, ...] = ("2 ms, all errors", "10 ms, all errors")
+    tuned_on: str = TRAINING.name
     seed: Natural = 7
     training: Annotated[int, Meta(ge=1, le=(_UNSEEN - _SEEN) // 2)] = 12
     checked: Annotated[int, Meta(ge=0, le=(_UNSEEN - _SEEN) // 2)] = 0
@@ -132,8 +134,10 @@ class Config(Settings):
         super().__post_init__()
         for law in self.laws:
             check_member("law", law, LAWS)
+        names = [each.name for each in PLANTS]
         for plant in self.plants:
-            check_member("plant", plant, [each.name for each in PLANTS])
+            check_member("plant", plant, names)
+        check_member("tuned_on", self.tuned_on, [TRAINING.name, *names])
 
 
 def full(config: Config) -> Config:
@@ -182,6 +186,16 @@ def make_ensemble(
     return Ensemble(trial, members, executor, record, penalty=1.0)
 
 
+def find_training(name: str) -> Setting:
+    """Return the plants that searches see, under a name that no plants that judge have.
+
+    Args:
+        name: Name of the mixed plants, or of those of `PLANTS`.
+    """
+    found = {plant.name: replace(plant, name=f"{plant.name}, searched") for plant in PLANTS}
+    return found.get(name, TRAINING)
+
+
 Results = dict[str, dict[str, Statistics]]  # by plant and law
 
 
@@ -192,12 +206,13 @@ def run(config: Config, console: Console) -> Findings:
     checked = range(seen.stop, seen.stop + config.checked)
     unseen = range(_UNSEEN, _UNSEEN + config.judged)
     plants = [plant for plant in PLANTS if plant.name in config.plants]
+    training = find_training(config.tuned_on)
     with crew(config.workers, config.dask) as workers, show_progress(console, 0.0, 1.0) as begin:
         runs = partial(make_ensemble, config, workers.parallel_executor)
         laws, gains = config.laws, make_structure()
         search = LawSearch(
             gains,
-            runs,
+            partial(runs, plant=training),
             seen,
             config.peak_input,
             config.evaluations,

@@ -1,8 +1,8 @@
-"""The figures show bolt's planned step, its walks on plants, and the pushes that are survived."""
+"""The figures show bolt's planned step and its walks on plants."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,6 @@ from hybridctl.app.plots import (
     Line,
     Panel,
     draw_series,
-    make_figure,
-    save_figure,
 )
 from hybridctl.base.checks import Array
 from hybridctl.base.run_folder import RunFolder
@@ -103,31 +101,6 @@ def draw_walks(path: Path, gait: BoltGait, walks: Mapping[Any, Any]) -> None:
 def _cycle(count: int) -> list[str]:
     """Return colours of curves, over again where there are too few."""
     return [CURVES[k % len(CURVES)] for k in range(count)]
-
-
-def draw_pushes(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
-    """Draw the limits of pushes: a dot for each, and means with standard errors.
-
-    Args:
-        path: File of the figure.
-        records: Records of walks with pushes, see `bolt_walk.make_record`.
-    """
-    figure = make_figure(7.0, 1.2 + 0.36 * len(records))
-    axes, labels = figure.subplots(), []
-    rows = range(len(records))[::-1]
-    for row, r in zip(rows, records, strict=True):
-        found = np.array(r["push_limits"])
-        apart = np.linspace(-0.25, 0.25, len(found)) if len(found) > 1 else np.zeros(1)
-        color = TRACKING if r["engine"] == "mujoco" else REFERENCE
-        axes.plot(found, row + apart, "o", color=color, markersize=4, alpha=0.5)
-        error = r["push_error"] or 0.0
-        axes.errorbar(r["push_mean"], row, xerr=error, fmt="k|", capsize=3, markersize=12)
-        labels.append(f"{r['engine']}, {r['law']}")
-    axes.set_yticks(rows, labels)
-    axes.set_xlim(left=0.0)
-    axes.set_xlabel("largest impulse survived [N s]: each push, mean and standard error")
-    axes.grid(axis="x", alpha=0.3)
-    save_figure(figure, path)
 
 
 def write_walk(folder: RunFolder, gait: BoltGait, run: HybridTrajectory) -> None:

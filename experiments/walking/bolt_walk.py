@@ -25,7 +25,6 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from hybridctl.experiments.plant_loop import Engine, driven, make_engine_plant
-from hybridctl.experiments.runners import compute_standard_error
 from hybridctl.experiments.walking import bolt_figures
 from hybridctl.experiments.walking.bolt_gait import (
     BoltGait,
@@ -34,6 +33,14 @@ from hybridctl.experiments.walking.bolt_gait import (
     optimise_bolt_gait,
 )
 from hybridctl.experiments.walking.controllers import Tracks
+from hybridctl.experiments.walking.push_limits import (
+    compare_limits,
+    draw_limits,
+    find_limit,
+    format_difference,
+    format_limit,
+    make_limit_record,
+)
 from hybridctl.experiments.walking.tables import compute_moduli
 from hybridctl.experiments.walking.walk import draw_start
 from hybridctl.robots import bolt
@@ -251,15 +258,12 @@ class BoltBench:
         angle, part = 2.0 * math.pi * rng.uniform(), rng.uniform()
         direction = np.array([math.cos(angle), math.sin(angle)])
         time = (0.5 + _BEFORE + part) * self.gait.period
-        survived, fell = 0, _MOST
-        while fell - survived > 1:
-            tried = (survived + fell) // 2
-            push = BoltPush(tried * _IMPULSE * direction, time)
-            if self.walk(case, number, _BEFORE + _AFTER, push).reason:
-                fell = tried
-            else:
-                survived = tried
-        return survived * _IMPULSE
+
+        def is_survived(steps: int) -> bool:
+            push = BoltPush(steps * _IMPULSE * direction, time)
+            return not self.walk(case, number, _BEFORE + _AFTER, push).reason
+
+        return find_limit(is_survived, _MOST) * _IMPULSE
 
 
 def describe_fall(gait: BoltGait, state: Array, since: float) -> str:
@@ -293,6 +297,8 @@ def run(config: Config, console: Console) -> Findings:
             tick = begin("pushing")
             limits = compute_trials(bench.find_push_limit, cases, pushes, workers, tick)
     records = [make_record(case, walks[case], limits[case]) for case in cases]
+    for record, more in zip(records, compare_limits(records, "engine", "law"), strict=True):
+        record["push_more"] = more
     open_loop, closed = map(compute_moduli, (gait.multipliers, bench.lqr.multipliers))
     claims = [
         Check("closing error of the step in simulation", gait.closing, 1e-8),
@@ -323,7 +329,7 @@ def run(config: Config, console: Console) -> Findings:
         shown = {case: walks[case][0] for case in cases}
         bolt_figures.draw_walks(folder / "figures/walks.png", gait, shown)
         if config.pushes:
-            bolt_figures.draw_pushes(folder / "figures/pushes.png", records)
+            draw_limits(folder / "figures/pushes.png", records, "engine", "law")
         shorter = bench.walk(cases[0], 0, min(config.steps, 10), recorded=True)
         if shorter.run is not None:
             bolt_figures.write_walk(folder, gait, shorter.run)
@@ -345,7 +351,6 @@ def make_record(case: Case, walks: list[BoltWalk], limits: list[float]) -> dict[
         walks: Walks from all starts.
         limits: Largest impulses survived, N s, of all pushes.
     """
-    found = np.array(limits)
     return {
         "engine": case[0],
         "law": case[1],
@@ -353,9 +358,7 @@ def make_record(case: Case, walks: list[BoltWalk], limits: list[float]) -> dict[
         "ends": [walk.reason for walk in walks],
         "across": max(float(np.abs(walk.states[:, 1]).max()) for walk in walks),
         "heading": max(float(np.abs(walk.states[:, 3]).max()) for walk in walks),
-        "push_limits": limits,
-        "push_mean": float(found.mean()) if limits else None,
-        "push_error": compute_standard_error(found) if limits else None,
+        **make_limit_record(limits),
     }
 
 
@@ -390,7 +393,8 @@ def make_walk_table(records: list[dict[str, Any]]) -> Table:
             "steps": r["steps"],
             "across": r["across"],
             "heading": r["heading"],
-            "push": "" if r["push_mean"] is None else _format_limit(r),
+            "push": format_limit(r),
+            "more": format_difference(r["push_more"]),
         }
         for r in records
     ]
@@ -400,11 +404,6 @@ def make_walk_table(records: list[dict[str, Any]]) -> Table:
         "off the line, m": "{across:.2f}",
         "heading, rad": "{heading:.2f}",
         "push survived, N s": "{push}",
+        "more than by the clock": "{more}",
     }
     return make_record_table("Steps before a fall, and pushes", rows, columns)
-
-
-def _format_limit(row: dict[str, Any]) -> str:
-    """Return the mean limit of pushes, its standard error and the worst."""
-    error = 0.0 if row["push_error"] is None else row["push_error"]
-    return f"{row['push_mean']:.2f} ± {error:.2f} ({min(row['push_limits']):.2f})"

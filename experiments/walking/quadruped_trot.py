@@ -15,11 +15,18 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from hybridctl.experiments.plant_loop import Engine, driven, make_engine_plant
-from hybridctl.experiments.runners import compute_standard_error
 from hybridctl.experiments.walking.planned_trot import (
     make_multiplier_table,
     make_plan_record,
     plan_trot,
+)
+from hybridctl.experiments.walking.push_limits import (
+    compare_limits,
+    draw_limits,
+    find_limit,
+    format_difference,
+    format_limit,
+    make_limit_record,
 )
 from hybridctl.robots import public
 from rich.console import Console
@@ -221,20 +228,27 @@ class TrotBench:
             trial: Robot and trigger; then the number of the push.
         """
         (name, trigger), number = trial
+        step = KINDS[name].impulse
+
+        def is_survived(steps: int) -> bool:
+            return self.survives_push(name, trigger, number, steps * step)
+
+        return find_limit(is_survived, _MOST) * step
+
+    def survives_push(self, name: Quadruped, trigger: Trigger, number: int, size: float) -> bool:
+        """Return whether a robot trots on after a push, which has a random direction and time.
+
+        Args:
+            name: Name of the robot.
+            trigger: What decides which feet support it.
+            number: Number of the push, and of the start.
+            size: Impulse of the push, N s.
+        """
         rng = np.random.default_rng([self.config.seed, 1, number])
         angle, part = 2.0 * math.pi * rng.uniform(), rng.uniform()
-        kind = KINDS[name]
         direction = np.array([math.cos(angle), math.sin(angle)])
-        time = (_BEFORE + part) * kind.period
-        survived, fell = 0, _MOST
-        while fell - survived > 1:
-            tried = (survived + fell) // 2
-            push = BasePush(tried * kind.impulse * direction, time)
-            if self.trot(name, trigger, number, _BEFORE + 1 + _AFTER, push).reason:
-                fell = tried
-            else:
-                survived = tried
-        return survived * kind.impulse
+        push = BasePush(size * direction, (_BEFORE + part) * KINDS[name].period)
+        return not self.trot(name, trigger, number, _BEFORE + 1 + _AFTER, push).reason
 
 
 def make_trot(
@@ -300,6 +314,8 @@ def run(config: Config, console: Console) -> Findings:
             tick = begin("pushing")
             limits = compute_trials(bench.find_push_limit, cases, pushes, workers, tick)
     records = [make_record(case, trots[case], limits[case]) for case in cases]
+    for record, more in zip(records, compare_limits(records, "robot", "trigger"), strict=True):
+        record["push_more"] = more
     claims = [
         Check(
             f"{format_case(r)}: strides from the worst start",
@@ -311,6 +327,8 @@ def run(config: Config, console: Console) -> Findings:
 
     def draw(folder: RunFolder) -> None:
         draw_trot(folder / "figures/trot.png", cases[0], trots[cases[0]][0])
+        if config.pushes:
+            draw_limits(folder / "figures/pushes.png", records, "robot", "trigger")
 
     data: dict[str, Any] = {"trots": records}
     tables = [make_trot_table(records)]
@@ -337,7 +355,6 @@ def make_record(
         trots: Trots from all starts.
         limits: Largest impulses survived, N s, of all pushes.
     """
-    found = np.array(limits)
     return {
         "robot": case[0],
         "trigger": case[1],
@@ -345,9 +362,7 @@ def make_record(
         "ends": [trot.reason for trot in trots],
         "failures": [trot.failures for trot in trots],
         "speed": [float(trot.bases[-1, 0] / max(trot.times[-1], _PERIOD)) for trot in trots],
-        "push_limits": limits,
-        "push_mean": float(found.mean()) if limits else None,
-        "push_error": compute_standard_error(found) if limits else None,
+        **make_limit_record(limits),
     }
 
 
@@ -363,7 +378,8 @@ def make_trot_table(records: list[dict[str, Any]]) -> Table:
             "name": format_case(r),
             "strides": r["strides"],
             "speed": f"{np.mean(r['speed']):.2f}",
-            "push": "" if r["push_mean"] is None else _format_limit(r),
+            "push": format_limit(r),
+            "more": format_difference(r["push_more"]),
         }
         for r in records
     ]
@@ -372,14 +388,9 @@ def make_trot_table(records: list[dict[str, Any]]) -> Table:
         "strides from each start": "{strides}",
         "m/s": "{speed}",
         "push survived, N s": "{push}",
+        "more than by the clock": "{more}",
     }
     return make_record_table("Strides before a fall, and pushes", rows, columns)
-
-
-def _format_limit(row: dict[str, Any]) -> str:
-    """Return the mean limit of pushes, its standard error and the worst."""
-    error = 0.0 if row["push_error"] is None else row["push_error"]
-    return f"{row['push_mean']:.2f} ± {error:.2f} ({min(row['push_limits']):g})"
 
 
 def draw_trot(path: Path, case: tuple[Quadruped, Trigger], trot: TrotRun) -> None:

@@ -275,18 +275,20 @@ class DrakePlant(EnginePlant):
         Raises:
             SimulationError: The engine fails or diverges.
         """
-        step, begun = self.model.timestep, self._count * self._period
+        # The engine takes the step from n h on while its time is before that product as rounded:
+        # times in any other rounding let it take one step too many.
+        step, first = self.model.timestep, self._count * self._substeps
+        begun = self._begun + self._count * self._period
         positions = self.model.built.plant.GetPositions(self._own)
         self._set_forces(self.model.to_forces(u, positions))
         try:
-            if self._wrenches:
+            if self._is_pushed(begun):
                 for k in range(self._substeps):
-                    own = begun + k * step
-                    self._set_pushes(self._list_active_pushes(self._begun + own, step))
-                    self._simulator.AdvanceTo(own + step)
+                    self._set_pushes(self._list_active_pushes(begun + k * step, step))
+                    self._simulator.AdvanceTo((first + k + 1) * step)
                 self._set_pushes([])
             else:
-                self._simulator.AdvanceTo(begun + self._period)
+                self._simulator.AdvanceTo((first + self._substeps) * step)
         except RuntimeError as error:
             raise SimulationError(f"Drake fails: {str(error).splitlines()[0][:200]}") from error
         self._count += 1

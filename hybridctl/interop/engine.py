@@ -91,6 +91,11 @@ class EnginePlant(Plant):
         """Take back all pushes."""
         self._wrenches.clear()
 
+    def _is_pushed(self, time: float) -> bool:
+        """Return whether a push acts during the period that begins at a time, s."""
+        end = time + self._period
+        return any(wrench.start < end and wrench.end > time for wrench in self._wrenches)
+
     def _list_active_pushes(self, time: float, step: float) -> list[tuple[Wrench, float]]:
         """Return the pushes during a step of the engine, each with its share of the step.
 

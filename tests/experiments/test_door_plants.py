@@ -158,6 +158,13 @@ def test_the_experiment_leaves_its_summary_and_resumes(tmp_path):
     ]
 
 
+def test_searches_see_plants_of_their_own_name():
+    """Journals of searches and of judges do not meet in one file."""
+    assert door_plants.find_training("mixed") == door_plants.TRAINING
+    found = door_plants.find_training("2 ms, all errors")
+    assert found == replace(ESTIMATED, name="2 ms, all errors, searched")
+
+
 @pytest.mark.slow
 def test_searches_are_judged_by_runs_that_they_have_not_seen(tmp_path):
     """Two rounds, with member 48 to search by and member 49 to say who keeps the limit."""
@@ -181,6 +188,7 @@ def test_searches_are_judged_by_runs_that_they_have_not_seen(tmp_path):
     [
         ('laws=["other"]', "law 'other' is unknown"),
         ('plants=["other"]', "plant 'other' is unknown"),
+        ("tuned_on=other", "tuned_on 'other' is unknown"),
         ("peak_input=0", "peak_input must be greater"),
         ("starts=[[1, 2]]", "must be a list of length 6"),
     ],

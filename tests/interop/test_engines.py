@@ -103,6 +103,24 @@ def test_a_push_gives_its_impulse(engine):
         )
 
 
+@pytest.mark.parametrize("end", [None, 0.03, 9.0])
+def test_drake_takes_the_steps_of_each_period_and_no_more(end):
+    """A fall by the engine's steps h: after n of them g h^2 n (n + 1) / 2, with n = t / h.
+
+    A push to the side is none, ends meanwhile, or comes later: it moves the fall at no sample.
+    """
+    robot, contacts = ball()
+    plant = make_plant("drake", robot, contacts)
+    if end is not None:
+        plant.push("ball", (1.0, 0.0, 0.0), end - 0.02, end)
+    plant.reset(2.0, rest(z=50.0))
+    steps = 10.0 * np.arange(1, 301)
+    heights = [plant.step(()).state[2] for _ in steps]
+    # One step more is off by g h t, at least 1e-6 m.
+    fallen = 9.81 * 1e-8 * steps * (steps + 1.0) / 2.0
+    np.testing.assert_allclose(50.0 - np.array(heights), fallen, rtol=0.0, atol=1e-10)
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_pushed_body_that_turns_is_pushed_along_world_axes(engine):
     """A force at the centre of a spinning body, whose own axes turn by a quarter meanwhile."""
