@@ -151,7 +151,7 @@ def _draw_standard_points(n: int, points: int, seed: int) -> Array:
     normal = np.concatenate((normal, -normal))
     # Sampling leaves a covariance that is only near 1: its Cholesky factor is divided out.
     own = np.linalg.cholesky(normal.T @ normal / len(normal))
-    standard = np.linalg.solve(own, normal.T).T
+    standard = np.asarray(np.linalg.solve(own, normal.T).T)
     standard.setflags(write=False)
     return standard
 

@@ -42,7 +42,7 @@ def _load_extension() -> Any:
     if os.environ.get("HYBRIDCTL_KERNEL") == "off":
         return None
     try:
-        extension = import_module("hybridctl.mechanics.contact_law._coulomb")
+        extension = import_module("._coulomb", __package__)
     except ImportError:  # there is none, or it was built for another Python
         return None
     if extension.INTERFACE != _INTERFACE:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -190,8 +191,12 @@ class ContactEdges:
 
     def _find_guards(self, fired: Sequence[str]) -> list[ContactGuard] | None:
         """Return the guards of these names, None if a name is no guard of this mode."""
-        known = {guard.name(self.dynamics.contacts): guard for guard in self.guards}
+        known = self._guards_by_name
         return [known[name] for name in fired] if known.keys() >= set(fired) else None
+
+    @cached_property
+    def _guards_by_name(self) -> dict[str, ContactGuard]:
+        return {guard.name(self.dynamics.contacts): guard for guard in self.guards}
 
 
 @dataclass(frozen=True)
