@@ -60,6 +60,7 @@ Kink = Literal["raise", "mean", "first"]
 
 The mean weights the linear pieces of an event by the volumes of their cones, in the coordinates of
 the tangent space: it is the gradient of the event smoothed by an isotropic normal distribution.
+Of several such events in a run each is averaged for itself, although their pieces belong together.
 "first" is the first piece whose cone is not empty, by orders of guards as these are declared. Where
 an event is refused so that its pieces are not known, both take the derivative of the reset in the
 contact states that it reports, at the time of the guard that is first; at a fixed time, if that is
