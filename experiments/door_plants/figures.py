@@ -29,6 +29,8 @@ _ALL_ERRORS = ", all errors"  # end of the names of plants with all errors
 def draw_means(path: Path, results: Mapping[str, Mapping[str, Statistics]]) -> None:
     """Draw each law's mean over plants that report touches, and its errors by contact time.
 
+    Where no plant reports touches the mean is over all.
+
     A member meets the same perturbations on all plants. So the standard error over plants is that
     of the members' means.
 
@@ -36,9 +38,10 @@ def draw_means(path: Path, results: Mapping[str, Mapping[str, Statistics]]) -> N
         path: File of the figure.
         results: Statistics by plant and law.
     """
-    detected = [row for name, row in results.items() if "never" not in name]
+    detected = {name: row for name, row in results.items() if "never" not in name}
+    shown = detected or results
     means = {
-        law: np.mean([row[law].errors for row in detected], axis=0)
+        law: np.mean([row[law].errors for row in shown.values()], axis=0)
         for law in next(iter(results.values()))
     }
     laws = sorted(means, key=lambda law: -means[law].mean())
@@ -55,7 +58,10 @@ def draw_means(path: Path, results: Mapping[str, Mapping[str, Statistics]]) -> N
     left.set_ylim(-0.5, len(laws) - 0.3)
     left.set_xlim(0.0, 1.25 * max(each.mean() for each in means.values()))
     left.set_xlabel("mean error after the impact [rad, rad/s]")
-    left.set_title(f"Over {len(detected)} plants on which touches are detected", fontsize=10)
+    where = f"Over {len(shown)} plants on which touches are detected"
+    if len(shown) == 1:
+        (where,) = shown
+    left.set_title(where, fontsize=10)
     rows = {
         name.removesuffix(_ALL_ERRORS): row for name, row in results.items() if _ALL_ERRORS in name
     }
@@ -68,7 +74,7 @@ def draw_means(path: Path, results: Mapping[str, Mapping[str, Statistics]]) -> N
     right.set_ylim(bottom=0.0)
     right.set_xlabel("time constant of the contact")
     right.set_title("With errors of sensors, delay and model", fontsize=10)
-    right.set_visible(bool(rows))
+    right.set_visible(len(rows) > 1)  # one plant is all that the left side shows
     for axes, way in ((left, "x"), (right, "y")):
         axes.grid(axis=way, alpha=0.3)
     save_figure(figure, path)

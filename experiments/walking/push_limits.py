@@ -7,6 +7,7 @@ error than the means tell.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -112,22 +113,25 @@ def draw_limits(path: Path, records: Sequence[Mapping[str, Any]], place: str, la
     Args:
         path: File of the figure.
         records: Records of laws, with the entries of `make_limit_record`.
-        place: Entry by which colours take turns: a robot or an engine.
+        place: Entry by which records share a panel: a robot or an engine.
         law: Entry that names the law.
     """
-    figure = make_figure(7.0, 1.2 + 0.36 * len(records))
-    axes = figure.subplots()
-    rows = range(len(records))[::-1]
     places = list(dict.fromkeys(r[place] for r in records))
-    for row, r in zip(rows, records, strict=True):
-        found = np.array(r["push_limits"])
-        apart = np.linspace(-0.25, 0.25, len(found)) if len(found) > 1 else np.zeros(1)
-        color = (TRACKING, REFERENCE)[places.index(r[place]) % 2]
-        axes.plot(found, row + apart, "o", color=color, markersize=4, alpha=0.5)
-        error = r["push_error"] or 0.0
-        axes.errorbar(r["push_mean"], row, xerr=error, fmt="k|", capsize=3, markersize=12)
-    axes.set_yticks(rows, [f"{r[place]}, {r[law]}" for r in records])
-    axes.set_xlim(left=0.0)
-    axes.set_xlabel("largest impulse survived [N s]: each push, mean and standard error")
-    axes.grid(axis="x", alpha=0.3)
+    counts = [sum(r[place] == each for r in records) for each in places]
+    figure = make_figure(7.0, 0.8 + 0.5 * len(places) + 0.36 * len(records))
+    panels = figure.subplots(len(places), 1, squeeze=False, height_ratios=counts)[:, 0]
+    for axes, each, color in zip(panels, places, cycle((TRACKING, REFERENCE)), strict=False):
+        own = [r for r in records if r[place] == each]
+        rows = range(len(own))[::-1]
+        for row, r in zip(rows, own, strict=True):
+            found = np.array(r["push_limits"])
+            apart = np.linspace(-0.25, 0.25, len(found)) if len(found) > 1 else np.zeros(1)
+            axes.plot(found, row + apart, "o", color=color, markersize=4, alpha=0.5)
+            error = r["push_error"] or 0.0
+            axes.errorbar(r["push_mean"], row, xerr=error, fmt="k|", capsize=3, markersize=12)
+        axes.set_yticks(rows, [f"{each}, {r[law]}" for r in own])
+        axes.set_ylim(-0.5, len(own) - 0.5)
+        axes.set_xlim(left=0.0)
+        axes.grid(axis="x", alpha=0.3)
+    panels[-1].set_xlabel("largest impulse survived [N s]: each push, mean and standard error")
     save_figure(figure, path)

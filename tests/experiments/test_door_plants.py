@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hybridctl.experiments.door_plants import door_plants
+from hybridctl.experiments.door_plants import door_plants, figures
 from hybridctl.experiments.door_plants.laws import LAWS, get_scene, make_policy, make_structure
 from hybridctl.experiments.door_plants.plants import (
     PERIOD,
@@ -24,7 +24,7 @@ from hybridctl.base.errors import InputError
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import load_configuration
 from hybridctl.control.detectors import Reading
-from hybridctl.control.tuning.ensemble import Ensemble, compute_digest
+from hybridctl.control.tuning.ensemble import Ensemble, Statistics, compute_digest
 
 pytest.importorskip("mujoco", reason="mujoco is not installed")
 
@@ -163,6 +163,13 @@ def test_searches_see_plants_of_their_own_name():
     assert door_plants.find_training("mixed") == door_plants.TRAINING
     found = door_plants.find_training("2 ms, all errors")
     assert found == replace(ESTIMATED, name="2 ms, all errors, searched")
+
+
+@pytest.mark.parametrize("name", ["2 ms, all errors", "0.5 ms, never detected"])
+def test_one_plant_has_a_figure(tmp_path, name):
+    found = Statistics(np.array([0.02, 0.03]), np.array([20.0, 21.0]), {})
+    figures.draw_means(tmp_path / "means.png", {name: {"spreading": found, "interim": found}})
+    assert (tmp_path / "means.png").stat().st_size > 5000
 
 
 @pytest.mark.slow

@@ -38,3 +38,13 @@ def test_without_pushes_or_with_one_there_is_no_error():
     assert push_limits.format_limit(one) == "0.15 (0.15)"
     rows = [{"robot": "one", "trigger": law, **none} for law in ("clock", "touch")]
     assert push_limits.compare_limits(rows, "robot", "trigger") == [None, None]
+
+
+def test_limits_of_two_robots_have_a_figure(tmp_path):
+    records = [
+        {"robot": robot, "trigger": law, **push_limits.make_limit_record(found)}
+        for robot, found in (("small", [1.0, 2.0]), ("large", [20.0]))
+        for law in ("clock", "touch")
+    ]
+    push_limits.draw_limits(tmp_path / "pushes.png", records, "robot", "trigger")
+    assert (tmp_path / "pushes.png").stat().st_size > 5000
