@@ -137,14 +137,15 @@ struct tree {
     double *placed_points, *contact_forces; /* (contacts, 3) */
     double *velocities, *accelerations;     /* (joints, 6) */
     double *changes;                        /* (n, CHANGES) */
+    double *still;                          /* zeros (n,) */
     double *momenta;                        /* (2, joints, 6), then (joints, 3) */
     void *memory;
 };
 
 struct tree_motion {
-    const double *v, *a;   /* (n,) */
+    const double *v;       /* (n,); NULL for a change of motion: without weight, springs and dampers */
+    const double *a;       /* (n,) */
     const double *forces;  /* along all rows (rows,) */
-    double weight;         /* by which gravity, springs and dampers count: 1, or 0 for none */
 };
 
 struct kernel {
