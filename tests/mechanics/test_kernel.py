@@ -416,6 +416,44 @@ def test_derivatives_of_sliding_soles_are_those_of_differences():
     assert tried >= 4
 
 
+# Dry friction of joints
+
+
+def make_rubbing_robot():
+    """Solo12 with dry friction in a joint of three of its legs."""
+    joints = public.robot("solo12").joint_names[1:]
+    friction = dict.fromkeys(joints[::4], 0.3)
+    robot = Robot.from_urdf(public.urdf("solo12"), root="floating", friction=friction)
+    return contact_system(robot, public.contacts("solo12"))
+
+
+@pytest.mark.parametrize("rubbing", [("stick",) * 3, ("slip+", "slip-", "stick")])
+@pytest.mark.parametrize("feet", QUADRUPED_MODES)
+def test_dry_friction_of_joints_is_in_the_kernel(feet, rubbing):
+    """Its load presses it, whatever the motion."""
+    system, start, modes = make_rubbing_robot(), public.start("solo12", 0.0), feet + rubbing
+    dynamics, rng, found = system.mode(modes).dynamics, np.random.default_rng(3), 0
+    mode, robot = make_mode(dynamics, modes), dynamics.robot
+    for _ in range(3):
+        q = robot.integrate(start[: robot.nq], 0.02 * rng.normal(size=robot.nv))
+        x = mode.project(np.concatenate((q, 0.1 * rng.normal(size=robot.nv))))
+        found += compare(mode, x, rng.normal(size=mode.nu))
+    assert found == 3
+
+
+def test_a_load_without_a_tangent_is_refused(monkeypatch):
+    """Dry friction has one tangent, from which its compliance follows."""
+    mode = make_mode(make_sole(0.5), ("stick", "open", "open", "open", "open"))
+    describe = kernel_mode._describe_closed_contacts
+
+    def misdescribe(phase):
+        return [(*contact[:8], 1.0) for contact in describe(phase)]
+
+    monkeypatch.setattr(kernel_mode, "_describe_closed_contacts", misdescribe)
+    with pytest.raises(ValueError, match="do not fit"):
+        ModeKernel(mode)
+
+
 # Contacts with near-zero velocity
 
 SLOW_MODES = (

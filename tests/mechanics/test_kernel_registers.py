@@ -59,6 +59,7 @@ def test_wider_registers_change_no_bit(tmp_path, monkeypatch):
         ("solo12", ("stick",) * 4),
         ("solo12", ("slip", "stick", "open", "slip")),
         ("icub", ("stick",) * 8),
+        ("icub", ("slip",) * 8),
         ("icub", ("stick", "open", "stick", "open", "slip", "slip", "slip", "slip")),
     ):
         system, start = public.system(name), public.start(name, 0.0)

@@ -14,7 +14,7 @@ class Kernel:
         owner: object,
         arrays: tuple[Array, ...],
         sizes: tuple[int, int, int, int, int],
-        closed: Sequence[tuple[int, int, int, bool, float, float, float, int]],
+        closed: Sequence[tuple[int, int, int, bool, float, float, float, int, float]],
         rows: Sequence[int],
         constrained: Sequence[int],
         guards: Sequence[tuple[int, int, float, float]],

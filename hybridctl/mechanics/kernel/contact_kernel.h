@@ -71,6 +71,7 @@ struct closed_contact {
     double friction; /* kinetic coefficient, of one that slides */
     double static_friction;
     int pair;        /* number of the two bodies that it is between */
+    double load;     /* constant normal force of dry friction of a joint, whose normal row is zero; else 0 */
 };
 
 struct guard {
@@ -137,14 +138,15 @@ struct tree {
     double *placed_points, *contact_forces; /* (contacts, 3) */
     double *velocities, *accelerations;     /* (joints, 6) */
     double *changes;                        /* (n, CHANGES) */
+    double *still;                          /* zeros (n,) */
     double *momenta;                        /* (2, joints, 6), then (joints, 3) */
     void *memory;
 };
 
 struct tree_motion {
-    const double *v, *a;   /* (n,) */
+    const double *v;       /* (n,); NULL for a change of motion: without weight, springs and dampers */
+    const double *a;       /* (n,) */
     const double *forces;  /* along all rows (rows,) */
-    double weight;         /* by which gravity, springs and dampers count: 1, or 0 for none */
 };
 
 struct kernel {
@@ -156,6 +158,7 @@ struct kernel {
     int *rows;                     /* (r,) rows of closed contacts among all: normals, then tangents */
     int *constrained;              /* (m,) constrained rows among the r: normals, sticking tangents */
     int sliding_count;             /* closed contacts that slide */
+    int pressed_count;             /* closed contacts with a load */
     int is_overloaded;             /* whether more rows are constrained than motions are there: contacts are
                                       redundant wherever they are */
     int can_jam;                   /* whether there is a guard JAMS */

@@ -220,7 +220,7 @@ static void differentiate_terms(struct kernel *p, double *forces, double *accele
     memset(forces, 0, (size_t)p->all_rows * sizeof(double));
     for (int a = 0; a < p->row_count; a++) forces[p->rows[a]] = p->forces[a];
     compute_acceleration(p, acceleration);
-    const struct tree_motion motion = {p->terms.x + p->nq, acceleration, forces, 1.0};
+    const struct tree_motion motion = {p->terms.x + p->nq, acceleration, forces};
     place_tree(tree, d->poses, d->columns);
     differentiate_tree(tree, &motion, p->rows, p->row_count, d->field, columns, d->accelerations,
                        d->rates);

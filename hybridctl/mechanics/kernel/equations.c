@@ -89,6 +89,15 @@ static void compute_responses(struct kernel *p) {
         p->target[a] = -terms->drift[p->rows[a]] - 2.0 * s * p->slip[a];
         if (a < k) p->target[a] -= s * s * terms->gaps[p->closed[a].contact];
     }
+    /* The row D f = D N of a constant force N, whatever D is: compute_compliance of modes/dynamics.py. */
+    for (int j = 0; p->pressed_count && j < k; j++) {
+        const struct closed_contact *contact = p->closed + j;
+        if (contact->load == 0.0) continue;
+        const double response = p->delassus[contact->first * r + contact->first];
+        const double compliance = fmax(1.0, 0.5 * p->pressed_count) * response;
+        p->delassus[j * r + j] = compliance;
+        p->target[j] += compliance * contact->load;
+    }
 }
 
 /* Replace right-hand sides B (m, width) by the solution of G X = B, at the point evaluated last.

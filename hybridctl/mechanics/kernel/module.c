@@ -63,7 +63,7 @@ int *copy_indices(PyObject *object, int limit, const char *name, int *count) {
 /* Reading what a mode means */
 
 /* Read closed contacts (contact, first, last, slides, sign, friction, static
- * friction, pair); 0, or -1 with an error. */
+ * friction, pair, load); 0, or -1 with an error. */
 static int read_closed(struct kernel *p, PyObject *object) {
     PyObject *sequence = PySequence_Fast(object, "closed must be a sequence");
     if (!sequence) return -1;
@@ -73,9 +73,9 @@ static int read_closed(struct kernel *p, PyObject *object) {
     good = p->closed != NULL;
     for (int j = 0; good && j < count; j++) {
         struct closed_contact *c = p->closed + j;
-        good = PyArg_ParseTuple(PySequence_Fast_GET_ITEM(sequence, j), "iiiidddi", &c->contact,
+        good = PyArg_ParseTuple(PySequence_Fast_GET_ITEM(sequence, j), "iiiidddid", &c->contact,
                                 &c->first, &c->last, &c->slides, &c->sign, &c->friction,
-                                &c->static_friction, &c->pair);
+                                &c->static_friction, &c->pair, &c->load);
         int tangents = c->last - c->first;
         /* In a surface a contact slides along two tangents, with a sign along one. */
         c->slides = c->slides != 0;
@@ -83,7 +83,9 @@ static int read_closed(struct kernel *p, PyObject *object) {
                c->last <= p->row_count && 0 <= tangents && tangents <= 2 && 0 <= c->pair &&
                c->pair < count && c->first == (j ? p->closed[j - 1].last : count) &&
                (!c->slides || tangents == (c->sign == 0.0 ? 2 : 1));
+        good = good && c->load >= 0.0 && (c->load == 0.0 || tangents == 1);
         p->sliding_count += c->slides;
+        p->pressed_count += c->load > 0.0;
     }
     Py_DECREF(sequence);
     if (good) return 0;
@@ -117,16 +119,17 @@ static int read_guards(struct kernel *p, PyObject *object) {
     return -1;
 }
 
-/* Whether some two bodies have more than six constrained rows, or all have more than there are velocities. */
+/* Whether some two bodies have more than six constrained rows, or all have more than there are velocities, without
+ * those of constant forces. */
 static int is_overloaded(const struct kernel *p) {
     for (int pair = 0; pair < p->closed_count; pair++) {
         int rows = 0;
         for (int j = 0; j < p->closed_count; j++)
             if (p->closed[j].pair == pair)
-                rows += 1 + (p->closed[j].slides ? 0 : p->closed[j].last - p->closed[j].first);
+                rows += (p->closed[j].load == 0.0) + (p->closed[j].slides ? 0 : p->closed[j].last - p->closed[j].first);
         if (rows > 6) return 1;
     }
-    return p->constrained_count > p->nv;
+    return p->constrained_count - p->pressed_count > p->nv;
 }
 
 /* Make the scratch memory, and what is kept of the last step; 0, or -1 with an error. */

@@ -19,10 +19,10 @@ static int make_tree_memory(struct tree *t, int nu) {
     const size_t joints = t->joints, n = t->n, c = t->contacts, rows = t->rows;
     double **places[] = {&t->inertias, &t->points, &t->directions, &t->springs, &t->dampers,
                          &t->actuation, &t->placed_points, &t->contact_forces, &t->velocities,
-                         &t->accelerations, &t->changes, &t->momenta};
+                         &t->accelerations, &t->changes, &t->momenta, &t->still};
     const size_t body = sizeof *t->placed / sizeof(double), sums = sizeof *t->sums / sizeof(double);
     const size_t sizes[] = {10 * joints, 3 * c, 3 * rows, n, n, n * nu, 3 * c, 3 * c, 6 * joints,
-                            6 * joints, CHANGES * n, 15 * joints};
+                            6 * joints, CHANGES * n, 15 * joints, n};
     const int count = sizeof sizes / sizeof *sizes;
     size_t total = (body + sums) * joints, used = 0;
     for (int i = 0; i < count; i++) total += sizes[i];

@@ -63,21 +63,19 @@ static void find_motion(const struct kernel *p, const double *y, double *motion)
     solve_mass_root_transposed(p->terms.mass, p->nv, motion, 1);
 }
 
-/* Derivatives by (q, v) of what a change of motion and forces is in the equations. */
+/* Derivatives of what a change of motion and forces is in the equations. */
 struct changed_terms {
-    const double *rates;   /* in: of J v (R, 2 n) */
-    double *equations;     /* U^-1 of -D(M a - J' f) (n, 2 n) */
-    double *accelerations; /* D(J) a (R, 2 n) */
-    double *still;         /* no velocity (n,) */
+    const double *rates;   /* in: of J v by (q, v) (R, 2 n) */
+    double *equations;     /* -D(M a - J' f) (n, n), with room for (n, 2 n) */
+    double *accelerations; /* D(J) a, the first n columns of (R, 2 n) */
     double *unused;        /* (R, 2 n) */
 };
 
-/* Write the derivatives for motion a (n,) and forces (R,), of which those by v are zero. */
-static void change_terms(struct kernel *p, const double *a, const double *forces, struct changed_terms *out) {
-    const int n = p->nv;
-    memset(out->still, 0, (size_t)n * sizeof(double));
-    const struct tree_motion motion = {out->still, a, forces, 0.0};
-    differentiate_tree(p->tree, &motion, p->rows, p->row_count, out->equations, 2 * n, out->accelerations,
+/* Write the derivatives by q for motion a (n,) and forces (R,), in `width` columns of the equations. */
+static void change_terms(struct kernel *p, const double *a, const double *forces, int width,
+                         struct changed_terms *out) {
+    const struct tree_motion motion = {NULL, a, forces};
+    differentiate_tree(p->tree, &motion, p->rows, p->row_count, out->equations, width, out->accelerations,
                        out->unused);
 }
 
@@ -98,12 +96,12 @@ static void turn_mixed_rows(struct kernel *p, const double *y, struct changed_te
     find_motion(p, y, motion);
     memset(forces, 0, (size_t)p->all_rows * sizeof(double));
     for (int a = 0; a < m; a++) forces[p->rows[p->active[a]]] = y[a];
-    change_terms(p, motion, forces, terms);
-    solve_mass_root(p->terms.mass, n, terms->equations, states);
+    change_terms(p, motion, forces, n, terms);
+    solve_mass_root(p->terms.mass, n, terms->equations, n);
     for (int a = 0; a < r; a++) {
         double *own = turns + a * n;
         memcpy(own, terms->accelerations + p->rows[a] * states, (size_t)n * sizeof(double));
-        add_rows(own, n, 1.0, p->moved + a, p->width, n, terms->equations, states);
+        add_listed_rows(own, n, 1.0, p->moved + a, p->width, p->moving, p->moving_count, terms->equations, n);
     }
     for (int i = 0; i < m; i++) {
         double *into = b + i * columns;
@@ -163,17 +161,18 @@ static void subtract_change(struct kernel *p, const double *change, const double
                 motion[i] += p->moved[i * p->width + a] * forces[p->rows[a]];
         }
         solve_mass_root_transposed(p->terms.mass, n, motion, 1);
-        change_terms(p, motion, forces, terms);
+        change_terms(p, motion, forces, states, terms);
+        for (int i = 0; i < n; i++) memset(terms->equations + i * states + n, 0, (size_t)n * sizeof(double));
         add_turning(p, change, terms->rates, terms->equations, states);
         for (int i = 0; i < m; i++)
-            memcpy(turns + i * states, terms->accelerations + p->rows[p->active[i]] * states,
-                   (size_t)states * sizeof(double));
+            memcpy(turns + i * n, terms->accelerations + p->rows[p->active[i]] * states,
+                   (size_t)n * sizeof(double));
     }
     solve_mass_root(p->terms.mass, n, terms->equations, states);
     for (int l = 0; l < rank; l++) {
         double *own = t + l * columns;
         add_rows(own, states, -1.0, motions + l, rank, n, terms->equations, states);
-        if (slides) add_rows(own, states, -1.0, p->shared.q + l * m, 1, m, turns, states);
+        if (slides) add_rows(own, n, -1.0, p->shared.q + l * m, 1, m, turns, n);
     }
 }
 
@@ -193,8 +192,7 @@ int differentiate_shared(struct kernel *p, const struct shared_changes *changes,
     double *right = turns + 2 * r * n, *coordinates = right + r, *y = coordinates + r, *even = y + r;
     double *other = even + r, *half = other + r, *work = half + r, *motion = work + r;
     double *forces = motion + n, *rest = forces + p->all_rows;
-    struct changed_terms terms = {changes->rates, rest, rest + 2 * n * n, rest + 2 * n * (n + p->all_rows),
-                                  rest + 2 * n * (n + p->all_rows) + n};
+    struct changed_terms terms = {changes->rates, rest, rest + 2 * n * n, rest + 2 * n * (n + p->all_rows)};
     for (int i = 0; i < m; i++) right[i] = p->target[p->active[i]] - p->free[p->active[i]];
     find_adjoint(p, right, shared->s, coordinates, work, y);
     find_multipliers(p, shared->z, NULL, coordinates, even);

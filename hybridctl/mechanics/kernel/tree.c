@@ -249,16 +249,19 @@ static void differentiate_contact(const struct tree *t, int contact, const int *
 }
 
 /* Write -D(M a + h - J' f) by (q, v) into the first 2 n of `width` columns of `equations` (n, width),
- * and derivatives of J a + dJ/dt v and J v of some rows into those of (R, 2 n), after place_tree. */
+ * and derivatives of J a + dJ/dt v and J v of some rows into those of (R, 2 n), after place_tree.
+ *
+ * For a change of motion and forces, without v, it is -D_q(M a - J' f) in n columns, and D(J) a. */
 ALONG_ROWS void differentiate_tree(struct tree *t, const struct tree_motion *motion, const int *rows,
                         int row_count, double *equations, int width, double *accelerations,
                         double *rates) {
     const int n = t->n;
     double *velocities = t->velocities, *along = t->accelerations, *changes = t->changes;
-    const double weight = motion->weight;
+    const double weight = motion->v ? 1.0 : 0.0;
     const double gravity[3] = {weight * t->gravity[0], weight * t->gravity[1], weight * t->gravity[2]};
-    find_velocities(t, motion->v, velocities);
-    find_accelerations(t, motion->v, motion->a, velocities, along);
+    const double *v = motion->v ? motion->v : t->still;
+    find_velocities(t, v, velocities);
+    find_accelerations(t, v, motion->a, velocities, along);
     find_contact_forces(t, motion->forces, t->contact_forces);
     memset(t->sums, 0, (size_t)t->joints * sizeof *t->sums);
     for (int j = 1; j < t->joints; j++)
@@ -287,19 +290,21 @@ ALONG_ROWS void differentiate_tree(struct tree *t, const struct tree_motion *mot
             by_q[9 + i] = by_v[6 + i] = column[3 + i];
         }
     }
-    for (int m = 0; m < n; m++) memset(equations + m * width, 0, 2 * (size_t)n * sizeof(double));
+    const int moves = weight != 0.0;
+    for (int m = 0; m < n; m++)
+        memset(equations + m * width, 0, (moves ? 2 : 1) * (size_t)n * sizeof(double));
     for (int k = 0; k < n; k++) {
         const int j = t->owners[k], parent = t->parents[j];
         const double *column = t->columns + 6 * k, *d = changes + CHANGES * k;
         const struct behind *sum = t->sums + j;
         double by_q[6], by_v[6];
         find_change(sum, d + 18, d + 3, column + 3, by_q);
-        find_change(sum, d + 12, column + 3, NULL, by_v);
+        if (moves) find_change(sum, d + 12, column + 3, NULL, by_v);
         add_force_cross(column, sum->force, by_q);
         for (int l = t->path_ends[parent]; l-- > t->path_starts[parent];) { /* behind m */
             const int m = t->paths[l];
             equations[m * width + k] = -dot(t->columns + 6 * m, by_q, 6);
-            equations[m * width + n + k] = -dot(t->columns + 6 * m, by_v, 6);
+            if (moves) equations[m * width + n + k] = -dot(t->columns + 6 * m, by_v, 6);
         }
     }
     for (int m = 0; m < n; m++) {
@@ -315,10 +320,12 @@ ALONG_ROWS void differentiate_tree(struct tree *t, const struct tree_motion *mot
         for (int l = t->path_starts[t->owners[m]]; l < t->path_ends[t->owners[m]]; l++) {
             const int k = t->paths[l];
             row[k] = -multiply(factors, changes + CHANGES * k + 18, 12);
-            row[n + k] = -multiply(factors, changes + CHANGES * k + 30, 12);
+            if (moves) row[n + k] = -multiply(factors, changes + CHANGES * k + 30, 12);
         }
-        row[m] -= weight * t->springs[m];
-        row[n + m] -= weight * t->dampers[m];
+        if (moves) {
+            row[m] -= t->springs[m];
+            row[n + m] -= t->dampers[m];
+        }
     }
     for (int i = 0; i < row_count; i++) {
         memset(accelerations + 2 * n * rows[i], 0, 2 * (size_t)n * sizeof(double));

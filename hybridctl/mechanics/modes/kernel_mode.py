@@ -62,7 +62,7 @@ _KINDS: tuple[Kind, ...] = ("closes", "opens", "slips", "sticks", "jams")
 """Kinds of guards in the order of `enum guard_kind` of the kernel."""
 
 
-_Closed: TypeAlias = tuple[int, int, int, bool, float, float, float, int]
+_Closed: TypeAlias = tuple[int, int, int, bool, float, float, float, int, float]
 """A closed contact, see `_describe_closed_contacts`."""
 
 
@@ -256,8 +256,6 @@ def find_kernel_obstacle(dynamics: ContactDynamics, phase: ContactPhase) -> str 
         return "the extension is not installed, or turned off"
     if find_buffer_evaluator() is None:
         return "this CasADi does not let compiled code call its functions"
-    if len(phase.pressed_places):
-        return "a joint rubs: its compliance is computed in Python"
     if dynamics.contact_set.piecewise:
         return "a surface has several pieces, of which margins are computed in Python"
     return None
@@ -480,8 +478,8 @@ def _as_doubles(values: Array) -> Array:
 def _describe_closed_contacts(phase: ContactPhase) -> list[_Closed]:
     """Return contact, first tangent, end of tangents, whether it slides, sign, and more.
 
-    These are kinetic friction of a contact that slides, static friction, and the number of its pair
-    of bodies.
+    These are kinetic friction of a contact that slides, static friction, the number of its pair of
+    bodies, and the constant load of dry friction of a joint.
     """
     sliding = {slide.contact: slide for slide in phase.sliding}
     static, found, end = phase.friction.static.tolist(), [], len(phase.closed)
@@ -490,7 +488,10 @@ def _describe_closed_contacts(phase: ContactPhase) -> list[_Closed]:
         slide = sliding.get(j)
         sign, friction = (slide.sign, slide.friction) if slide else (0.0, 0.0)
         pair = phase.pairs.index(phase.pairs[j])
-        found.append((contact, first, end, slide is not None, sign, friction, static[j], pair))
+        load = float(phase.loads[j])
+        found.append(
+            (contact, first, end, slide is not None, sign, friction, static[j], pair, load)
+        )
     return found
 
 
