@@ -150,7 +150,8 @@ class BaseNoise(Settings):
 
 
 OPEN, STICK = "open", "stick"
-GAP, LEVEL, RISE, OTHERS = 6, 7, 8, 9  # of the input: which, and how many there are before the angles
+# Of the input: which, and how many there are before the angles.
+GAP, LEVEL, RISE, OTHERS = 6, 7, 8, 9
 MOST_PREPARED_FEET = 6
 """Feet up to which all modes are made before they are met: 64; each foot more doubles them."""
 _OF_FOOT = 7  # entries of the input for each foot: turning, moving, creep
