@@ -18,10 +18,8 @@ feet sink and rise, on slippery ground they slip.
 
 The densities :math:`c^2` are found by Bayes' rule on a grid: each pair of feet multiplies the
 weights of the grid by its likelihood. Older pairs fade, since the ground may change. What two feet
-do alike does not change their distance, so that c is taken to be larger by `BaseNoise.foot_alike`:
-by what all feet that stand have in common, so that the filter takes their distances to be as sure
-as they show, and with them the turn of the base. Three feet make three pairs, which count as if
-they were independent.
+do alike does not change their distance, so that c is taken to be larger by `BaseNoise.foot_alike`.
+Three feet make three pairs, which count as if they were independent.
 """
 
 from __future__ import annotations

@@ -194,31 +194,6 @@ def test_the_covariance_of_a_foot_grows_by_its_creep():
     np.testing.assert_allclose(grown[1] - grown[0], h * expected, atol=1e-12)
 
 
-@pytest.mark.parametrize("written_out", [True, False])
-def test_what_feet_creep_alike_does_not_change_their_distance(written_out):
-    """The distance grows by what the distances show, the mean place by what feet do alike, too."""
-    feet = tuple(Foot(f"{side} sole") for side in ("left", "right"))
-    estimator = BaseSettings("imu", feet).build(Robot.from_urdf(URDF))
-    base = estimator.base
-    kept = CreepFilter(base, estimator.filter, FootMotion(angle_noise=1e-4, window=0.01))
-    x, turn = np.zeros(base.space(BOTH).nx), Rotation.from_rotvec([0.3, -0.5, 0.8])
-    x[:4] = turn.as_quat()
-    start = kept.start(Estimate(BOTH, 0.0, x, 1e-2 * np.eye(21)))
-    predict = kept.predict if written_out else kept._predict_generally
-    one, other = (place.dx for place in base.places(BOTH))
-    h, u, parted, middle = 0.01, np.zeros(base.nu), [], []
-    for creep in (np.zeros(2), np.array([4e-3, 7e-3])):
-        told = start._replace(distances=start.distances._replace(creep=creep**2))
-        p = predict(told, h, u).estimate.covariance
-        between = p[one, other] + p[other, one]
-        parted.append(p[one, one] + p[other, other] - between)
-        middle.append(0.25 * (p[one, one] + p[other, other] + between))
-    creep = turn.as_matrix().T @ np.diag([4e-3, 4e-3, 7e-3]) ** 2 @ turn.as_matrix()
-    apart = creep / base.noise.foot_alike**2
-    np.testing.assert_allclose(parted[1] - parted[0], 2.0 * h * apart, atol=1e-12)
-    np.testing.assert_allclose(middle[1] - middle[0], h * (creep - 0.5 * apart), atol=1e-12)
-
-
 @pytest.mark.parametrize("axis", [(0.0, 1.0, 0.0), (0.6, -0.8, 0.0), (0.0, 0.0, 1.0)])
 def test_a_round_foot_rolls_by_its_angle_times_its_radius(axis):
     """About a level axis by radius times angle, across it; about the vertical it stays."""
