@@ -70,12 +70,12 @@ def build_prediction(feet: int) -> CompiledFunction:
         - parts: parts (k,) of that rise by which the feet come up in the step;
         - covariance_of_rise: covariance (15 + 3 k,) of the rise and the deviation of the state;
         - constants: slip_margin, slip_speed^2, slip_fast^2, slip_time of `BaseNoise`, variance
-          (rad^2/s^2) of the rate of an angle in `motion`, `BaseNoise.alike_share`, gravity (3,),
-          and the radius of each foot in m.
+          (rad^2/s^2) of the rate of an angle in `motion`, gravity (3,), and the radius of each foot
+          in m.
 
         Its results are the state (16 + 3 k,) after the step, the rows (3 k, 9) of the transition
         of the feet (by turn, by the gyroscope's bias, and by the foot itself), the covariance
-        (3 k, 3 k) of their noise over the step, the density (k,) of creep by their velocities, the
+        (k, 3, 3) of their noise over the step, the density (k,) of creep by their velocities, the
         covariance (15 + 3 k,) of rise and deviation after the step, and a matrix (15 + 3 k, 3 k)
         in the columns of the feet, whose symmetric part the rise adds to the covariance of the
         state; see `ground_rise`.
@@ -85,11 +85,11 @@ def build_prediction(feet: int) -> CompiledFunction:
     covariance, sensed = ca.SX.sym("covariance", 12 * size), ca.SX.sym("sensed", 6)
     places, motion = ca.SX.sym("places", 3 * feet), ca.SX.sym("motion", 6 * feet)
     levers, step = ca.SX.sym("levers", feet), ca.SX.sym("step", 5)
-    parts, constants = ca.SX.sym("parts", feet), ca.SX.sym("constants", 9 + feet)
+    parts, constants = ca.SX.sym("parts", feet), ca.SX.sym("constants", 8 + feet)
     by_rise = ca.SX.sym("covariance_of_rise", size)
     h, level, steeper, rise, rise_variance = ca.vertsplit(step)
-    slip, by_rate_of_angles, alike = constants[:4], constants[4], constants[5]
-    gravity, radii = constants[6:9], constants[9:]
+    slip, by_rate_of_angles = constants[:4], constants[4]
+    gravity, radii = constants[5:8], constants[8:]
     phi = ca.reshape(core, BASE_TANGENT, BASE_TANGENT).T
     rate, turn = sensed[:3] - state[10:13], rotation_of(state[:4])
     own, up = ca.mtimes(turn.T, state[7:10]), turn[2, :].T
@@ -97,7 +97,7 @@ def build_prediction(feet: int) -> CompiledFunction:
         ca.reshape(covariance, size, 12).T[:, :12], own
     )
     after = [_predict_base(state, phi, sensed, gravity, h)]
-    rows, creeps, raised = [ca.SX(0, 9)], [ca.SX(0, 1)], [ca.SX(0, 1)]
+    rows, noises, creeps, raised = [ca.SX(0, 9)], [ca.SX(0, 3)], [ca.SX(0, 1)], [ca.SX(0, 1)]
     moved, up_after = [ca.mtimes(phi, by_rise[:BASE_TANGENT])], rotation_of(after[0][:4])[2, :].T
     turning = [rate + motion[3 * (feet + k) : 3 * (feet + k) + 3] for k in range(feet)]
     rolls = _roll_feet(phi, turn, rate, h, turning)
@@ -113,23 +113,16 @@ def build_prediction(feet: int) -> CompiledFunction:
         unknown += by_rate_of_angles * levers[k]
         creep = _find_creep(own + ca.cross(rate, place) + moving, unknown, slip)
         creeps.append(creep)
-    each = ca.kron(alike + (1.0 - alike) * ca.SX.eye(feet), _creep_along(up, level, steeper))
-    slipped = ca.kron(ca.diag(ca.vertcat(*creeps)), ca.SX.eye(3))
+        noises.append(h * ((level + creep) * ca.SX.eye(3) + steeper * ca.mtimes(up, up.T)))
     # b of `ground_rise`: it moves neither base nor biases.
     risen, lift = ca.vertcat(*moved), ca.vertcat(ca.SX(BASE_TANGENT, 1), *raised)
     added = ca.mtimes(2.0 * risen + rise_variance * lift, ca.vertcat(*raised).T)
     arguments = [state, core, covariance, sensed, places, motion, levers, step, parts, by_rise]
     arguments.append(constants)
-    results = [ca.vertcat(*after), ca.vertcat(*rows), ca.densify(h * (each + slipped))]
-    results += [ca.vertcat(*creeps), ca.densify(risen + rise_variance * lift), ca.densify(added)]
-    shapes = [(BASE + 3 * feet,), (3 * feet, 9), (3 * feet, 3 * feet), (feet,), (size,)]
-    shapes.append((size, 3 * feet))
+    results = [ca.vertcat(*each) for each in (after, rows, noises, creeps)]
+    results += [ca.densify(risen + rise_variance * lift), ca.densify(added)]
+    shapes = [(BASE + 3 * feet,), (3 * feet, 9), (feet, 3, 3), (feet,), (size,), (size, 3 * feet)]
     return CompiledFunction(build_transposed_function("predict", arguments, results), shapes)
-
-
-def _creep_along(up: Any, level: Any, steeper: Any) -> Any:
-    """Return the density (3, 3) of creep in m^2/s: `level`, and more by `steeper` along `up`."""
-    return level * ca.SX.eye(3) + steeper * ca.mtimes(up, up.T)
 
 
 def _predict_base(state: Any, phi: Any, sensed: Any, gravity: Any, h: Any) -> Any:

@@ -37,7 +37,6 @@ from hybridctl.legged.kinematics import FootKinematics, LegKinematics
 from hybridctl.legged.rotation import matrix, skew, skews
 from hybridctl.legged.space import ANGLE, GYROSCOPE, RATE, VELOCITY
 from hybridctl.legged.system import (
-    LEVEL,
     RISE,
     BaseNoise,
     LeggedBase,
@@ -222,6 +221,6 @@ def complete_input(
     result[base.creep_columns] = creep
     if densities is not None and len(numbers):
         level, vertical = densities.tolist()
-        result[LEVEL] = level - base.noise.creep(flat=False) ** 2
+        result[base.creep_columns][numbers] += level - base.noise.creep(flat=False) ** 2
         result[RISE] = vertical - level
     return np.asarray(result)

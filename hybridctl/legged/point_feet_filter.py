@@ -55,7 +55,7 @@ class PointFeetMode(NamedTuple):
 
     Attributes:
         formulas: Its compiled formulas.
-        constants: Last argument (9 + k,) of the prediction.
+        constants: Last argument (8 + k,) of the prediction.
         feet: Numbers (k,) of the feet in contact among all feet.
         numbers: The same for indexing; a slice where all feet are in contact.
         no_parts: Zeros (k,): the parts of a rise by which feet come up that have risen.
@@ -64,6 +64,7 @@ class PointFeetMode(NamedTuple):
         identity: Identity (n, n), with n = 15 + 3 k.
         feet_rows: Entries (3 k, 9) of a flat (n, n) matrix in the rows of the feet: in the columns
             of the turn, of the gyroscope's bias, and of the foot itself.
+        feet_blocks: Entries (k, 3, 3) of the feet's own blocks.
         turning_blocks: Entries (3 + k, 3, 3) of the blocks that turn with the base.
         by_turn_blocks: Entries (2 + k, 3, 3) of blocks below that of the turn.
         jacobian: Derivative (3 k, n) of the feet that are seen, but for that by the turn.
@@ -80,6 +81,7 @@ class PointFeetMode(NamedTuple):
     motion: Indices
     identity: Array
     feet_rows: NDArray[np.intp]
+    feet_blocks: NDArray[np.intp]
     turning_blocks: NDArray[np.intp]
     by_turn_blocks: NDArray[np.intp]
     jacobian: Array
@@ -233,7 +235,7 @@ class PointFeetFilter:
         phi.reshape(-1)[own.feet_rows] = rows
         p = phi.dot(p).dot(phi.T)
         p[_CORE, _CORE] += gathered
-        p[BASE_TANGENT:, BASE_TANGENT:] += noise
+        p.reshape(-1)[own.feet_blocks] += noise
         if rise is not None:
             rise = rise.predict(by_rise.copy(), h)
             if parts is not None:
@@ -380,7 +382,7 @@ class PointFeetFilter:
         k, n = len(layout.places), layout.mode.space.ndx
         radii = [base.kinematics.radii[place.foot] for place in layout.places]
         slips = noise.slip_margin, noise.slip_speed**2, noise.slip_fast**2, noise.slip_time
-        constants = [*slips, self._rate_variance, noise.alike_share, *base.gravity, *radii]
+        constants = [*slips, self._rate_variance, *base.gravity, *radii]
         columns = (base.moving_columns, base.turning_columns)
         motion = [np.r_[of(place.number)] for of in columns for place in layout.places]
         feet = [place.dx.start for place in layout.places]
@@ -397,6 +399,7 @@ class PointFeetFilter:
             np.array(motion, dtype=np.intp).reshape(-1),
             _make_identity(n),
             np.array(feet_rows, dtype=np.intp).reshape(-1, 9),
+            np.array([np.add.outer(n * b, b) for b in blocks[3:]], np.intp).reshape(-1, 3, 3),
             np.array([np.add.outer(n * b, b) for b in blocks]),
             np.array([np.add.outer(n * b, blocks[0]) for b in blocks[1:]]),
             layout.angles_jacobian,

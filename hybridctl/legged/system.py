@@ -5,10 +5,9 @@ the joint angles of that moment put it, :math:`d = p + R s, R_f = R C`, so that 
 that of the base there and the noise of the angles; lift-off drops it. Only the evidence of a
 contact fires these events (`ContactSignal`): no state reaches them, so modes have no guards.
 
-The input is (rate, specific force, gap, level, rise, angles, turning, moving, creep): of the
-inertial sensor, in rad/s and m/s^2; s without a sample before its next change; by how much more
-point feet creep than `BaseNoise` says, and along the vertical than along the ground, in m^2/s; the
-angles of `LegKinematics` in rad;
+The input is (rate, specific force, gap, rise, angles, turning, moving, creep): of the inertial
+sensor, in rad/s and m/s^2; s without a sample before its next change; by how much more point feet
+creep along the vertical, in m^2/s; the angles of `LegKinematics` in rad;
 and for each foot the angular velocity (3,) of its link and the velocity (3,) of its position, both
 against the inertial frame and in its axes, in rad/s and m/s, and how much it creeps beyond the
 noise of `BaseNoise`, in m^2/s in each direction (see `creep`).
@@ -63,8 +62,7 @@ class BaseNoise(Settings):
         foot: Creep of feet in contact, m/s/sqrt(Hz). None for `SOLE_CREEP` of soles, and for point
             feet what their distances say.
         foot_alike: How many times feet creep more than their distances change, by what they do
-            alike, at least 1; see `alike_share`. By the default the mean place of two feet is as
-            uncertain as that of feet that creep three times more than that, each for itself.
+            alike.
         foot_memory: Number of pairs of steps after which a pair counts 1 / e.
         foot_rise: How far point feet may rise after a touch on ground that gives way, as a
             deviation, m; 0 where they do not. None rise where `foot` is given.
@@ -97,7 +95,7 @@ class BaseNoise(Settings):
     gyroscope_walk: NotNegative = 1e-4
     accelerometer_walk: NotNegative = 1e-3
     foot: NotNegative | None = None
-    foot_alike: Positive = 2.24
+    foot_alike: Positive = 3.0
     foot_memory: Positive = 33.0
     foot_rise: NotNegative = 1e-3
     foot_rise_time: Positive = 0.03
@@ -126,15 +124,6 @@ class BaseNoise(Settings):
             return self.foot
         return SOLE_CREEP if flat else POINT_CREEP
 
-    @property
-    def alike_share(self) -> float:
-        """Part of the variance of the creep of point feet that those which stand have in common.
-
-        What is not in common changes the distances of feet. It is 0 where `foot` is given, which
-        does not say what feet do alike.
-        """
-        return 0.0 if self.foot is not None else max(1.0 - self.foot_alike**-2, 0.0)
-
     def core(self, gap: float) -> Array:
         """Return variances (15,) per s of base and biases in a gap of samples in s; 0 for none."""
         return np.repeat(
@@ -150,7 +139,7 @@ class BaseNoise(Settings):
 
 
 OPEN, STICK = "open", "stick"
-GAP, LEVEL, RISE, OTHERS = 6, 7, 8, 9  # of the input: which, and how many there are before the angles
+GAP, RISE, OTHERS = 6, 7, 8  # of the input: which, and how many there are before the angles
 MOST_PREPARED_FEET = 6
 """Feet up to which all modes are made before they are met: 64; each foot more doubles them."""
 _OF_FOOT = 7  # entries of the input for each foot: turning, moving, creep
@@ -380,17 +369,15 @@ class LeggedBase:
             variances[:BASE_TANGENT] = self.noise.core(gap)
         feet = variances[layout.mode.space.feet[1]].reshape(-1, 3)
         feet += u[self.creep_columns][layout.numbers, None]
-        density = np.diag(variances)
-        if not len(layout.points):
-            return density
-        up = matrix(x[:4])[2]  # the vertical of the world, in axes of the inertial frame
-        changed = u[LEVEL] * np.eye(3) + u[RISE] * np.outer(up, up)
-        creep = self.noise.creep(flat=False) ** 2 * np.eye(3) + changed
-        alike = self.noise.alike_share * creep
-        points = [layout.places[k].dx for k in layout.points]
-        for one in points:
-            for other in points:
-                density[one, other] += changed if one is other else alike
+        ndx = len(variances)
+        density = np.zeros((ndx, ndx))
+        density.reshape(-1)[:: ndx + 1] = variances
+        if u[RISE]:
+            up = matrix(x[:4])[2]  # the vertical of the world, in axes of the inertial frame
+            rise = u[RISE] * np.outer(up, up)
+            for place in layout.places:
+                if place.turn_dx is None:
+                    density[place.dx, place.dx] += rise
         return density
 
     def pose_noise(self, twists: Array, variances: Array) -> Array:

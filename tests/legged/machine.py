@@ -5,7 +5,7 @@ from differences import assert_derivative
 
 from hybridctl.hybrid.model import StepRequest
 from hybridctl.legged.kinematics import Foot, LegKinematics
-from hybridctl.legged.system import GAP, LEVEL, RISE, BaseNoise, LeggedBase, base_system
+from hybridctl.legged.system import GAP, RISE, BaseNoise, LeggedBase, base_system
 from hybridctl.mechanics.multibody.robot import Robot
 
 GRAVITY = np.array([0.0, 0.0, -9.81])
@@ -55,7 +55,7 @@ def state(base, key, rng):
     space = base.space(key)
     x = space.normalize(rng.normal(size=space.nx))
     x[10:16] *= 0.1
-    u = np.insert(rng.normal(size=base.nu - 2), LEVEL, np.zeros(RISE - LEVEL + 1))
+    u = np.insert(rng.normal(size=base.nu - 1), RISE, 0.0)
     u[GAP] = 0.0
     u[base.creep_columns] = np.abs(u[base.creep_columns])
     return x, u
