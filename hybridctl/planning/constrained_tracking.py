@@ -22,7 +22,7 @@ a share of what the motion itself keeps. All is linearized once, before the firs
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -433,8 +433,7 @@ class ConstrainedTracking:
             return whole, None
 
         edges = _divide(arc.start, arc.end, self.horizon.interval)
-        ends = self._find_landing_guards(k)
-        rows = [self._linearize_limits(k, t, ends) for t in edges[:-1].tolist()]
+        rows = [self._linearize_limits(k, t) for t in edges[:-1].tolist()]
         rows = scale_guards(rows)
         intervals = []
         for start, end, limits in zip(edges[:-1].tolist(), edges[1:].tolist(), rows, strict=True):
@@ -450,27 +449,33 @@ class ConstrainedTracking:
             intervals.append(TrackingInterval(k, start, end, np.array(parts), limits))
         return intervals
 
-    def _find_landing_guards(self, k: int) -> Sequence[str]:
-        """Return the guards that end arc k of the orbit where the state jumps, as in an impact."""
-        if k == len(self._orbit.events):
-            return ()
-        event = self._orbit.events[k]
-        is_jump = not np.array_equal(event.state_before, event.state_after)
-        return event.guards if is_jump else ()
+    @cached_property
+    def _impact_guards(self) -> set[str]:
+        """Guards that end arcs of the orbit where the state jumps, and their images.
 
-    def _linearize_limits(self, k: int, t: float, ends: Sequence[str]) -> LimitRows:
+        They are no limits: an impact may come earlier, and just after it its guard is zero.
+        """
+        symmetry, found = self.lqr.symmetry, set[str]()
+        for event in self._orbit.events:
+            if not np.array_equal(event.state_before, event.state_after):
+                found |= {*event.guards}
+        if symmetry is not None:
+            found |= {symmetry.guard(name) for name in found}
+        return found
+
+    def _linearize_limits(self, k: int, t: float) -> LimitRows:
         """Return the limits at a time of arc k of the orbit, under the feedback.
 
         Args:
             k: Index of the arc.
             t: Time, s.
-            ends: Guards that end the arc by an impact. They may do so earlier.
         """
         lin, arc = self.lqr.period.linearization, self._orbit.arcs[k]
         x, u = arc.state_and_input(t)
         gain, mode = self.lqr.period.gains.arcs[k](t), lin.system.mode(arc.mode)
         point, nu = mode.calc(t, x, u), self._nu
-        kept = [i for i, name in enumerate(mode.guard_names) if name not in ends]
+        left_out = self._impact_guards
+        kept = [i for i, name in enumerate(mode.guard_names) if name not in left_out]
         slopes, values = point.guard_jacobian, point.guards[kept]
         # An input beyond its limits on the motion itself needs no correction.
         room = np.concatenate([u - self._limits[0], self._limits[1] - u])
