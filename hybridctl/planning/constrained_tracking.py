@@ -201,7 +201,8 @@ class HorizonQP(NamedTuple):
         """Return the corrections (n, nu), None if the programme is not solved.
 
         Programmes have the limits that their predecessor violates, beginning with those violated at
-        zero. The last one violates none, so that it has the optimum of all limits.
+        zero. If the last one violates none, it has the optimum of all limits; after `_ROUNDS`
+        programmes its solution is taken as it is.
         """
         n, nu, _ = self.weights.shape
         v = np.zeros(n * nu)
@@ -276,7 +277,8 @@ class ConstrainedTracking:
         lqr: The feedback on the orbit.
         reference: The orbit over several periods (`PeriodicLqr.repeated`), with extended arcs.
         input_weight: Weight R (nu, nu) of inputs, that of the LQR.
-        limits: Greatest absolute inputs (nu,), or least and greatest ones (2, nu).
+        limits: Greatest absolute inputs (nu,), or least and greatest ones (2, nu). A symmetry
+            of the orbit maps them to themselves.
         horizon: Settings of the horizon, None for `TrackingHorizon()`.
 
     Attributes:
@@ -323,6 +325,12 @@ class ConstrainedTracking:
         ndx, symmetry = orbit.arcs[0].space.ndx, lqr.symmetry
         self._state_map = map_perturbations(symmetry, np.eye(ndx))
         self._input_map = np.eye(self._nu) if symmetry is None else symmetry.inputs(self._nu)
+        which = np.abs(self._input_map).argmax(axis=1)  # the input that each is exchanged with
+        signs = self._input_map[np.arange(self._nu), which]
+        if not np.array_equal(np.sort(signs * bounds[:, which], axis=0), bounds):
+            raise InputError(
+                f"limits must be the same for inputs that the symmetry exchanges, got {bounds}"
+            )
         self._intervals = [each for k in range(len(orbit.arcs)) for each in self._divide_arc(k)]
         self.reset()
 
