@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 import numpy as np
 import piqp
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from hybridctl.base.checks import (
     Array,
@@ -112,7 +112,7 @@ class LimitRows:
     values: Array
     by_state: Array
     by_input: Array
-    soft: Array
+    soft: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,14 +224,14 @@ class HorizonQP(NamedTuple):
             v = found
         return v.reshape(n, nu)
 
-    def _slacks_of(self, v: Array, chosen: Array) -> Array:
+    def _slacks_of(self, v: Array, chosen: NDArray[np.bool_]) -> Array:
         """Return the slacks (s,) that chosen limits need under corrections v."""
         over = np.zeros(len(self.slack_costs) + 1)  # the last entry is that of "no slack"
         rows = chosen & (self.slack >= 0)
         np.maximum.at(over, self.slack[rows], -(self.values + self.by_inputs @ v)[rows])
         return over
 
-    def _solve_chosen(self, chosen: Array) -> Array | None:
+    def _solve_chosen(self, chosen: NDArray[np.bool_]) -> Array | None:
         """Return the corrections (n nu,) under the chosen limits (r,), None if not solved."""
         n, nu, _ = self.weights.shape
         rows = np.flatnonzero(chosen)
@@ -370,7 +370,7 @@ class ConstrainedTracking:
         now = history.time
         later = self._ends[self._ends > now + _TIME_ROUNDING]
         due = self._sampled + self.horizon.sample
-        return min([due if due > now else now + self.horizon.sample, *later[:1].tolist()])
+        return float(min([due if due > now else now + self.horizon.sample, *later[:1].tolist()]))
 
     def _take_sample(self, now: float, x: Array, k: int) -> None:
         """Set the corrections from now on, and count samples with violated limits and failures.
@@ -561,7 +561,8 @@ class ConstrainedTracking:
         nu, n, first = self._nu, len(self.horizon.holds), place.part
         states = np.zeros((len(dx), 1 + n * nu))
         states[:, :1] = self._map_to_orbit(place, dx)
-        lengths, values, by_inputs, slack, costs = np.zeros(n), [], [], [], []
+        lengths, costs = np.zeros(n), list[float]()
+        values, by_inputs, slack = list[Array](), list[Array](), list[Array]()
         for interval, block, _ in self._iterate_intervals(place):
             own, used = slice(1 + block * nu, 1 + (block + 1) * nu), 1 + (block + 1) * nu
             rows = interval.limits

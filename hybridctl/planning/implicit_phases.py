@@ -376,7 +376,7 @@ def _build_impact(task: Task, k: int) -> _NodeFunction | None:
     if modes is None:
         return None
     impact = build_implicit_impact(task.system.robot, task.get_contacts(k), modes)
-    rows = build_impact_limits(task, k, impact.impulses, impact.rates)
+    rows = build_impact_limits(task, k, impact.impulses, impact.rates, is_smooth=True)
     return _NodeFunction(f"impact{k}", impact.unknowns, [impact.x], impact.residual, rows)
 
 
@@ -423,14 +423,18 @@ def _build_order(
     pressing = [i for i, mode in enumerate(modes) if mode != OPEN and i not in opening]
     if impulses is not None:
         for i in pressing:
-            rows += build_cone_limits(task, impulses, i, "N s", margins.impulse, modes[i])
+            rows += build_cone_limits(
+                task, impulses, i, "N s", margins.impulse, modes[i], is_smooth=True
+            )
     if waiting:
         mode = build_mode_equations(task, k, modes)
         z = mode.u[nu:]
         z_rate = ca.SX.sym("dz", z.numel())
         rate = ca.vertcat(slope, _RATE_SCALE * z_rate) / duration
         for i in pressing:
-            rows += build_cone_limits(task, mode.forces, i, "N", margins.force, modes[i])
+            rows += build_cone_limits(
+                task, mode.forces, i, "N", margins.force, modes[i], is_smooth=True
+            )
         actions = {i: "opens" if i in opening else "closes" for i in waiting}
         for i, action in actions.items():
             name = f"{system.contacts[i].name} {action}"
