@@ -352,7 +352,8 @@ def build_cone_limits(
     The normal force is at least `least`, and :math:`c = m \mu_s f_n - |f_t| \ge 0` for a contact
     that sticks, with m = `Margins.friction`. A sliding contact is on its cone by the law.
 
-    If it is smooth, the same cone in space is written :math:`2 s - \sqrt{2 s^2 + 2 |f_t|^2} \ge 0` with
+    If it is smooth, the same cone in space is
+    :math:`2 s - \sqrt{2 s^2 + 2 |f_t|^2} \ge 0` with
     :math:`s = m \mu_s f_n`. Value and gradient are those of c at the border, and it is smooth
     inside. There c itself has an edge at f_t = 0, where the forces of a trot in place are: Newton's
     method went to and fro across it for 280 iterations.
