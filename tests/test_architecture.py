@@ -56,6 +56,7 @@ HOME = {
         "planning/implicit_phases.py",
         "planning/ipopt_search.py",
         "planning/phase_functions.py",
+        "planning/start_inputs.py",
         "planning/task_checks.py",
         "planning/transcription.py",
         "planning/transition_cost.py",

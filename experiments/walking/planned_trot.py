@@ -152,7 +152,7 @@ def make_trot_guess(robot: Robot, speed: float) -> Guess:
             rows = [robot.point_jacobian(q, foot, np.zeros(3))[:, 6:] for foot in FEET]
             step = np.linalg.solve(np.vstack(rows), np.concatenate(off))
             q = robot.integrate(q, np.concatenate([np.zeros(6), step]))
-        return q
+        return np.asarray(q)
 
     def guess(k: int, s: float) -> Array:
         """Return the state (nq + nv,) at a fraction of phase k."""

@@ -22,7 +22,7 @@ a share of what the motion itself keeps. All is linearized once, before the firs
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 import numpy as np
 import piqp
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from hybridctl.base.checks import (
     Array,
@@ -112,7 +112,7 @@ class LimitRows:
     values: Array
     by_state: Array
     by_input: Array
-    soft: Array
+    soft: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,7 +201,8 @@ class HorizonQP(NamedTuple):
         """Return the corrections (n, nu), None if the programme is not solved.
 
         Programmes have the limits that their predecessor violates, beginning with those violated at
-        zero. The last one violates none, so that it has the optimum of all limits.
+        zero. If the last one violates none, it has the optimum of all limits; after `_ROUNDS`
+        programmes its solution is taken as it is.
         """
         n, nu, _ = self.weights.shape
         v = np.zeros(n * nu)
@@ -223,14 +224,14 @@ class HorizonQP(NamedTuple):
             v = found
         return v.reshape(n, nu)
 
-    def _slacks_of(self, v: Array, chosen: Array) -> Array:
+    def _slacks_of(self, v: Array, chosen: NDArray[np.bool_]) -> Array:
         """Return the slacks (s,) that chosen limits need under corrections v."""
         over = np.zeros(len(self.slack_costs) + 1)  # the last entry is that of "no slack"
         rows = chosen & (self.slack >= 0)
         np.maximum.at(over, self.slack[rows], -(self.values + self.by_inputs @ v)[rows])
         return over
 
-    def _solve_chosen(self, chosen: Array) -> Array | None:
+    def _solve_chosen(self, chosen: NDArray[np.bool_]) -> Array | None:
         """Return the corrections (n nu,) under the chosen limits (r,), None if not solved."""
         n, nu, _ = self.weights.shape
         rows = np.flatnonzero(chosen)
@@ -276,7 +277,8 @@ class ConstrainedTracking:
         lqr: The feedback on the orbit.
         reference: The orbit over several periods (`PeriodicLqr.repeated`), with extended arcs.
         input_weight: Weight R (nu, nu) of inputs, that of the LQR.
-        limits: Greatest absolute inputs (nu,), or least and greatest ones (2, nu).
+        limits: Greatest absolute inputs (nu,), or least and greatest ones (2, nu). A symmetry
+            of the orbit maps them to themselves.
         horizon: Settings of the horizon, None for `TrackingHorizon()`.
 
     Attributes:
@@ -323,6 +325,12 @@ class ConstrainedTracking:
         ndx, symmetry = orbit.arcs[0].space.ndx, lqr.symmetry
         self._state_map = map_perturbations(symmetry, np.eye(ndx))
         self._input_map = np.eye(self._nu) if symmetry is None else symmetry.inputs(self._nu)
+        which = np.abs(self._input_map).argmax(axis=1)  # the input that each is exchanged with
+        signs = self._input_map[np.arange(self._nu), which]
+        if not np.array_equal(np.sort(signs * bounds[:, which], axis=0), bounds):
+            raise InputError(
+                f"limits must be the same for inputs that the symmetry exchanges, got {bounds}"
+            )
         self._intervals = [each for k in range(len(orbit.arcs)) for each in self._divide_arc(k)]
         self.reset()
 
@@ -362,7 +370,7 @@ class ConstrainedTracking:
         now = history.time
         later = self._ends[self._ends > now + _TIME_ROUNDING]
         due = self._sampled + self.horizon.sample
-        return min([due if due > now else now + self.horizon.sample, *later[:1].tolist()])
+        return float(min([due if due > now else now + self.horizon.sample, *later[:1].tolist()]))
 
     def _take_sample(self, now: float, x: Array, k: int) -> None:
         """Set the corrections from now on, and count samples with violated limits and failures.
@@ -433,8 +441,7 @@ class ConstrainedTracking:
             return whole, None
 
         edges = _divide(arc.start, arc.end, self.horizon.interval)
-        ends = self._find_landing_guards(k)
-        rows = [self._linearize_limits(k, t, ends) for t in edges[:-1].tolist()]
+        rows = [self._linearize_limits(k, t) for t in edges[:-1].tolist()]
         rows = scale_guards(rows)
         intervals = []
         for start, end, limits in zip(edges[:-1].tolist(), edges[1:].tolist(), rows, strict=True):
@@ -450,27 +457,33 @@ class ConstrainedTracking:
             intervals.append(TrackingInterval(k, start, end, np.array(parts), limits))
         return intervals
 
-    def _find_landing_guards(self, k: int) -> Sequence[str]:
-        """Return the guards that end arc k of the orbit where the state jumps, as in an impact."""
-        if k == len(self._orbit.events):
-            return ()
-        event = self._orbit.events[k]
-        is_jump = not np.array_equal(event.state_before, event.state_after)
-        return event.guards if is_jump else ()
+    @cached_property
+    def _impact_guards(self) -> set[str]:
+        """Guards that end arcs of the orbit where the state jumps, and their images.
 
-    def _linearize_limits(self, k: int, t: float, ends: Sequence[str]) -> LimitRows:
+        They are no limits: an impact may come earlier, and just after it its guard is zero.
+        """
+        symmetry, found = self.lqr.symmetry, set[str]()
+        for event in self._orbit.events:
+            if not np.array_equal(event.state_before, event.state_after):
+                found |= {*event.guards}
+        if symmetry is not None:
+            found |= {symmetry.guard(name) for name in found}
+        return found
+
+    def _linearize_limits(self, k: int, t: float) -> LimitRows:
         """Return the limits at a time of arc k of the orbit, under the feedback.
 
         Args:
             k: Index of the arc.
             t: Time, s.
-            ends: Guards that end the arc by an impact. They may do so earlier.
         """
         lin, arc = self.lqr.period.linearization, self._orbit.arcs[k]
         x, u = arc.state_and_input(t)
         gain, mode = self.lqr.period.gains.arcs[k](t), lin.system.mode(arc.mode)
         point, nu = mode.calc(t, x, u), self._nu
-        kept = [i for i, name in enumerate(mode.guard_names) if name not in ends]
+        left_out = self._impact_guards
+        kept = [i for i, name in enumerate(mode.guard_names) if name not in left_out]
         slopes, values = point.guard_jacobian, point.guards[kept]
         # An input beyond its limits on the motion itself needs no correction.
         room = np.concatenate([u - self._limits[0], self._limits[1] - u])
@@ -548,7 +561,8 @@ class ConstrainedTracking:
         nu, n, first = self._nu, len(self.horizon.holds), place.part
         states = np.zeros((len(dx), 1 + n * nu))
         states[:, :1] = self._map_to_orbit(place, dx)
-        lengths, values, by_inputs, slack, costs = np.zeros(n), [], [], [], []
+        lengths, costs = np.zeros(n), list[float]()
+        values, by_inputs, slack = list[Array](), list[Array](), list[Array]()
         for interval, block, _ in self._iterate_intervals(place):
             own, used = slice(1 + block * nu, 1 + (block + 1) * nu), 1 + (block + 1) * nu
             rows = interval.limits

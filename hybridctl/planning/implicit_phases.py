@@ -25,6 +25,7 @@ import casadi as ca
 import numpy as np
 
 from hybridctl.base.checks import Array
+from hybridctl.base.errors import InputError
 from hybridctl.mechanics.contact_law.law import OPEN
 from hybridctl.mechanics.modes.implicit_expressions import (
     SCALE,
@@ -78,25 +79,38 @@ def uses_implicit_phases(task: Task) -> bool:
     They are if the task says so. If it leaves the choice, they are for robots of more than twelve
     velocities, where contacts are independent in all phases and impacts, and where neither a
     transition cost, nor a spread of event times, nor early impacts need solved dynamics.
+
+    Raises:
+        InputError: The task says so, but contacts are redundant.
     """
     if task.implicit is not None:
+        k = find_redundant_phase(task) if task.implicit else None
+        if k is not None:
+            raise InputError(
+                f"implicit must be None or False: closed contacts are redundant in phases[{k}] or "
+                "in its impact, so that forces as variables would not be unique; fewer points of "
+                "each body help"
+            )
         return task.implicit
     spreads = [task.get_event_spread(k) for k in range(len(task.phases))]
     needs_solved = task.transition is not None or any(spreads) or task.margins.early > 0.0
     if task.system.robot.nv <= _LARGE_ROBOT or needs_solved:
         return False
-    return has_independent_contacts(task)
+    return find_redundant_phase(task) is None
 
 
-def has_independent_contacts(task: Task) -> bool:
-    """Return whether constrained rows are independent in all phases and impacts of a task."""
+def find_redundant_phase(task: Task) -> int | None:
+    """Return the first phase with dependent constrained rows, in it or its impact; None for none.
+
+    Rows of contacts are dependent where redundant contacts share forces, as corners of a sole do.
+    """
     for k, phase in enumerate(task.phases):
         for modes in (contact_modes(phase.mode), task.find_impact_modes(k)):
             if modes is not None and not has_independent_rows(
                 task.system.robot, task.get_contacts(k), modes
             ):
-                return False
-    return True
+                return k
+    return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -362,7 +376,7 @@ def _build_impact(task: Task, k: int) -> _NodeFunction | None:
     if modes is None:
         return None
     impact = build_implicit_impact(task.system.robot, task.get_contacts(k), modes)
-    rows = build_impact_limits(task, k, impact.impulses, impact.rates)
+    rows = build_impact_limits(task, k, impact.impulses, impact.rates, is_smooth=True)
     return _NodeFunction(f"impact{k}", impact.unknowns, [impact.x], impact.residual, rows)
 
 
@@ -409,14 +423,18 @@ def _build_order(
     pressing = [i for i, mode in enumerate(modes) if mode != OPEN and i not in opening]
     if impulses is not None:
         for i in pressing:
-            rows += build_cone_limits(task, impulses, i, "N s", margins.impulse, modes[i])
+            rows += build_cone_limits(
+                task, impulses, i, "N s", margins.impulse, modes[i], is_smooth=True
+            )
     if waiting:
         mode = build_mode_equations(task, k, modes)
         z = mode.u[nu:]
         z_rate = ca.SX.sym("dz", z.numel())
         rate = ca.vertcat(slope, _RATE_SCALE * z_rate) / duration
         for i in pressing:
-            rows += build_cone_limits(task, mode.forces, i, "N", margins.force, modes[i])
+            rows += build_cone_limits(
+                task, mode.forces, i, "N", margins.force, modes[i], is_smooth=True
+            )
         actions = {i: "opens" if i in opening else "closes" for i in waiting}
         for i, action in actions.items():
             name = f"{system.contacts[i].name} {action}"

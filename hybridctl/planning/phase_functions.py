@@ -338,14 +338,22 @@ def build_path_limits(task: Task, k: int, mode: ModeField | ImplicitMode) -> lis
 
 
 def build_cone_limits(
-    task: Task, forces: Expression, i: int, unit: str, least: float, mode: str
+    task: Task,
+    forces: Expression,
+    i: int,
+    unit: str,
+    least: float,
+    mode: str,
+    *,
+    is_smooth: bool = False,
 ) -> list[LimitedValue]:
     r"""Return normal force and friction cone of a contact, or the same of impulses.
 
     The normal force is at least `least`, and :math:`c = m \mu_s f_n - |f_t| \ge 0` for a contact
     that sticks, with m = `Margins.friction`. A sliding contact is on its cone by the law.
 
-    In space the same cone is written :math:`2 s - \sqrt{2 s^2 + 2 |f_t|^2} \ge 0` with
+    If it is smooth, the same cone in space is
+    :math:`2 s - \sqrt{2 s^2 + 2 |f_t|^2} \ge 0` with
     :math:`s = m \mu_s f_n`. Value and gradient are those of c at the border, and it is smooth
     inside. There c itself has an edge at f_t = 0, where the forces of a trot in place are: Newton's
     method went to and fro across it for 280 iterations.
@@ -357,6 +365,8 @@ def build_cone_limits(
         unit: "N" for forces, "N s" for impulses.
         least: Least normal force or impulse, in this unit.
         mode: Mode of the contact.
+        is_smooth: Whether a cone in space has no edge at its axis. Forces that are variables
+            (`implicit_phases`) have such cones.
     """
     contact, normal = task.system.contacts[i], forces[i]
     kind = "force" if unit == "N" else "impulse"
@@ -371,6 +381,9 @@ def build_cone_limits(
         ]
     elif tangents:
         largest = share * normal
+        if not is_smooth:
+            size = ca.sqrt(ca.sumsqr(forces[tangents]) + _CONE_SMOOTHING)
+            return [*rows, (largest - size, Limit(name, unit, 0.0))]
         size = ca.sqrt(ca.sumsqr(forces[tangents]) + largest**2 + _CONE_SMOOTHING)
         rows.append((2.0 * largest - math.sqrt(2.0) * size, Limit(name, unit, 0.0)))
     return rows
@@ -490,7 +503,8 @@ def _build_force_limits(task: Task, k: int, mode: ModeField | ImplicitMode) -> l
     phase, modes = task.phases[k], contact_modes(task.phases[k].mode)
     opening, rows = find_opening_contacts(task, k), list[LimitedValue]()
     for i in closed_contacts(phase.mode):
-        cone = build_cone_limits(task, mode.forces, i, "N", task.margins.force, modes[i])
+        least, smooth = task.margins.force, isinstance(mode, ImplicitMode)
+        cone = build_cone_limits(task, mode.forces, i, "N", least, modes[i], is_smooth=smooth)
         rows += [(value, replace(limit, fades=i in opening)) for value, limit in cone]
     names, slowest = get_guard_names(task, k), task.margins.sliding
     # A contact that stops at the end of the phase may be as slow as it likes before.
@@ -516,7 +530,7 @@ def _build_joint_limits(task: Task, x: Expression) -> list[LimitedValue]:
 
 
 def build_impact_limits(
-    task: Task, k: int, impulses: Expression, rates: Expression
+    task: Task, k: int, impulses: Expression, rates: Expression, *, is_smooth: bool = False
 ) -> list[LimitedValue]:
     """Return cones of the contacts that an impact presses, and velocities of those it opens.
 
@@ -525,13 +539,14 @@ def build_impact_limits(
         k: Index of the phase that the impact ends.
         impulses: Impulses (r, 1) on all rows, N s.
         rates: Velocities (r, 1) of all rows after the impact, m/s.
+        is_smooth: Whether cones have no edge at their axes, see `build_cone_limits`.
     """
     modes = task.find_impact_modes(k)
     assert modes is not None
     rows: list[LimitedValue] = []
     for i in closed_contacts(modes):
         (normal, limit), *cone = build_cone_limits(
-            task, impulses, i, "N s", task.margins.impulse, modes[i]
+            task, impulses, i, "N s", task.margins.impulse, modes[i], is_smooth=is_smooth
         )
         if task.margins.landing_impulse is not None:
             limit = replace(limit, upper=task.margins.landing_impulse)

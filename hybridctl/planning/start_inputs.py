@@ -36,7 +36,7 @@ def compute_holding_input(task: Task, field: Any, x: Array) -> Array:
     """
     robot = task.system.robot
     rest = np.append(x[: robot.nq], np.zeros(robot.nv))
-    return _solve_inputs(task, field, rest[None], np.zeros((1, robot.nv)))[0]
+    return np.asarray(_solve_inputs(task, field, rest[None], np.zeros((1, robot.nv)))[0])
 
 
 def fit_inputs(task: Task, k: int, field: Any, guess: Guess) -> Array:

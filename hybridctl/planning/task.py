@@ -239,7 +239,8 @@ class Task:
         implicit: Whether the equations of motion are constraints, with accelerations and forces as
             variables (`implicit_phases`). None leaves the choice: they are for robots of more than
             twelve velocities, where nothing else of the task needs the dynamics solved for
-            accelerations. The optimum is the same.
+            accelerations. The optimum is the same. `optimise` refuses True for redundant contacts,
+            whose forces are not unique.
 
     Raises:
         InputError: Parts that do not fit together.

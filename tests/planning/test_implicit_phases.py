@@ -9,6 +9,7 @@ from hybridctl.robots import public
 from planning import first_tasks
 
 from hybridctl.base.errors import InputError
+from hybridctl.mechanics import Contact, Plane, Robot, contact_system
 from hybridctl.mechanics.impacts.impact_expressions import build_impact_map
 from hybridctl.mechanics.modes.implicit_expressions import (
     SCALE,
@@ -124,3 +125,23 @@ def test_both_forms_have_the_same_optimum_and_one_begins_at_the_other():
     assert warm.cost == pytest.approx(solved.cost, rel=0.05)
     with pytest.raises(InputError, match="guess must have the 1 phase"):
         optimise(replace(task, phases=task.phases[:1]), solved)
+
+
+def test_redundant_contacts_are_refused_where_their_forces_were_to_be_variables():
+    """A box that sticks with three corners: nine rows for the six directions of a body."""
+    floor = Plane((0.0, 0.0, 0.0), (0.0, 0.0, 1.0))
+    urdf = """<robot name="box"><link name="box"><inertial><mass value="1"/>
+      <inertia ixx="1" iyy="1" izz="1" ixy="0" ixz="0" iyz="0"/></inertial></link></robot>"""
+    corners = [
+        Contact(f"corner{i}", "box", floor, offset=offset, friction=0.5)
+        for i, offset in enumerate(((0.1, 0.0, 0.0), (-0.1, 0.1, 0.0), (-0.1, -0.1, 0.0)))
+    ]
+    plant = contact_system(Robot.from_urdf(urdf, root="floating"), corners)
+    names = plant.outgoing(("open",) * 3).guards.names
+    lands = tuple(name for name in names if name.endswith("closes"))
+    falls = Phase(("open",) * 3, lands, (0.1, 0.2), 2)
+    lies = Phase(("stick",) * 3, (), (0.1, 0.2), 2)
+    with pytest.raises(InputError, match=r"redundant in phases\[0\] or in its impact"):
+        uses_implicit_phases(Task(plant, [falls, lies], implicit=True))
+    assert not uses_implicit_phases(Task(plant, [falls, lies]))
+    assert uses_implicit_phases(Task(plant, [replace(falls, ends=())], implicit=True))

@@ -240,7 +240,7 @@ def test_a_contact_that_sticks_stays_inside_its_part_of_the_cone(root, tangents)
     rng = np.random.default_rng(4)
     for _ in range(20):
         force = np.append(5.0 * rng.random(), rng.normal(size=tangents))
-        rows = build_cone_limits(task, ca.DM(force), 0, "N", 2.0, "stick")
+        rows = build_cone_limits(task, ca.DM(force), 0, "N", 2.0, "stick", is_smooth=True)
         room = [float(value) - limit.lower for value, limit in rows]
         assert room[0] == pytest.approx(force[0] - 2.0)
         inside = 0.4 * force[0] - np.linalg.norm(force[1:])
@@ -251,7 +251,9 @@ def test_a_contact_that_sticks_stays_inside_its_part_of_the_cone(root, tangents)
             border = np.append(force[0], 0.4 * force[0] * force[1:] / np.linalg.norm(force[1:]))
             for step in (0.0, 1e-3, -1e-3):
                 moved = np.append(border[0] + step, border[1:])
-                _, (value, _) = build_cone_limits(task, ca.DM(moved), 0, "N", 2.0, "stick")
+                _, (value, _) = build_cone_limits(
+                    task, ca.DM(moved), 0, "N", 2.0, "stick", is_smooth=True
+                )
                 # Curvature is at most 1 / |f|: the second order is step^2 / |f|.
                 assert float(value) == pytest.approx(0.4 * step, abs=1e-5 + step**2)
 
@@ -262,7 +264,7 @@ def test_a_cone_in_space_has_no_edge_at_its_axis():
     system = contact_system(robot, [contact])
     task = Task(system, [Phase(("stick",), (), (0.3, 0.4), 2)], margins=Margins(friction=0.8))
     force = ca.SX.sym("force", 3)
-    value = build_cone_limits(task, force, 0, "N", 0.0, "stick")[1][0]
+    value = build_cone_limits(task, force, 0, "N", 0.0, "stick", is_smooth=True)[1][0]
     curvature = ca.Function("curvature", [force], [ca.hessian(value, force)[0]])
     on_axis = np.array(curvature([5.0, 0.0, 0.0]))
     expected = np.diag([0.0, -1.0, -1.0]) * np.sqrt(2.0) / (0.4 * 5.0)
