@@ -166,15 +166,15 @@ def linearize(
                 motions.check_orders()
             merged.append(MergedEvents(k, motions))
     return Linearization(
-        system,
-        trajectory,
-        tuple(jumps),
-        rtol,
-        atol,
-        gains,
-        tuple(merged),
-        simultaneous,
-        phantom_input,
+        system=system,
+        trajectory=trajectory,
+        jumps=tuple(jumps),
+        rtol=rtol,
+        atol=atol,
+        gains=gains,
+        merged_events=tuple(merged),
+        simultaneous=simultaneous,
+        phantom_input=phantom_input,
     )
 
 

@@ -242,10 +242,10 @@ def _linearize_micro_event(
     augmented = np.zeros((len(offset) + 1, len(gains.time_state) + 1))
     augmented[:-1, :-1], augmented[:-1, -1], augmented[-1, -1] = reset, offset, 1.0
     return JumpGains(
-        np.append(gains.time_state, lag + input_shift),
-        np.zeros(0),
-        augmented,
-        np.zeros((len(augmented), 0)),
-        np.append(field, 0.0),
-        np.zeros(len(augmented)),
+        time_state=np.append(gains.time_state, lag + input_shift),
+        time_input=np.zeros(0),
+        reset_state=augmented,
+        reset_input=np.zeros((len(augmented), 0)),
+        field_change=np.append(field, 0.0),
+        reset_rate=np.zeros(len(augmented)),
     )

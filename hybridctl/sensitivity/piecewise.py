@@ -656,12 +656,12 @@ def _bound_terms(jump: JumpGains) -> JumpGains:
     `_apply_jump` subtracts `field_change` times the event time: with a minus sign it adds up.
     """
     return JumpGains(
-        np.abs(jump.time_state),
-        np.abs(jump.time_input),
-        None if jump.reset_state is None else np.abs(jump.reset_state),
-        np.abs(jump.reset_input),
-        -np.abs(jump.field_change),
-        np.abs(jump.reset_rate),
+        time_state=np.abs(jump.time_state),
+        time_input=np.abs(jump.time_input),
+        reset_state=None if jump.reset_state is None else np.abs(jump.reset_state),
+        reset_input=np.abs(jump.reset_input),
+        field_change=-np.abs(jump.field_change),
+        reset_rate=np.abs(jump.reset_rate),
     )
 
 
