@@ -71,6 +71,10 @@ def monitor_rejections(
 ) -> FilterState:
     """Return the state after a value, which is believed if the estimate is lost.
 
+    A value that the gate has rejected `patience` times in a row is believed with a wider covariance
+    (`_inflate`). If that does not explain it, or it is rejected again soon afterwards, the filter
+    restarts, or a note says that the value contradicts the estimate.
+
     Args:
         rules: The rules of the filter.
         state: State with the hypotheses after the value, and the rejections before it.
@@ -92,28 +96,30 @@ def monitor_rejections(
     if innovation.accepted:
         return state
     count = state.rejections.rejected.get(channel, 0) + 1
-    found = None
-    if count >= patience:
-        found = _inflate(rules, state, channel, value, given)
-    is_lost = found is None and (
-        count >= patience
+    is_out_of_patience = count >= patience
+    believing = _inflate(rules, state, channel, value, given) if is_out_of_patience else None
+    is_lost = believing is None and (
+        is_out_of_patience
         or (channel in state.rejections.unsure and count >= _REJECTIONS_AFTER_INFLATION)
     )
     if is_lost and rules.model.late():
         # The count goes on, so the next rejected value tries it.
-        best, *others = state.hypotheses
-        best = best._replace(notes=(*best.notes, f"a restart was put off: {NO_TIME_LEFT}"))
-        state = state._replace(hypotheses=(best, *others))
+        state = _add_note(state, f"a restart was put off: {NO_TIME_LEFT}")
     elif is_lost:
-        found = _restart(rules, state, rows)
-    if found is not None:
-        believing = state.rejections.count_believed(channel)
-        return state._replace(hypotheses=(found,), reopened=True, rejections=believing)
-    if count >= patience:
+        believing = _restart(rules, state, rows)
+    if believing is not None:
+        rejections = state.rejections.count_believed(channel)
+        return state._replace(hypotheses=(believing,), reopened=True, rejections=rejections)
+    if is_out_of_patience:
         note = f"{channel!r} contradicts the estimate, and is not explained otherwise"
-        best, *others = state.hypotheses
-        state = state._replace(hypotheses=(best._replace(notes=(*best.notes, note)), *others))
+        state = _add_note(state, note)
     return state._replace(rejections=state.rejections.count_rejected(channel, patience))
+
+
+def _add_note(state: FilterState, note: str) -> FilterState:
+    """Return the state with one more note of its likeliest hypothesis."""
+    best, *others = state.hypotheses
+    return state._replace(hypotheses=(best._replace(notes=(*best.notes, note)), *others))
 
 
 def compute_inflation(spread: Array, noise: Array, residual: Array) -> float:
