@@ -166,8 +166,12 @@ def _choose_piece(jump: PiecewiseLinearJump, event: Event, kink: Kink) -> EventA
         (piece.matrix, piece.input, first.time_state, first.time_input)
         for piece, first in zip(pieces, firsts, strict=True)
     ]
-    means = [np.tensordot(weights, np.array(part), axes=1) for part in zip(*rows, strict=True)]
-    return EventAdjoint(*means, choice=choice)
+    state, by_input, time_state, time_input = (
+        np.tensordot(weights, np.array(part), axes=1) for part in zip(*rows, strict=True)
+    )
+    return EventAdjoint(
+        state=state, input=by_input, time_state=time_state, time_input=time_input, choice=choice
+    )
 
 
 def _measure_cones(jump: PiecewiseLinearJump, orders: Sequence[tuple[int, ...]]) -> Array:
