@@ -243,7 +243,8 @@ def _restart(rules: FilterRules, state: FilterState, rows: Sequence[Row]) -> Hyp
         try:
             steps = _restart_from_rows(rules, state, rows[k:])
         except (SimulationError, np.linalg.LinAlgError):
-            continue
+            continue  # these rows lead to no estimate: begin at the next one
+        # The first row, of which there is no step, counts with those that are accepted.
         accepted = [s.innovation is not None and s.innovation.accepted for s in steps].count(True)
         if not steps or 2 * (1 + accepted) <= len(rows):
             continue
@@ -294,26 +295,26 @@ def _restart_from_rows(
         if believed is None:
             return []
         before, now, innovation = believed
-    found = reconcile(model, now, law)
-    steps: tuple[Hypothesis, ...] = (
+    inside = reconcile(model, now, law)
+    hypotheses: tuple[Hypothesis, ...] = (
         Hypothesis(
-            found.estimate,
+            inside.estimate,
             predicted=before,
-            events=found.events,
-            notes=found.notes,
+            events=inside.events,
+            notes=inside.notes,
             innovation=innovation,
         ),
     )
-    best = list(steps)
+    likeliest = list(hypotheses)
     for row in rows[2:]:
-        steps = begin_sample(steps)
-        for piece in _select_inputs(state.inputs, steps[0].estimate.time, row.estimate.time):
-            law = model.law(steps[0].estimate.mode, piece.input)
-            steps = predict_hypotheses(rules, steps, piece.end, law, begins_sample=False)
-        law = model.law(steps[0].estimate.mode, row.input)
-        steps = correct_hypotheses(rules, steps, row.channel, row.value, law)
-        best.append(steps[0])
-    return best
+        hypotheses = begin_sample(hypotheses)
+        for piece in _select_inputs(state.inputs, hypotheses[0].estimate.time, row.estimate.time):
+            law = model.law(hypotheses[0].estimate.mode, piece.input)
+            hypotheses = predict_hypotheses(rules, hypotheses, piece.end, law, begins_sample=False)
+        law = model.law(hypotheses[0].estimate.mode, row.input)
+        hypotheses = correct_hypotheses(rules, hypotheses, row.channel, row.value, law)
+        likeliest.append(hypotheses[0])
+    return likeliest
 
 
 def _select_inputs(pieces: Sequence[InputPiece], start: float, end: float) -> list[InputPiece]:
