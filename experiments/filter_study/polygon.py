@@ -130,7 +130,7 @@ class Place(NamedTuple):
         return f"{soft if self.contact_time else 'Moreau, rigid'}, {self.rate:g} Hz"
 
 
-class Toss(NamedTuple):
+class PolygonTrial(NamedTuple):
     """One toss for several filters.
 
     Attributes:
@@ -148,7 +148,7 @@ class Toss(NamedTuple):
     particles: int
 
 
-class Outcome(NamedTuple):
+class PolygonOutcome(NamedTuple):
     """A filter on one toss.
 
     Attributes:
@@ -198,22 +198,24 @@ def _compare(journal: Journal, config: Config, console: Console) -> Findings:
     places = [Place(time, rate) for time in config.contact_times for rate in config.rates]
     own = range(_FREE_SEED, _FREE_SEED + _FREE_TOSSES)
     trials = [
-        Toss(place, seed, (), _FREE_FORCES, config.particles) for place in places for seed in own
+        PolygonTrial(place, seed, (), _FREE_FORCES, config.particles)
+        for place in places
+        for seed in own
     ]
     others = tuple(name for name in config.filters if name != FREE)
     with crew(config.workers, config.dask) as workers, show_progress(console, 0.0, 1.0) as begin:
         tried = compute_all(follow, trials, workers, begin("levels"), journal)
         levels = _choose_levels(trials, tried)
         tosses = [
-            Toss(place, seed, others, (levels[place],), config.particles)
+            PolygonTrial(place, seed, others, (levels[place],), config.particles)
             for place in places
             for seed in range(config.seed, config.seed + config.tosses)
         ]
         made = compute_all(follow, tosses, workers, begin("tosses"), journal)
-    results: dict[Place, dict[str, list[Outcome]]] = {}
+    results: dict[Place, dict[str, list[PolygonOutcome]]] = {}
     for toss, outcomes in zip(tosses, made, strict=True):
         for name, outcome in zip((*others, FREE), outcomes, strict=True):
-            results.setdefault(toss.place, {}).setdefault(name, []).append(Outcome(*outcome))
+            results.setdefault(toss.place, {}).setdefault(name, []).append(PolygonOutcome(*outcome))
     rows = {
         place: [{"filter": name, **_average(outcomes)} for name, outcomes in found.items()]
         for place, found in results.items()
@@ -240,7 +242,7 @@ def _compare(journal: Journal, config: Config, console: Console) -> Findings:
 
 
 def _choose_levels(
-    trials: Sequence[Toss], tried: Sequence[Sequence[Sequence[Any]]]
+    trials: Sequence[PolygonTrial], tried: Sequence[Sequence[Sequence[Any]]]
 ) -> dict[Place, float]:
     """Return the likeliest noise (N sqrt(s)) of the filter without dynamics, by place.
 
@@ -250,7 +252,7 @@ def _choose_levels(
     """
     totals: dict[Place, Array] = {}
     for toss, outcomes in zip(trials, tried, strict=True):
-        found = np.array([Outcome(*outcome).log_likelihood for outcome in outcomes])
+        found = np.array([PolygonOutcome(*outcome).log_likelihood for outcome in outcomes])
         totals[toss.place] = totals.get(toss.place, np.zeros(len(found))) + found
     return {place: _FREE_FORCES[int(each.argmax())] for place, each in totals.items()}
 
@@ -267,7 +269,7 @@ def _list_checks(rows: Mapping[Place, Sequence[Mapping[str, Any]]]) -> list[Chec
     return checks
 
 
-def follow(toss: Toss) -> tuple[Outcome, ...]:
+def follow(toss: PolygonTrial) -> tuple[PolygonOutcome, ...]:
     """Return the outcome of each filter on one toss.
 
     Args:
@@ -292,13 +294,13 @@ def follow(toss: Toss) -> tuple[Outcome, ...]:
         try:
             result = run_filter(kind, model, own, record, start)
         except HybridctlError as error:
-            outcomes.append(Outcome(failed=str(error)))
+            outcomes.append(PolygonOutcome(failed=str(error)))
             continue
         outcomes.append(_judge(result, truth[1:], camera[0], process_time() - begun))
     return tuple(outcomes)
 
 
-def _judge(result: FilterResult, truth: Array, camera: float, spent: float) -> Outcome:
+def _judge(result: FilterResult, truth: Array, camera: float, spent: float) -> PolygonOutcome:
     """Return the errors of a filter.
 
     Args:
@@ -310,7 +312,7 @@ def _judge(result: FilterResult, truth: Array, camera: float, spent: float) -> O
     space, n = VectorSpace(6), len(truth)
     off = np.array(result.means) - truth
     squares = [nees(space, *pair)[0] for pair in zip(result.mixtures, truth, strict=True)]
-    return Outcome(
+    return PolygonOutcome(
         float(np.sqrt((off[:, :2] ** 2).sum(axis=1).mean())),
         float(np.sqrt((off[:, 3:5] ** 2).sum(axis=1).mean())),
         float(np.mean(squares)),
@@ -321,7 +323,7 @@ def _judge(result: FilterResult, truth: Array, camera: float, spent: float) -> O
     )
 
 
-def _make_settings(toss: Toss, hypotheses: Any) -> PolygonSettings:
+def _make_settings(toss: PolygonTrial, hypotheses: Any) -> PolygonSettings:
     """Return the settings of a filter, which believes all values and never begins anew."""
     return PolygonSettings(
         rate=toss.place.rate,
@@ -382,7 +384,7 @@ def simulate_toss(place: Place, seed: int) -> tuple[Array, Array]:
     return times, np.array([np.interp(times, grid, column) for column in np.array(states).T]).T
 
 
-def _average(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def _average(outcomes: Sequence[PolygonOutcome]) -> dict[str, Any]:
     """Return averages of one filter over tosses, as they stand in summary.json."""
     whole = [o for o in outcomes if o.failed is None]
     ended = np.array([o[:4] + o[5:7] for o in whole]) if whole else np.full((1, 6), np.nan)

@@ -53,8 +53,9 @@ class Config(Settings):
         height: Height of the ball above the slope, along its normal, at the start, m.
         velocity: Its velocity at the start, horizontal and vertical, m/s.
         restitution: Restitution of the ball that bounces.
-        duration: Duration of its run, s.
-        flow_before: Constant flow before the line, m/s; it reaches the origin at half of its time.
+        duration: Duration of the run of a ball, s; long enough for it to reach the slope.
+        flow_before: Constant flow before the line, m/s; it reaches the origin at half of
+            `FLOW_DURATION`.
         position_spread: Standard deviation of positions at the start, m.
         velocity_spread: Standard deviation of velocities at the start, m/s.
         deviations: Falling lengths at which predictions are tested, in units of the spread.
@@ -124,6 +125,8 @@ def _constant_flow(config: Config) -> Example:
         ],
         [symbolic.SymbolicTransition("I", "line", guard=-ca.dot(normal, x), target="J")],
     )
+    # The guard falls to zero where the flow reaches the line: it is -n . x, with n along the flow.
+    # I + (after - before) Dg / (Dg . before), in which the sign of Dg = -n cancels.
     matrix = np.eye(2) + np.outer(after - before, normal) / (normal @ before)
     return Example(
         system,
@@ -157,13 +160,14 @@ def ball(config: Config, impact: str) -> Example:
     q, v = ca.SX.sym("q", 2), ca.SX.sym("v", 2)
     weight = np.array([0.0, -GRAVITY])
     normal_speed = ca.dot(away, v)
-    held, velocity_after = {
+    # Acceleration in mode "slope", and velocity after the impact. What bounces stays in "air".
+    acceleration_on_slope, velocity_after = {
         "slides": ((down @ weight) * down, v - away * normal_speed),
         "sticks": (np.zeros(2), np.zeros(2)),
         "bounces": (weight, v - (1.0 + config.restitution) * away * normal_speed),
     }[impact]
     air = symbolic.SymbolicMode("air", state=[q, v], field=[v, *weight])
-    slope = symbolic.SymbolicMode("slope", state=[q, v], field=[v, *held])
+    slope = symbolic.SymbolicMode("slope", state=[q, v], field=[v, *acceleration_on_slope])
     hits = symbolic.SymbolicTransition(
         "air",
         "slope",
@@ -187,7 +191,10 @@ def _ball_matrix(config: Config, impact: str, event: Event) -> Array:
 
     Sliding and bouncing share :math:`W = I - (1 + e) n n^T` in both diagonal blocks; sticking
     has :math:`I - v n^T / (n \cdot v)` for positions and nothing else. A bounce also turns a
-    change of its time into one of the velocity, :math:`(1 + e) g_n / v_n\, n n^T`.
+    change of its time into one of the velocity, :math:`(1 + e) g_n / v_n\, n n^T`, with the
+    components of gravity and of the velocity before along n, both negative. It is the change of the
+    acceleration, :math:`f^+ - W f^-`, which is zero where the ball slides: the slope takes from
+    gravity what the impact takes from the velocity.
 
     Args:
         config: Settings.
@@ -200,5 +207,5 @@ def _ball_matrix(config: Config, impact: str, event: Event) -> Array:
         return np.block([[np.eye(2) - np.outer(v, n) / (n @ v), zero], [zero, zero]])
     e = config.restitution if impact == "bounces" else 0.0
     block = np.eye(2) - (1.0 + e) * onto
-    late = -(1.0 + e) * GRAVITY * n[1] / (n @ v) * onto if impact == "bounces" else zero
-    return np.block([[block, zero], [late, block]])
+    by_time = -(1.0 + e) * GRAVITY * n[1] / (n @ v) * onto if impact == "bounces" else zero
+    return np.block([[block, zero], [by_time, block]])

@@ -5,9 +5,9 @@ where a corner is open and one where both are closed. Phantom arcs have the gain
 the event. The predicted cost (PTTHS) with several weights of the input gives candidates. An
 ensemble of perturbed runs chooses among them and searches on. The peak input may not exceed that of
 the hand-set gains, neither with spreading nor with the conventional error; if none keeps to that,
-the one of least peak is taken. Another ensemble, which
-the search has not seen, gives the numbers: the hand-set gains with spreading ("before"), the tuned
-gains ("after"), and the hand-set gains with the conventional error ("conventional").
+the one of least peak is taken. Another ensemble, which the search has not seen, gives the numbers:
+the hand-set gains with spreading ("before"), the tuned gains ("after"), and the hand-set gains with
+the conventional error ("conventional"). The claim on the peak compares "after" with "before".
 
 The error of a run is the root mean square, from the end of the impact on, of the norm of the state
 minus the arc of its event count (see `tuning.ensemble.outcome`), whatever error is fed back.
@@ -72,7 +72,8 @@ class Config(Settings):
         input_weights: Weights of the input in the predictions, from soft to stiff gains,
             1/(N m)^2, against errors in rad and rad/s.
         iterations: Greatest number of iterations of each prediction's optimisation.
-        evaluations: Evaluations of the search on the ensemble.
+        evaluations: Evaluations of the search on the ensemble, at least the number of parameters
+            and two (14), or 0 for no search; see `tune`.
         step: First changes of the logarithms in that search.
         peak_margin: Share of the peak input of the hand-set gains that is kept free.
         gains_between: Bounds of the gains, N m/rad and N m s/rad.
@@ -80,7 +81,7 @@ class Config(Settings):
         workers: Number of processes; 0 for one on each processor.
         dask: Address of the scheduler of a cluster that computes instead.
         perturbations: Perturbations of the members.
-        door: Other settings of the door experiment.
+        door: Other settings of the door experiment; its friction and release do not count.
     """
 
     friction: bool = False
@@ -134,7 +135,7 @@ class Study:
         plant: Nominal plant.
         reference: Reference that is tracked.
         structure: Gains by the logarithms of their entries.
-        start: Parameters of the hand-set gains.
+        start: Parameters of the hand-set gains, of which those below `LEAST_GAIN` are raised.
         linearization: Linearization of the reference, see `linearize_until_kink`.
     """
 
@@ -161,8 +162,9 @@ class Study:
 def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     """Tune and compare the gains, and save gains.npz.
 
-    Every simulated run is kept in `RECORD`. So a run into the folder of an interrupted one
-    completes it, and ends with the same numbers.
+    Every simulated run is kept in `RECORD`, and looked up there. So a run into the folder of an
+    interrupted one completes it, and ends with the same numbers; one into that of a finished one
+    simulates nothing. Linearization and predictions are computed anew.
 
     Args:
         config: Settings of the tuning.
@@ -203,9 +205,12 @@ def simulate_ensembles(
     """
     config = study.config
     trial = DoorTrial(config.experiment, config.perturbations, config.seed, config.tolerance)
-    total = (len(config.input_weights) + 3 + config.evaluations) * config.training
-    total += (config.finalists + 2) * config.validation
-    total += 3 * config.members
+    # The most ensembles that are run. The search may end early, and so may the validation.
+    hand_set_runs = 2  # for the peak input: with spreading and with the conventional error
+    candidates = 1 + len(config.input_weights) + config.evaluations  # the start is one
+    total = (hand_set_runs + candidates) * config.training
+    total += (hand_set_runs + config.finalists) * config.validation
+    total += 3 * config.members  # before, after, conventional
     with (
         crew(config.workers, config.dask) as workers,
         show_progress(console, 0.0, float(total)) as begin,
@@ -218,6 +223,7 @@ def simulate_ensembles(
                 trial, members, workers.parallel_executor, record, lambda: tick(float(next(done)))
             )
 
+        # Perturbations of a member depend on the seed and its number: no ensemble shares a member.
         judged = make_ensemble(0, config.members)
         hand_set = rrr_door.schedule(config.experiment, study.reference)
         seen = make_ensemble(config.members, config.training)
@@ -258,10 +264,14 @@ def make_findings(study: Study, found: Tuning, results: Mapping[str, Statistics]
 
 
 def prepare_study(config: Config) -> Study:
-    """Return the reference, its linearization, and the gains to begin with."""
+    """Return the reference, its linearization, and the gains to begin with.
+
+    There are two sets of gains: 0 where a corner is open, 1 where both are closed.
+    """
     door = config.experiment
     _, plant, reference = rrr_door.scene(door)
     sets = tuple(0 if "open" in get_contact_modes(arc.mode) else 1 for arc in reference.arcs)
+    # A key begins with the index of the event, which is that of the arc before it.
     phantoms = {key: sets[key[0]] for key in reference.phantoms}
     structure = EntryGains.diagonal(SHAPE, sets, phantoms)
     start = structure.parameters(rrr_door.make_gain_matrices(door), least=LEAST_GAIN)
@@ -273,7 +283,8 @@ def linearize_until_kink(plant: HybridSystem, reference: Reference) -> Lineariza
     """Return the linearization of the reference up to the first event without a derivative.
 
     A release with equal shares of the corners' forces has none: where corner 2 is let go first,
-    the force of corner 1 grows again.
+    the force of corner 1 grows again. Predictions then end at this event. Gains of later arcs count
+    in them only as far as earlier arcs have the same set; simulated runs judge all.
     """
     nominal = reference.nominal
     for k, event in enumerate(nominal.events):

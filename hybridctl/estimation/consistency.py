@@ -288,7 +288,17 @@ def judge(
     speed = span / result.seconds if result.seconds > 0.0 else float("inf")
     known = truth is not None and all(truth.start <= t <= truth.end for t in result.times)
     if truth is None or not known:
-        return Judgement(name, result, nis, None, None, None, None, speed, wrong)
+        return Judgement(
+            name=name,
+            result=result,
+            nis=nis,
+            nees=None,
+            agreement=None,
+            event_errors=None,
+            missed=None,
+            times_real=speed,
+            faults=wrong,
+        )
     happened = [e for e in truth.guard_events if e.time >= result.initial.time]
     errors = event_time_errors(result.events, happened)
     both = [(mixture, truth(mixture.time)) for mixture in result.mixtures]
@@ -296,15 +306,15 @@ def judge(
     pairs = [nees(s, e, x) for s, (e, x) in zip(spaces, both, strict=True) if s.nx == len(x)]
     squares, degrees = np.array(pairs).reshape(-1, 2).sum(axis=0)
     return Judgement(
-        name,
-        result,
-        nis,
-        float(squares / degrees) if degrees else None,
-        mode_agreement(result, truth),
-        errors,
-        len(happened) - len(errors),
-        speed,
-        wrong,
+        name=name,
+        result=result,
+        nis=nis,
+        nees=float(squares / degrees) if degrees else None,
+        agreement=mode_agreement(result, truth),
+        event_errors=errors,
+        missed=len(happened) - len(errors),
+        times_real=speed,
+        faults=wrong,
     )
 
 

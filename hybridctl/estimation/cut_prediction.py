@@ -80,24 +80,25 @@ def cut_short(
     """
     deadline = model.deadline
     with deadline.measure("closing"):
-        found, guard = _step_to_guard(model, now, end, law)
-        after = None if guard is None else _pass_guard(model, found, guard, law)
-        if after is not None:
-            found, guard = after, None
-            if after.estimate.time < end:
-                found, guard = _step_to_guard(model, after, end, law)
-    if after is not None and guard is not None:
-        start, after = after, None
+        reached, guard = _step_to_guard(model, now, end, law)
+        after_first = None if guard is None else _pass_guard(model, reached, guard, law)
+        if after_first is not None:
+            reached, guard = after_first, None
+            if after_first.estimate.time < end:
+                reached, guard = _step_to_guard(model, after_first, end, law)
+    if after_first is not None and guard is not None:
+        after_second = None
         if deadline.has_time_for("last event"):
             with deadline.measure("last event"):
-                after = _pass_guard(model, found, guard, law)
+                after_second = _pass_guard(model, reached, guard, law)
         # A mode that would be left at once is no better to stop in than the one before it.
-        if after is None or find_falling_guards(model, after.estimate, law):
-            after = start
-        found = after
-    found = _stop_until(model, found, end, law)
+        if after_second is None or find_falling_guards(model, after_second.estimate, law):
+            reached = after_first
+        else:
+            reached = after_second
+    stopped = _stop_until(model, reached, end, law)
     note = f"the mode was kept: {NO_TIME_LEFT}"
-    return found._replace(notes=(*found.notes, note), mode_frozen=True)
+    return stopped._replace(notes=(*stopped.notes, note), mode_frozen=True)
 
 
 def rehearse(model: NoisySystem, e: Estimate, modes: Iterable[ModeKey], law: InputLaw) -> None:
@@ -186,9 +187,9 @@ def find_fall(value: float, rate: float, bend: float) -> float:
     """Return the first time, s, at which a guard g + r t + b t^2 falls through zero; inf for none.
 
     Args:
-        value: Guard g now. One that is not positive counts as zero.
-        rate: Its rate r, 1/s.
-        bend: Half of its second derivative b, 1/s^2.
+        value: Guard g now. With a falling rate one that is not positive counts as zero.
+        rate: Its rate r, the unit of the guard per s.
+        bend: Half of its second derivative b, the unit per s^2.
     """
     if value <= 0.0 and rate < 0.0:
         return 0.0

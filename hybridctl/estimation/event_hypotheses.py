@@ -221,15 +221,15 @@ def continue_hypothesis(h: Hypothesis, way: StatePrediction) -> Hypothesis:
         whole = whole @ h.transition
     events = way.events
     return Hypothesis(
-        way.estimate,
-        h.log_weight,
-        h.side,
-        h.pending,
-        h.parent,
-        None,
-        whole,
-        h.events + events,
-        h.notes + way.notes,
+        estimate=way.estimate,
+        log_weight=h.log_weight,
+        side=h.side,
+        pending=h.pending,
+        parent=h.parent,
+        predicted=None,
+        transition=whole,
+        events=h.events + events,
+        notes=h.notes + way.notes,
         fired=events[-1].guards if events else h.fired,
         begun=h.begun,
     )

@@ -281,6 +281,11 @@ class FilterState(NamedTuple):
         return self
 
     @property
+    def is_after_value(self) -> bool:
+        """Whether the last step was a value: what follows then begins a new sample."""
+        return self.channel is not None
+
+    @property
     def estimate(self) -> Estimate:
         """The estimate of the likeliest hypothesis."""
         return self.hypotheses[0].estimate
@@ -334,13 +339,13 @@ def begin_sample(hypotheses: Sequence[Hypothesis]) -> tuple[Hypothesis, ...]:
 
 def _begin_hypothesis(h: Hypothesis, parent: int) -> Hypothesis:
     return Hypothesis(
-        h.estimate,
-        h.log_weight,
-        h.side,
-        h.pending,
-        parent,
-        None,
-        identity_map(len(h.estimate.covariance)),
+        estimate=h.estimate,
+        log_weight=h.log_weight,
+        side=h.side,
+        pending=h.pending,
+        parent=parent,
+        predicted=None,
+        transition=identity_map(len(h.estimate.covariance)),
         fired=h.fired,
         begun=h.begun,
     )

@@ -40,7 +40,8 @@ def build_kalman_filter(
 
     Args:
         model: The model.
-        settings: Settings of the filter.
+        settings: Settings of the filter, all but `warm_up` and those of other filters. Its
+            tolerance is rtol and atol; for None see `FilterOptions`.
         strategy: How covariances pass events.
         gated: Whether the gate of the settings is used; otherwise there is none.
         kind: Class of the filter.
@@ -72,11 +73,16 @@ def first_estimate(
     With `model.start` it is that, just before the first row. Otherwise it is made of the first
     `warm_up` complete rows of the first sensor:
 
-    - The configuration comes from the first row, with the rows of other sensors next to it, and has
-      the covariance that these leave.
-    - Velocities are the difference over these rows, with the wide standard deviations of the model.
-    - A filter without a gate goes over the rows that follow, with one order of events: velocities
-      as wide as that make an impact on the way to any of them as likely as none.
+    - The configuration comes from the first row, with the complete rows of other sensors that are
+      nearest to it in time, however far. It has the covariance that these leave.
+    - Velocities are the mean over these rows, from the first to the last. They have the wide
+      standard deviations of the model: between the rows velocities change, by gravity and impacts,
+      and the filter below uses the rows themselves.
+    - A filter goes over the rows after the first, up to the last of these. It has no gate, as the
+      guess of the velocities is no reason to reject a value. It follows one order of events:
+      velocities as wide as that make an impact on the way to any row as likely as none.
+
+    Rows at the time of the first one and before it are not filtered.
 
     The estimate starts in the open mode. Where the log starts in contact, guards that the state is
     past fire at once.
@@ -86,9 +92,12 @@ def first_estimate(
         settings: Settings of the filter.
         record: The record.
 
+    Returns:
+        The estimate, and the record of the rows after its time; with `model.start` of all rows.
+
     Raises:
-        InputError: There is no row with `model.start`, or there are fewer complete rows without it,
-            or the sensors do not measure the whole configuration.
+        InputError: With `model.start` there is no row. Without it there are fewer complete rows, or
+            these share one time, or the sensors do not measure the whole configuration.
         KeyError: The record has no channel of a sensor.
     """
     if model.start is not None:
@@ -107,16 +116,21 @@ def first_estimate(
     loose = build_kalman_filter(model, replace(settings, hypotheses=1), gated=False)
 
     def move_inside(e: Estimate) -> Estimate:
+        """Return the estimate after guards have fired that it is past."""
         law = loose.model.law(e.mode, record.input(e.time))
         return reconcile(loose.model, e, law).estimate
 
-    first = record.between(times[0], times[-1])
-    last = loose.run(first, move_inside(start)).steps[-1].estimate
+    warm_up = record.between(times[0], times[-1])  # without rows at the first time
+    last = loose.run(warm_up, move_inside(start)).steps[-1].estimate
+    # The last value may have moved the mean past a guard, of which there is no row any more.
     return move_inside(last), record.between(times[-1], np.inf)
 
 
 def _estimate_from_rows(model: FilterModel, record: Record, begin: float, end: float) -> Estimate:
-    """Return the estimate at the earlier of two times in s, by the configurations at both."""
+    """Return the estimate at the earlier of two times in s, by the configurations at both.
+
+    Its velocity is the mean one between them, and not correlated with the configuration.
+    """
     robot = model.robot
     assert robot is not None
     assert model.speeds is not None
@@ -129,7 +143,8 @@ def _estimate_from_rows(model: FilterModel, record: Record, begin: float, end: f
 def _solve_configuration(model: FilterModel, record: Record, time: float) -> tuple[Array, Array]:
     """Return the configuration by the rows of all sensors nearest to a time.
 
-    It is the least-squares solution by the iteration of Gauss and Newton.
+    It is the least-squares solution by the iteration of Gauss and Newton, from the neutral
+    configuration. If that does not converge in 30 steps, the last iterate is taken.
 
     Args:
         model: The model, of a robot.
@@ -137,10 +152,10 @@ def _solve_configuration(model: FilterModel, record: Record, time: float) -> tup
         time: Time, s.
 
     Returns:
-        The configuration (nq,), and its covariance (nv, nv).
+        The configuration (nq,), and its covariance (nv, nv), taken at the last iterate but one.
 
     Raises:
-        InputError: The sensors do not measure all directions of the configuration.
+        InputError: At an iterate the rows do not measure all directions of the configuration.
         KeyError: The record has no channel of a sensor.
     """
     robot, rows = model.robot, dict[str, Array]()

@@ -574,15 +574,15 @@ def compute_innovation(
     size = 2.0 * sum(map(math.log, factor.diagonal().tolist())) + len(r) * _LOG_TWO_PI
     limit = np.inf if measurement.gate is None else _gate_limit(measurement.gate, len(r))
     innovation = Innovation(
-        estimate.time,
-        measurement.name,
-        estimate.mode,
-        r,
-        s,
-        nis,
-        -0.5 * (nis + size),
-        limit,
-        nis <= limit,
+        time=estimate.time,
+        channel=measurement.name,
+        mode=estimate.mode,
+        residual=r,
+        covariance=s,
+        nis=nis,
+        log_likelihood=-0.5 * (nis + size),
+        limit=limit,
+        accepted=nis <= limit,
     )
     return innovation, factor
 

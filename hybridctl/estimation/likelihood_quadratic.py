@@ -340,7 +340,16 @@ def _solve_quadratics(p: Array, values: Array) -> LikelihoodQuadratic:
         h[:, j, i] -= row
     gradients = coefficients[1 : 1 + n].T
     rests = np.where(filtered, values, 0.0) - np.where(filtered, features @ coefficients, 0.0)
-    return LikelihoodQuadratic(p, values, center, scale, coefficients[0], gradients, h, rests)
+    return LikelihoodQuadratic(
+        points=p,
+        values=values,
+        center=center,
+        scale=scale,
+        constants=coefficients[0],
+        gradients=gradients,
+        curvatures=h,
+        rests=rests,
+    )
 
 
 @dataclass(frozen=True, eq=False)

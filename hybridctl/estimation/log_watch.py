@@ -37,7 +37,7 @@ _TIMES_MEDIAN = 100
 _TRIAL_ROWS = 40  # values in a trial, times the number of channels
 _TRIAL_STEPS = 1_000  # integrator steps in all of a trial, some seconds
 _TRIAL_FAR_OFF = 2  # values that may be far off in a trial whose unit is right
-_DEGREES = 180.0 / np.pi
+_DEGREES = 180.0 / np.pi  # in a radian
 # By which values are multiplied in trials: of kilo, milli, hecto, centi, and of angles.
 _FACTORS = (1e3, 1e-3, 1e2, 1e-2, _DEGREES, 1.0 / _DEGREES)
 

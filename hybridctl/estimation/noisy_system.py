@@ -227,7 +227,20 @@ class NoisySystem:
         after, made, took_part = execute_event(self.system, key, tuple(guards), t, x, u)
         state = project_onto_constraints(self.system.mode(after), made.state)
         rate = np.zeros_like(u)
-        return Event(0, t, key, after, took_part, x, state, u, u, rate, made.impulses, made.report)
+        return Event(
+            index=0,
+            time=t,
+            mode_before=key,
+            mode_after=after,
+            guards=took_part,
+            state_before=x,
+            state_after=state,
+            input_before=u,
+            input_after=u,
+            input_rate=rate,
+            impulses=made.impulses,
+            report=made.report,
+        )
 
     def law(self, key: ModeKey, given: ArrayLike | InputLaw | None) -> InputLaw:
         """Return the input of a mode as a function u(t, x).

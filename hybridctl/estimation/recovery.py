@@ -71,6 +71,10 @@ def monitor_rejections(
 ) -> FilterState:
     """Return the state after a value, which is believed if the estimate is lost.
 
+    A value that the gate has rejected `patience` times in a row is believed with a wider covariance
+    (`_inflate`). If that does not explain it, or it is rejected again soon afterwards, the filter
+    restarts, or a note says that the value contradicts the estimate.
+
     Args:
         rules: The rules of the filter.
         state: State with the hypotheses after the value, and the rejections before it.
@@ -92,28 +96,30 @@ def monitor_rejections(
     if innovation.accepted:
         return state
     count = state.rejections.rejected.get(channel, 0) + 1
-    found = None
-    if count >= patience:
-        found = _inflate(rules, state, channel, value, given)
-    is_lost = found is None and (
-        count >= patience
+    is_out_of_patience = count >= patience
+    believing = _inflate(rules, state, channel, value, given) if is_out_of_patience else None
+    is_lost = believing is None and (
+        is_out_of_patience
         or (channel in state.rejections.unsure and count >= _REJECTIONS_AFTER_INFLATION)
     )
     if is_lost and rules.model.late():
         # The count goes on, so the next rejected value tries it.
-        best, *others = state.hypotheses
-        best = best._replace(notes=(*best.notes, f"a restart was put off: {NO_TIME_LEFT}"))
-        state = state._replace(hypotheses=(best, *others))
+        state = _add_note(state, f"a restart was put off: {NO_TIME_LEFT}")
     elif is_lost:
-        found = _restart(rules, state, rows)
-    if found is not None:
-        believing = state.rejections.count_believed(channel)
-        return state._replace(hypotheses=(found,), reopened=True, rejections=believing)
-    if count >= patience:
+        believing = _restart(rules, state, rows)
+    if believing is not None:
+        rejections = state.rejections.count_believed(channel)
+        return state._replace(hypotheses=(believing,), reopened=True, rejections=rejections)
+    if is_out_of_patience:
         note = f"{channel!r} contradicts the estimate, and is not explained otherwise"
-        best, *others = state.hypotheses
-        state = state._replace(hypotheses=(best._replace(notes=(*best.notes, note)), *others))
+        state = _add_note(state, note)
     return state._replace(rejections=state.rejections.count_rejected(channel, patience))
+
+
+def _add_note(state: FilterState, note: str) -> FilterState:
+    """Return the state with one more note of its likeliest hypothesis."""
+    best, *others = state.hypotheses
+    return state._replace(hypotheses=(best._replace(notes=(*best.notes, note)), *others))
 
 
 def compute_inflation(spread: Array, noise: Array, residual: Array) -> float:
@@ -237,7 +243,8 @@ def _restart(rules: FilterRules, state: FilterState, rows: Sequence[Row]) -> Hyp
         try:
             steps = _restart_from_rows(rules, state, rows[k:])
         except (SimulationError, np.linalg.LinAlgError):
-            continue
+            continue  # these rows lead to no estimate: begin at the next one
+        # The first row, of which there is no step, counts with those that are accepted.
         accepted = [s.innovation is not None and s.innovation.accepted for s in steps].count(True)
         if not steps or 2 * (1 + accepted) <= len(rows):
             continue
@@ -288,26 +295,26 @@ def _restart_from_rows(
         if believed is None:
             return []
         before, now, innovation = believed
-    found = reconcile(model, now, law)
-    steps: tuple[Hypothesis, ...] = (
+    inside = reconcile(model, now, law)
+    hypotheses: tuple[Hypothesis, ...] = (
         Hypothesis(
-            found.estimate,
+            inside.estimate,
             predicted=before,
-            events=found.events,
-            notes=found.notes,
+            events=inside.events,
+            notes=inside.notes,
             innovation=innovation,
         ),
     )
-    best = list(steps)
+    likeliest = list(hypotheses)
     for row in rows[2:]:
-        steps = begin_sample(steps)
-        for piece in _select_inputs(state.inputs, steps[0].estimate.time, row.estimate.time):
-            law = model.law(steps[0].estimate.mode, piece.input)
-            steps = predict_hypotheses(rules, steps, piece.end, law, begins_sample=False)
-        law = model.law(steps[0].estimate.mode, row.input)
-        steps = correct_hypotheses(rules, steps, row.channel, row.value, law)
-        best.append(steps[0])
-    return best
+        hypotheses = begin_sample(hypotheses)
+        for piece in _select_inputs(state.inputs, hypotheses[0].estimate.time, row.estimate.time):
+            law = model.law(hypotheses[0].estimate.mode, piece.input)
+            hypotheses = predict_hypotheses(rules, hypotheses, piece.end, law, begins_sample=False)
+        law = model.law(hypotheses[0].estimate.mode, row.input)
+        hypotheses = correct_hypotheses(rules, hypotheses, row.channel, row.value, law)
+        likeliest.append(hypotheses[0])
+    return likeliest
 
 
 def _select_inputs(pieces: Sequence[InputPiece], start: float, end: float) -> list[InputPiece]:

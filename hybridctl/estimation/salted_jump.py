@@ -57,6 +57,7 @@ RATE_NOT_SIGNIFICANT = "less certain than its sign"
 _SAMPLE_COUNT = 1024
 """Points by which the moments of a piecewise-linear map are computed. A choice."""
 _SAMPLE_SEED = 0
+"""Seed of these points: always the same, so that a filter repeats its numbers."""
 _MAX_DIFFERENCE_STEP = 1e-5
 """Largest step of the central difference along the flow: of a coordinate, in its unit, and in s."""
 

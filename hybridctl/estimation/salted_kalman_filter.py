@@ -82,6 +82,8 @@ choice."""
 class FilterOptions:
     """Options of filters that are seldom changed.
 
+    The filter itself checks mode and covariance of `beginning`, which depend on its system.
+
     Attributes:
         strategy: "saltation", or a baseline that is wrong on purpose: "reset_jacobian" or
             "no_jump", see `salted_jump`.
@@ -96,7 +98,8 @@ class FilterOptions:
         atol: Absolute tolerance of the integrator; None as for `rtol`.
 
     Raises:
-        InputError: An option is no number, or out of its range.
+        InputError: The strategy is unknown (`UnknownNameError`), another option is no number, or
+            one is out of its range.
     """
 
     strategy: Strategy = "saltation"
@@ -127,7 +130,9 @@ class SaltedKalmanFilter:
     mode is reconciled with it, see `mode_consistency`.
 
     Life cycle: the filter itself does not change. `start` makes a `FilterState` of an estimate, and
-    `predict` and `update` make the next one of it.
+    `predict` and `update` make the next one of it. States contain no filter. So a state may be
+    passed to the same filter with a limit of time or a count of steps (`limit_time`, `count_steps`,
+    which may be combined).
 
     Args:
         system: The hybrid system.
@@ -171,27 +176,27 @@ class SaltedKalmanFilter:
         if reset_noise is not None and not isinstance(reset_noise, EventNoise):
             reset_noise = as_noise("reset_noise", reset_noise)
         self.model = NoisySystem(
-            check_instance("system", system, HybridSystem),
-            as_noise("process_noise", process_noise),
-            reset_noise,
-            EXACT_GUARDS if guard_noise is None else GuardNoise(guard_noise),
-            chosen.strategy,
-            float(chosen.rewind),
-            tolerance if chosen.rtol is None else float(chosen.rtol),
-            tolerance if chosen.atol is None else float(chosen.atol),
+            system=check_instance("system", system, HybridSystem),
+            process_noise=as_noise("process_noise", process_noise),
+            reset_noise=reset_noise,
+            guard_noise=EXACT_GUARDS if guard_noise is None else GuardNoise(guard_noise),
+            strategy=chosen.strategy,
+            rewind=float(chosen.rewind),
+            rtol=tolerance if chosen.rtol is None else float(chosen.rtol),
+            atol=tolerance if chosen.atol is None else float(chosen.atol),
         )
         _check_guard_names(self.model, signals)
         if chosen.beginning is not None:
             ndx = system.mode(chosen.beginning.mode).space.ndx
             check_semidefinite("beginning", chosen.beginning.covariance, ndx)
         self.rules = FilterRules(
-            self.model,
-            self.moments,
-            self.measurements,
-            self.signals,
-            choose_limits(hypotheses),
-            chosen.patience,
-            chosen.beginning,
+            model=self.model,
+            moments=self.moments,
+            measurements=self.measurements,
+            signals=self.signals,
+            limits=choose_limits(hypotheses),
+            patience=chosen.patience,
+            beginning=chosen.beginning,
         )
 
     def start(self, initial: Estimate) -> FilterState:
@@ -313,31 +318,47 @@ class SaltedKalmanFilter:
         """Return the state at a later time, without the check and the moments of all hypotheses."""
         rules = self.rules
         law = self.model.law(state.hypotheses[0].estimate.mode, given)
-        begins = state.channel is not None
-        after = predict_hypotheses(rules, state.hypotheses, end, law, begins_sample=begins)
+        after = predict_hypotheses(
+            rules, state.hypotheses, end, law, begins_sample=state.is_after_value
+        )
         # Inputs are kept for a restart, and without patience there is none.
         inputs = () if rules.patience is None else (*state.inputs, InputPiece(end, given))
         return FilterState(
-            end, after, state.beginning, None, False, state.rejections, state.rows, inputs
+            time=end,
+            hypotheses=after,
+            beginning=state.beginning,
+            rejections=state.rejections,
+            rows=state.rows,
+            inputs=inputs,
         )
 
     def _update(self, state: FilterState, channel: str, value: Array, given: Input) -> FilterState:
         """Return the state after a value that was checked."""
         rules, before = self.rules, state.hypotheses
-        if state.channel is not None:
+        if state.is_after_value:  # another value at this time: a sample without a prediction
             before = begin_sample(before)
         law = self.model.law(before[0].estimate.mode, given)
         is_signal = channel in rules.signals
         change = apply_contact_signal if is_signal else correct_hypotheses
         after = change(rules, before, channel, value, law)
-        memory = state.rejections, state.rows, state.inputs
-        found = FilterState(state.time, after, state.beginning, channel, False, *memory)
+        found = FilterState(
+            time=state.time,
+            hypotheses=after,
+            beginning=state.beginning,
+            channel=channel,
+            rejections=state.rejections,
+            rows=state.rows,
+            inputs=state.inputs,
+        )
         if not is_signal and rules.patience is not None:
             found = monitor_rejections(rules, found, channel, value, given)
         return self._mix(found.check_finite(), given)
 
     def _mix(self, state: FilterState, given: Input) -> FilterState:
-        """Return the state with the moments of its hypotheses, if there are several."""
+        """Return the state with the moments of its hypotheses, if there are several.
+
+        Predictions within `run` do without: nobody sees them before their value.
+        """
         if len(state.hypotheses) == 1:
             return state
         law = self.model.law(state.estimate.mode, given)
@@ -384,7 +405,9 @@ def _check_guards(model: NoisySystem, mode: ModeModel, t: float, x: Array) -> No
         x: Mean (nx,).
 
     Raises:
-        GuardViolatedError: A guard is negative beyond its tolerance and noise.
+        GuardViolatedError: A guard is negative beyond its tolerance and noise. Where guards have a
+            Jacobian, those that depend on the input are left out, and those that rise above zero
+            within `rewind`.
     """
     key, rewind, u = mode.key, model.rewind, np.zeros(mode.nu)
     guards = model.system.outgoing(key).guards
@@ -393,7 +416,8 @@ def _check_guards(model: NoisySystem, mode: ModeModel, t: float, x: Array) -> No
     outside = g < -allowed
     if outside.any() and guards.jacobian is not None:
         point = mode.calc(t, x, u)
-        outside &= ~find_input_guards(point) & (g < -rewind * compute_guard_rates(point))
+        rewound = g + rewind * compute_guard_rates(point)
+        outside &= ~find_input_guards(point) & (rewound < 0.0)
     if outside.any():
         i = int(np.where(outside, g / guards.sizes, np.inf).argmin())
         raise GuardViolatedError(
@@ -404,7 +428,7 @@ def _check_guards(model: NoisySystem, mode: ModeModel, t: float, x: Array) -> No
 
 
 def _check_value(channel: str, value: ArrayLike) -> Array:
-    """Return a value as a read-only vector (m,), NaN where a component is missing.
+    """Return a read-only copy (m,) of a value, NaN where a component is missing.
 
     Args:
         channel: Its channel, for messages.

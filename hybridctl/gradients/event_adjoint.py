@@ -61,10 +61,11 @@ Kink = Literal["raise", "mean", "first"]
 The mean weights the linear pieces of an event by the volumes of their cones, in the coordinates of
 the tangent space: it is the gradient of the event smoothed by an isotropic normal distribution.
 Of several such events in a run each is averaged for itself, although their pieces belong together.
-"first" is the first piece whose cone is not empty, by orders of guards as these are declared. Where
-an event is refused so that its pieces are not known, both take the derivative of the reset in the
+"first" is the first piece whose cone is not empty, by orders of guards as these are declared. At a
+border between stick and slip the border counts as a second guard (`linearize_at_border`). Where an
+event is refused so that its pieces are not known, both take the derivative of the reset in the
 contact states that it reports, at the time of the guard that is first; at a fixed time, if that is
-not crossed."""
+not crossed. Both are the same there, where pieces agree, and where events accumulate."""
 _DIRECTIONS = 4096
 """Pairs of opposite random directions by which the volumes of cones are measured. A choice.
 
@@ -118,6 +119,8 @@ def linearize_event(
 ) -> EventAdjoint:
     """Return the first-order jump of an event as one matrix.
 
+    Where the guards have no edge together, an event that is refused is an error with any `kink`.
+
     Args:
         system: The hybrid system of the run, or the one in (x, p).
         event: An event of the run.
@@ -129,7 +132,7 @@ def linearize_event(
 
     Raises:
         InputError: There is no gradient and `kink` is "raise": several pieces, a border, or
-            contacts whose bounces accumulate in turn. Or the run passed a jam.
+            contacts whose bounces accumulate in turn. Or the run passed a jam, whatever the kink.
         AmbiguousEventError: Orders of the guards lead apart, and `kink` is "raise".
         GrazingError: The guard rate is not significant, and `kink` is "raise".
         SystemDefinitionError: A guard or a reset has no Jacobian.
@@ -176,7 +179,13 @@ def linearize_single_event(
 
 def _as_matrix(jump: JumpGains, choice: str | None = None) -> EventAdjoint:
     """Return a linear jump as matrices."""
-    return EventAdjoint(jump.state, jump.input, jump.time_state, jump.time_input, choice)
+    return EventAdjoint(
+        state=jump.state,
+        input=jump.input,
+        time_state=jump.time_state,
+        time_input=jump.time_input,
+        choice=choice,
+    )
 
 
 def _choose_piece(jump: PiecewiseLinearJump, event: Event, kink: Kink) -> EventAdjoint:
@@ -192,7 +201,7 @@ def _choose_piece(jump: PiecewiseLinearJump, event: Event, kink: Kink) -> EventA
     """
     pieces = jump.pieces(accuracy=EVENT_ACCURACY)
     maps = [np.hstack([piece.matrix, piece.input]) for piece in pieces]
-    choice, weights = None, np.eye(len(pieces))[0]
+    choice, weights = None, np.eye(len(pieces))[0]  # all weight on the first piece
     if not are_equal_maps(maps, EVENT_ACCURACY):
         what = f"{len(pieces)} derivatives, one for each order of {jump.guards}"
         if kink == "raise":
@@ -210,7 +219,14 @@ def _choose_piece(jump: PiecewiseLinearJump, event: Event, kink: Kink) -> EventA
     )
     time, time_kink = _differentiate_first_time(jump, event, kink, pieces[0].order)
     time_state, time_input = np.split(time, [jump.dimension])
-    return EventAdjoint(state, by_input, time_state, time_input, choice, time_kink)
+    return EventAdjoint(
+        state=state,
+        input=by_input,
+        time_state=time_state,
+        time_input=time_input,
+        choice=choice,
+        time_kink=time_kink,
+    )
 
 
 def _differentiate_first_time(
@@ -288,6 +304,7 @@ def _linearize_reset(
         guard = _find_first_guard(before, guards)
         return linearize_crossing(system, guard, before, after, derivative, event.report)
     except GrazingError:
+        # At a fixed time: no derivative of the time, so that fields and rates do not enter.
         none = make_identity_jump(before.mode.space.ndx, len(before.input))
         at_rest = np.zeros(len(after.field))
         return replace(
@@ -327,7 +344,10 @@ def _linearize_rest(system: HybridSystem, event: Event, kink: Kink) -> EventAdjo
             f"events of {event.guards} accumulate at {event.accumulation:.9g} s, and the rest "
             "that the system states there has no Jacobian: linearize a run that ends before it"
         )
+    # Without accuracy there is no NearGrazingWarning: of a last bounce without velocity the time,
+    # which is known ever less there, does not matter.
     before, after = evaluate_event_sides(system, replace(event, accuracy=None))
+    # Contacts that bounce in turn are not all at zero when the last one is.
     at_zero = [g for g in event.guards if _is_at_zero(before, g)]
     choice = None
     if len(at_zero) < len(event.guards):
@@ -344,7 +364,6 @@ def _linearize_rest(system: HybridSystem, event: Event, kink: Kink) -> EventAdjo
             raise InputError(f"rest after {event.guards} has no gradient: {border}")
         choice = f"the states that rest reports: {border}"
     guards = at_zero or _list_known(before, event.guards)
-    # Of a last bounce without velocity the time does not matter.
     jump = _linearize_reset(system, event, (before, after), derivative, guards)
     return _as_matrix(jump, choice)
 
@@ -353,6 +372,9 @@ def _differentiate_rest(
     reset: ResetModel, before: EventSide, after: EventSide, event: Event
 ) -> tuple[ResetJacobian, str | None]:
     """Return the derivative of a rest, and in words the border that it is at; None for no border.
+
+    At a border it is that of the contact states that the rest reports, or of the side where the
+    distance to the border is negative.
 
     Args:
         reset: The rest.

@@ -339,11 +339,11 @@ def _equilibrium_at(problem: StaticProblem, point: StaticPoint, residual: float)
     normal, friction = problem.shared_loads(point)
     touching = len(normal) - problem.joints_that_rub
     return Equilibrium(
-        np.concatenate((point.q, np.zeros(problem.nv))),
-        problem.inputs(point),
-        normal[:touching],
-        friction[:touching],
-        residual,
-        problem.distance(point),
-        friction[touching:, 0],
+        state=np.concatenate((point.q, np.zeros(problem.nv))),
+        input=problem.inputs(point),
+        normal=normal[:touching],
+        friction=friction[:touching],
+        residual=residual,
+        distance=problem.distance(point),
+        joint_friction=friction[touching:, 0],
     )

@@ -128,13 +128,13 @@ def limb_symmetry(
     ways = find_free_motions(system, free or {}, tolerance)
     curved = robot.nq != robot.nv  # then maps of coordinates and of perturbations differ
     return Symmetry(
-        np.kron(np.eye(2), mirror.velocities),
-        inputs,
-        partial(_mirror_mode, order, tuple(name in flipped for name in names)),
-        partial(_mirror_guard, swapped, flipped),
-        order,
-        ways,
-        block_diag(mirror.coordinates, mirror.velocities) if curved else None,
+        state=np.kron(np.eye(2), mirror.velocities),
+        input=inputs,
+        mode=partial(_mirror_mode, order, tuple(name in flipped for name in names)),
+        guard=partial(_mirror_guard, swapped, flipped),
+        contacts=order,
+        free=ways,
+        coordinates=block_diag(mirror.coordinates, mirror.velocities) if curved else None,
     )
 
 

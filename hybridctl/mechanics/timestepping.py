@@ -274,7 +274,19 @@ class _SteppedRun:
         """
         u, rate = self._law(t, x), self._arcs[-1].input_rate(t)
         index, before, unknown = len(self._events), self._modes, np.zeros(self._mode.nu)
-        event = Event(index, t, before, modes, guards, x, after, u, unknown, rate, impulses)
+        event = Event(
+            index=index,
+            time=t,
+            mode_before=before,
+            mode_after=modes,
+            guards=guards,
+            state_before=x,
+            state_after=after,
+            input_before=u,
+            input_after=unknown,
+            input_rate=rate,
+            impulses=impulses,
+        )
         self._events.append(event)
         self._begin_arc(modes, t, after)
         self._events[-1] = replace(event, input_after=self._input)

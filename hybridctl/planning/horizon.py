@@ -47,7 +47,8 @@ has to be left. A choice."""
 _FRACTION_ROUNDING = 1e-9
 """Difference of fractions of a phase that comes from rounding."""
 _SHORTEST_REST = 2e-4
-"""Least duration of the rest of a phase, s: the event of a plan is never in the past."""
+"""Least duration of the rest of a phase where planning goes on, s: the event of a plan is
+never in the past. The programme may shorten it to a hundredth."""
 _DURATION_RANGE = (0.4, 1.8)
 """Least and greatest durations of later phases, relative to the motion's. A choice."""
 _EXTRA_DURATION = 0.03
@@ -187,6 +188,8 @@ class HorizonPlan:
             events: Number of phases that have ended by then, not less than those of the plan.
             last_event: Time at which the last of them ended, s.
         """
+        # With more events than sections the last section is taken. Its interval is -1 at a time
+        # before it, and the last one at a time after it, where both rests are negative.
         k = min(events - self.events, len(self.sections) - 1)
         s, elapsed = self.sections[k], time - (last_event if k else self.time)
         last, rate = len(s.corrections) - 1, s.rate
@@ -598,7 +601,8 @@ class ReferenceMotion:
             disturbance: Number of units of the disturbance.
         """
         model, duration = self.models[s.phase], self.get_duration(s.phase)
-        nominal = float(s.fractions[-1] - s.fractions[0]) * duration
+        nominal = float(s.fractions[-1] - s.fractions[0]) * duration  # of the section, s
+        # Bounds of its duration: relative to the nominal one, and `extra` in s for the upper one.
         shortest, longest = _DURATION_RANGE if is_later else (0.0, self.horizon.longest)
         extra = _EXTRA_DURATION
         if not self.ends_with_event(s.phase):
@@ -609,6 +613,7 @@ class ReferenceMotion:
         decrease = min(0.0, max(shortest * nominal, 0.01 * _SHORTEST_REST) - s.duration)
         increase = max(0.0, longest * nominal + extra - s.duration)
         # Of the feedforward at the planned end, per s: in a phase that takes longer it is slower.
+        # Unit per s of the motion, times s per fraction of the phase, times fractions per s.
         rate = self._final_input_rates[s.phase] * duration * s.rate
         may_end_early = model.ends_with_landing and not is_later
         first_end_node, end_bounds = (
@@ -627,6 +632,7 @@ class ReferenceMotion:
 
     def _build_junction(self, phase: int) -> Junction:
         """Return how the motion goes on after a phase, in the coordinates of the next one."""
+        # matrix S(x) + offset leads from the end of the phase to the start of the next, `target`.
         following = phase + 1
         matrix = np.eye(len(self._state_map))
         if following == len(self.models) and self.is_cyclic:

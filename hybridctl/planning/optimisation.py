@@ -97,7 +97,10 @@ class OptimalTrajectory:
 
     @property
     def closing(self) -> Closing:
-        """The open-loop simulation if it closes, otherwise the tracked one."""
+        """The open-loop simulation if it closes, otherwise the tracked one.
+
+        There is a tracked one only if the open-loop one does not close.
+        """
         return self.tracked or self.open_loop
 
     @property
@@ -105,8 +108,9 @@ class OptimalTrajectory:
         """The simulation that follows the plan, to just after its last event or to its end.
 
         Raises:
-            SimulationError: No simulation follows the plan; the message has the reason. The `plan`
-                is there still.
+            SimulationError: The simulation of `closing` does not close: it fails, or misses the
+                plan by more than the tolerance. The message has the reason. The `plan` is there
+                still.
         """
         return self.closing.require_run()
 
@@ -135,11 +139,12 @@ def optimise(
 
     A cost of the state transition is added where the task has been solved without it. The plan
     comes back whether or not its open-loop simulation closes: that of an unstable motion need not,
-    and feedback closes it (`OptimalTrajectory.tracked`). Conditions that others imply are left out,
-    with a `RedundantConditionWarning` that names them.
+    and feedback may close it (`OptimalTrajectory.tracked`). Conditions that others imply are left
+    out, with a `RedundantConditionWarning` that names them.
 
-    A search that fails is repeated without inequalities that equations imply, from its last
-    iterate, from a motion that meets all constraints, and with other durations.
+    A search that fails is repeated: with all inequalities, where one that was left out is missed;
+    without inequalities that equations imply; from its last iterate; from a motion that meets all
+    constraints; and with other durations.
 
     Args:
         task: What the trajectory is to do.
@@ -154,8 +159,8 @@ def optimise(
             other in the simulation, s.
         rtol: Relative tolerance of the simulation.
         atol: Absolute tolerance of the simulation.
-        progress: True prints the share of `max_iterations` that is done on standard error; a
-            function is called after each iteration, with a `Progress`.
+        progress: True prints the share of `max_iterations` that is done on standard error, anew for
+            each search; a function is called after each iteration, with a `Progress`.
 
     Raises:
         InputError: A guess, a cost or a condition has a wrong size, or the start is outside the
@@ -218,8 +223,11 @@ def _build_report(
 ) -> ReportProgress | None:
     """Return the function to call after each iteration, None for no report.
 
+    Iterations are counted from zero in each search: with several the printed share begins again.
+
     Args:
-        progress: Argument of `optimise`.
+        progress: Argument of `optimise`: a function of a `Progress`, True to print shares, None or
+            False for no report.
         max_iterations: Number of iterations that counts as the whole, for printed shares.
     """
     report = report_share(progress, "optimise")  # type: ignore[arg-type]
@@ -344,7 +352,9 @@ def optimise_over_spread(
 
     Each round optimises, linearizes, and asks for 1.1 times the expected spread where that exceeds
     what was asked for. The spread is of first order, and limits of continued arcs hold at some
-    points of each. What is asked for never shrinks from one round to the next.
+    points of each. What is asked for never shrinks from one round to the next. Each round begins
+    with the same guess. Of the extension only its deviations count here: what it violates stands in
+    `extension.failures`.
 
     Args:
         task: The task. Its own `spread` is asked for in the first round; its last phase ends at a
@@ -370,7 +380,7 @@ def optimise_over_spread(
         )
     check_callable("feedback", feedback)
     lengths = [task.get_event_spread(k) for k, phase in enumerate(task.phases) if phase.ends]
-    needed = covered = np.array(lengths)
+    needed = covered = np.array(lengths)  # of each event, s: so the first round raises nothing
     for done in range(1, check_count("rounds", rounds) + 1):
         covered = np.maximum(
             covered, np.where(needed > covered, _SPREAD_ALLOWANCE * needed, covered)

@@ -125,6 +125,7 @@ def check_start_not_escaping(
         u = np.zeros(strip.source.nu)
         size = max(1.0, float(np.abs(x).max()))
         is_on_guard = abs(strip.guard.evaluate(0.0, x, u)) <= _ON_GUARD * size
+        # Two sides: the next mode has a guard there, and the jump has an inverse.
         if not is_on_guard or not strip.has_two_sides or strip.image_guard is None:
             continue
         image = strip.gluing.evaluate(0.0, x, u).image
@@ -232,9 +233,10 @@ class StripPoint(Point):
             is_held: Whether z is held, so that `constrained_field` is differentiated.
         """
         strip, terms, d = self.mode.strip, self.gluing, self.target_point.field_jacobian
+        # With z held the rate of x is pulled back by D_x R, and zeros for z are appended.
         back = np.eye(strip.ny, strip.nx) @ terms.reset_jacobian if is_held else terms.pull_back
         if strip.gluing.is_affine:
-            by_image = back @ d.state
+            by_image = back @ d.state  # the image is affine in (x, z)
             return by_image @ np.hstack([terms.jacobian, strip.forgotten_basis]), back @ d.input
 
         def evaluate(y: Array) -> Array:
@@ -383,8 +385,12 @@ class GuardMotion(ModeModel):
 class SingleGuardMotion(GuardMotion):
     """Motion behind the guard of a strip, until an exit or another guard of the source fires.
 
-    Its guards are those of its exits, named "GUARD: EXIT", and then all guards of the source but
-    that of the strip.
+    Its state is (x, z) (n + p,), a vector. Its guards are those of its exits, named "GUARD: EXIT",
+    and then all guards of the source but that of the strip, under their own names.
+
+    A subclass brings the class of its points (`point`) with the field and its Jacobian, and the
+    values of the exits and their Jacobian (`exits`, `exit_jacobian`), and the edges behind guards
+    (`exit_edge`).
 
     Args:
         key: Key of this mode.
@@ -416,9 +422,10 @@ class SingleGuardMotion(GuardMotion):
 class MotionOnGuard(SingleGuardMotion):
     """Motion on a guard, in the coordinates of its mode: the strip has no width.
 
-    Here it slides with Filippov's field. A subclass names its exits, and its points have their
-    values and may replace the rate form: where the guard's first derivative is zero, `zeno_rest`
-    uses the second.
+    Its state is x (n,), in the space of the source. Here it slides with Filippov's field, without
+    exits. A subclass names its exits and brings their edges, and its points have the exits' values
+    and may replace the rate form: where the guard's first derivative is zero, `zeno_rest` uses the
+    second.
 
     Args:
         key: Key of this mode.
@@ -453,7 +460,7 @@ class GuardMotionSystem(DerivedSystem, ABC):
 
     Attributes:
         exit_names: Names of the exits of these modes, by which their guards are known in advance.
-        max_guard_scale: Upper bound of the scales of all guards, in the unit of each guard.
+        max_guard_scale: Upper bound of the guard scales of inner modes, in the unit of each guard.
         epsilon: Width of the strips.
         get_strip: Strip by mode and guard, see `Strips.get_strip`.
 
@@ -500,7 +507,7 @@ class GuardMotionSystem(DerivedSystem, ABC):
     def inner_mode(self, key: ModeKey) -> ModeModel:
         """Return a mode of the inner system that refuses starts from which both fields lead away.
 
-        Modes with constraints check these instead.
+        Modes with constraints check these instead, and such starts are not refused.
 
         Args:
             key: Its key.
@@ -540,6 +547,7 @@ class _ModeWithCheckedStarts(ModeOfSameMotion):
 
     def __init__(self, inner: ModeModel, change: _CheckedStarts) -> None:
         super().__init__(inner, change)
+        # Starts are checked by what a mode holds: here it holds nothing, and refuses by the check.
         no_constraints = Held((), _no_residuals, np.zeros(0), (), refuse=change.check_start)
         self.held = inner.held or no_constraints
 

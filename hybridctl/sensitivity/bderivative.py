@@ -181,7 +181,14 @@ class BDerivative(PiecewiseLinearJump):
         before, after = self._cached_field(fired), self._cached_field(fired | {j})
         normal = self.normals[j]
         by_time, no_input = -normal / (normal @ before), np.zeros((len(normal), 0))
-        return JumpGains(by_time, np.zeros(0), None, no_input, after - before, before)
+        return JumpGains(
+            time_state=by_time,
+            time_input=np.zeros(0),
+            reset_state=None,
+            reset_input=no_input,
+            field_change=after - before,
+            reset_rate=before,
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -393,8 +393,10 @@ def integrate_noise(
         leap: See `integrate_linear_equation`.
 
     Returns:
-        The propagation until `end`, with the cost of `total`. A solution that changes faster than
-        steps resolve raises an `IntegrationError`.
+        The propagation until `end`, with the cost of `total`.
+
+    Raises:
+        IntegrationError: The solution changes faster than steps resolve.
     """
     state, noise = total.state, total.noise
     for step, after in _take_steps(equation, state, noise, t, end, rtol, atol, first_step, leap):

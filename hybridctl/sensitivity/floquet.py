@@ -107,8 +107,10 @@ def monodromy(
         tolerance: Largest gap between final and initial state, relative to 1 + |x|.
 
     Returns:
-        The matrix (ndx, ndx), with a symmetry that of S x(end). A run that does not close, or
-        whose linearization is piecewise linear, raises an `InputError`.
+        The matrix (ndx, ndx), with a symmetry that of S x(end).
+
+    Raises:
+        InputError: The run does not close, or its linearization is piecewise linear.
     """
     check_closed(lin, symmetry, tolerance)
     return map_perturbations(symmetry, lin.state_transition)

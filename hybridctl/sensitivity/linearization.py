@@ -127,14 +127,15 @@ def linearize(
             function is called with it, from 0 to 1. None reports nothing.
 
     Returns:
-        The map. Errors of `jump_derivative` are raised with the event that they are about, for
-        merged events the first of them. A field without a Jacobian raises a `SystemDefinitionError`
-        when the flow is first needed.
+        The map. Its flow is computed when it is first needed, which is an error then
+        (`SystemDefinitionError`) if a field has no Jacobian.
 
     Raises:
         InputError: The system or the policy is not that of the trajectory, or a tolerance or the
             window is not positive.
         SystemDefinitionError: A law of the policy has no derivative.
+        HybridctlError: An event has no derivative: an error of `jump_derivative` that has the event
+            in its message, for merged events the first of them.
     """
     check_instance("system", system, HybridSystem)
     check_instance("trajectory", trajectory, HybridTrajectory)
@@ -166,15 +167,15 @@ def linearize(
                 motions.check_orders()
             merged.append(MergedEvents(k, motions))
     return Linearization(
-        system,
-        trajectory,
-        tuple(jumps),
-        rtol,
-        atol,
-        gains,
-        tuple(merged),
-        simultaneous,
-        phantom_input,
+        system=system,
+        trajectory=trajectory,
+        jumps=tuple(jumps),
+        rtol=rtol,
+        atol=atol,
+        gains=gains,
+        merged_events=tuple(merged),
+        simultaneous=simultaneous,
+        phantom_input=phantom_input,
     )
 
 
@@ -253,7 +254,10 @@ class Linearization:
                 event its value at the nominal time of the event counts. None for no change.
 
         Returns:
-            The perturbation (ndx+,), or (m, ndx+). Wrong shapes raise an `InputError`.
+            The perturbation (ndx+,), or (m, ndx+).
+
+        Raises:
+            InputError: An argument has a wrong shape.
         """
         passage = self.follow(dx0, input_change)
         passage.warn(self.trajectory)

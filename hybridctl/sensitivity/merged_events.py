@@ -66,7 +66,10 @@ class PiecewiseAffineJump:
             dx: Perturbation (d,) before the events, or m of them in rows (m, d).
 
         Returns:
-            The perturbation (d+,), or (m, d+). A wrong shape raises an `InputError`.
+            The perturbation (d+,), or (m, d+).
+
+        Raises:
+            InputError: The perturbation has a wrong shape.
         """
         return self.follow(dx).state
 
@@ -226,10 +229,11 @@ def _linearize_micro_event(
     gains = nominal.gains
     for gain in merged.feedback:
         gains = gains.with_feedback(gain(fired))
-    lag, offset, input_shift = nominal.time - motions.events[0].time, nominal.offset, 0.0
+    lag, time_by_input = nominal.time - motions.events[0].time, 0.0
+    offset = nominal.offset
     if response is not None:
         du = response.change(nominal.time)
-        input_shift, offset = float(gains.time_input @ du), offset + gains.reset_input @ du
+        time_by_input, offset = float(gains.time_input @ du), offset + gains.reset_input @ du
     # field_change meets the whole time, of which the lag is no perturbation: it is put back here.
     offset = offset + gains.field_change * lag
     field, reset = gains.field_change, gains.reset_jacobian
@@ -242,10 +246,10 @@ def _linearize_micro_event(
     augmented = np.zeros((len(offset) + 1, len(gains.time_state) + 1))
     augmented[:-1, :-1], augmented[:-1, -1], augmented[-1, -1] = reset, offset, 1.0
     return JumpGains(
-        np.append(gains.time_state, lag + input_shift),
-        np.zeros(0),
-        augmented,
-        np.zeros((len(augmented), 0)),
-        np.append(field, 0.0),
-        np.zeros(len(augmented)),
+        time_state=np.append(gains.time_state, lag + time_by_input),
+        time_input=np.zeros(0),
+        reset_state=augmented,
+        reset_input=np.zeros((len(augmented), 0)),
+        field_change=np.append(field, 0.0),
+        reset_rate=np.zeros(len(augmented)),
     )

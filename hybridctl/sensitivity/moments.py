@@ -59,8 +59,11 @@ def propagate_moments(
         seed: Seed of the points; that of event k is seed + k.
 
     Returns:
-        Mean (ndx+,) and covariance (ndx+, ndx+) at the end. An argument of the wrong shape or
-        value raises an `InputError`.
+        Mean (ndx+,) and covariance (ndx+, ndx+) at the end.
+
+    Raises:
+        InputError: An argument has a wrong shape, the covariance is not symmetric and positive
+            semidefinite, or `points` is no power of two or too small.
     """
     ndx = linearization.trajectory.arcs[0].space.ndx
     m = np.zeros(ndx) if mean is None else check_array("mean", mean, (ndx,))

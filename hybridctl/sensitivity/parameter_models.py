@@ -352,6 +352,8 @@ class _SystemWithFixedInputs(MappedSystem):
             u: Inputs (nu,) that are left. None for zeros.
         """
         if u is None:
+            # How many inputs are left is known from a mode: that which the inner system finds
+            # without any input.
             u = np.zeros(self.mode(super().consistent_mode(x)).nu)
         inner = self._fixed.append_values(check_array("u", u, (None,)))
         return super().consistent_mode(x, inner)
@@ -368,7 +370,10 @@ class _SystemWithFixedInputs(MappedSystem):
         )
 
     def resolve_policy(self, policy: Policy | InputLaw | None) -> Policy | InputLaw | None:
-        """Return the policy unchanged: modes of this system add the fixed inputs."""
+        """Return the policy unchanged, and not as the inner system would resolve it.
+
+        Policies give the inputs that are left, and modes of this system add the fixed ones.
+        """
         return policy
 
     def _check_mode(self, key: ModeKey) -> FixedInputs:
@@ -584,7 +589,8 @@ class _FixedInputDerivatives(SystemParameters):
             at: A point of a mode of the system, or of one with the same keys, states and inputs,
                 such as a mapped one. The latter is evaluated again, as it has no inner point here.
         """
-        if not (isinstance(at, MappedPoint) and at.mode.change is self.fixed):
+        is_own_point = isinstance(at, MappedPoint) and at.mode.change is self.fixed
+        if not is_own_point:
             at = self.system.mode(at.mode.key).calc(at.t, at.x, at.u)
         assert isinstance(at, MappedPoint)
         return self.point(self, at.inner)
@@ -606,5 +612,5 @@ class _FixedInputDerivatives(SystemParameters):
 
 
 def _cut_inputs(derivative: GuardJacobian, inputs: int) -> GuardJacobian:
-    """Return a derivative by the first inputs only."""
+    """Return derivatives of guards, or of one, by the first inputs only."""
     return derivative._replace(input=derivative.input[..., :inputs])

@@ -410,17 +410,17 @@ class PhantomMotions:
             state: State (nx,) after it.
         """
         return Event(
-            self.events[0].index + len(path),
-            before.time,
-            before.mode.key,
-            key,
-            (guard,),
-            before.state,
-            state,
-            before.input,
-            before.input,
-            before.input_rate,
-            np.zeros(0),
+            index=self.events[0].index + len(path),
+            time=before.time,
+            mode_before=before.mode.key,
+            mode_after=key,
+            guards=(guard,),
+            state_before=before.state,
+            state_after=state,
+            input_before=before.input,
+            input_after=before.input,
+            input_rate=before.input_rate,
+            impulses=np.zeros(0),
         )
 
     def _is_done(self, side: EventSide, guard: str) -> bool:

@@ -169,7 +169,10 @@ class PiecewiseLinearJump:
                 micro-event has zeros from the second on.
 
         Returns:
-            The perturbation (d+,), or (m, d+). Wrong shapes raise an `InputError`.
+            The perturbation (d+,), or (m, d+).
+
+        Raises:
+            InputError: An argument has a wrong shape.
         """
         return self.follow(dx, du, inputs=inputs).state
 
@@ -188,7 +191,10 @@ class PiecewiseLinearJump:
             inputs: See a call.
 
         Returns:
-            The indices (n) of the guards. Wrong shapes raise an `InputError`.
+            The indices (n) of the guards.
+
+        Raises:
+            InputError: An argument has a wrong shape.
         """
         dx = check_array("dx", dx, (self.dimension,))
         return tuple(int(j) for j in self.follow(dx, du, inputs=inputs).orders)
@@ -210,10 +216,13 @@ class PiecewiseLinearJump:
             inputs: See a call.
 
         Returns:
-            The passage of one perturbation, or of m in rows. Wrong shapes raise an `InputError`.
+            The passage of one perturbation, or of m in rows.
+
+        Raises:
+            InputError: An argument has a wrong shape.
         """
-        state = _check_rows("dx", dx, self.dimension)
-        single, state = state.ndim == 1, np.atleast_2d(state)
+        given = _check_rows("dx", dx, self.dimension)
+        state = np.atleast_2d(given)
         count, n = len(state), len(self.guards)
         changes = self._check_inputs(du, inputs, count)
         orders, times = np.empty((count, n), dtype=np.intp), np.empty((count, n))
@@ -233,7 +242,7 @@ class PiecewiseLinearJump:
         index, state = _join_parts(groups[frozenset(range(n))])
         result = np.empty_like(state)
         result[index] = state
-        if single:
+        if given.ndim == 1:
             return Passage(result[0], orders[0], times[0])
         return Passage(result, orders, times)
 
@@ -245,7 +254,10 @@ class PiecewiseLinearJump:
             j: Index of the guard, one of the others.
 
         Returns:
-            The gains. Sizes that do not fit raise a `SystemDefinitionError`.
+            The gains.
+
+        Raises:
+            SystemDefinitionError: They have sizes that do not fit.
         """
         return self._get_jump(fired, j)
 
@@ -264,8 +276,10 @@ class PiecewiseLinearJump:
             fired: Indices of those that have fired, not all.
 
         Returns:
-            The jump of the others, in the order of declaration. If none is left, its constructor
-            raises an `InputError`.
+            The jump of the others, in the order of declaration.
+
+        Raises:
+            InputError: None is left.
         """
         done = frozenset(fired)
         left = [j for j in range(len(self.guards)) if j not in done]
@@ -656,12 +670,12 @@ def _bound_terms(jump: JumpGains) -> JumpGains:
     `_apply_jump` subtracts `field_change` times the event time: with a minus sign it adds up.
     """
     return JumpGains(
-        np.abs(jump.time_state),
-        np.abs(jump.time_input),
-        None if jump.reset_state is None else np.abs(jump.reset_state),
-        np.abs(jump.reset_input),
-        -np.abs(jump.field_change),
-        np.abs(jump.reset_rate),
+        time_state=np.abs(jump.time_state),
+        time_input=np.abs(jump.time_input),
+        reset_state=None if jump.reset_state is None else np.abs(jump.reset_state),
+        reset_input=np.abs(jump.reset_input),
+        field_change=-np.abs(jump.field_change),
+        reset_rate=np.abs(jump.reset_rate),
     )
 
 

@@ -80,8 +80,10 @@ def linearize_field(mode: ModeModel, t: float, x: Array, u: Array) -> FieldJacob
         u: Input (nu,).
 
     Returns:
-        A (ndx, ndx) as `state` and B (ndx, nu) as `input`. A mode whose field has no Jacobian
-        raises a `SystemDefinitionError`.
+        A (ndx, ndx) as `state` and B (ndx, nu) as `input`.
+
+    Raises:
+        SystemDefinitionError: The field of the mode has no Jacobian.
     """
     return linearize_field_at(mode.calc(t, x, u))
 

@@ -206,7 +206,14 @@ def make_identity_jump(ndx: int, nu: int) -> JumpGains:
         nu: Number of inputs.
     """
     none = np.zeros(ndx)
-    return JumpGains(none, np.zeros(nu), None, np.zeros((ndx, nu)), none, none)
+    return JumpGains(
+        time_state=none,
+        time_input=np.zeros(nu),
+        reset_state=None,
+        reset_input=np.zeros((ndx, nu)),
+        field_change=none,
+        reset_rate=none,
+    )
 
 
 def saltation_matrix(system: HybridSystem, event: Event) -> Array:
@@ -391,7 +398,14 @@ def linearize_crossing(
         )
     _warn_if_rate_is_uncertain(guard, before, terms)
     _, _, by_state, by_input, reset_state, reset_input, rate = terms
-    return JumpGains(by_state, by_input, reset_state, reset_input, after.field - rate, rate)
+    return JumpGains(
+        time_state=by_state,
+        time_input=by_input,
+        reset_state=reset_state,
+        reset_input=reset_input,
+        field_change=after.field - rate,
+        reset_rate=rate,
+    )
 
 
 def _warn_if_rate_is_uncertain(guard: str, before: EventSide, terms: JumpTerms) -> None:

@@ -177,7 +177,10 @@ class Symmetry:
         """Return the matrix W (nu, nu) of inputs, the identity if none was given.
 
         Args:
-            nu: Number of inputs. A matrix of another size raises an `InputError`.
+            nu: Number of inputs.
+
+        Raises:
+            InputError: The matrix that was given has another size.
         """
         return check_array("input", np.eye(nu) if self.input is None else self.input, (nu, nu))
 

@@ -57,7 +57,7 @@ def test_a_filter_of_another_name_is_refused():
 
 def test_the_salted_filter_follows_one_toss_on_rigid_contact():
     """It is off by less than the camera, 1.4 mm in the plane; velocities need the dynamics."""
-    toss = study.Toss(study.Place(0.0, 30.0), 1, ("salted, auto",), (10.0,), 10)
+    toss = study.PolygonTrial(study.Place(0.0, 30.0), 1, ("salted, auto",), (10.0,), 10)
     salted, free = study.follow(toss)
     assert salted.failed is None
     assert not salted.is_lost

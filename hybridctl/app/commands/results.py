@@ -57,8 +57,9 @@ def write_results(
 
     Estimates are the moments of all hypotheses together, with the most probable mode and its
     probability. Where others were in doubt, modes.npz and .csv have the probability of these at
-    each time. Notes go to notes.json. Names of files of another filter than the salted one end with
-    its name.
+    each time. Innovations, and notes in notes.json if there are any, are those of the likeliest
+    hypothesis after each value. Names of files of another filter than the salted one end with its
+    name.
 
     Args:
         folder: Folder of the run.
@@ -70,8 +71,10 @@ def write_results(
     result = judgement.result
     ending = "" if judgement.name == MAIN else f"_{judgement.name}"
     covariances = np.array(result.covariances)
-    tangent = tuple(str(k) for k in range(covariances.shape[1]))
-    named = model.states if len(model.states) == len(tangent) else tangent
+    # Deviations are of the tangent space, which has fewer entries than a state with quaternions.
+    tangent_numbers = tuple(str(k) for k in range(covariances.shape[1]))
+    has_names = len(model.states) == len(tangent_numbers)
+    deviation_names = model.states if has_names else tangent_numbers
     poses = None
     if model.pose is not None:
         track = np.array([model.pose(x) for x in result.means])
@@ -86,7 +89,7 @@ def write_results(
             "mode": np.array([format_mode(mode) for mode in result.modes]),
             "probability": np.array([m.probabilities[m.mode] for m in result.mixtures]),
         },
-        columns={"state": model.states, "deviation": named},
+        columns={"state": model.states, "deviation": deviation_names},
         origin_ns=log.origin_ns,
         name=f"estimates{ending}",
         mcap=mcap,
@@ -109,7 +112,10 @@ def write_results(
 
 
 def _write_innovations(folder: RunFolder, result: FilterResult, log: Log, name: str) -> None:
-    """Write the innovations of all samples that have one.
+    """Write the innovations of all samples that have one, rejected ones too.
+
+    Rows of `residual` are as wide as the longest innovation, with NaN at the end of shorter ones.
+    Of a value with a missing component the others move up: the file does not tell which is missing.
 
     Args:
         folder: Folder of the run.
@@ -175,12 +181,13 @@ def _draw_states(
         model: Model of the filter.
         result: Result of the filter.
         truth: Run that was measured, drawn if it covers the samples.
-        bands: Spans of the most probable modes. The probabilities of the five that were in doubt
-            most often have a panel.
+        bands: Spans of the most probable modes.
     """
     shown = [model.display(m.mean, m.covariance) for m in result.mixtures]
     values, deviations = (np.array([pair[k] for pair in shown]) for k in range(2))
     times = result.times
+    # Curves break before the sample at or after each event: of estimates the filter's own events
+    # and gaps of the log, of the truth its own events.
     jumps = np.searchsorted(times, sorted({event.time for event in result.events}))
     jumps = np.concatenate((jumps, find_gaps(times)))
     right, impacts = None, np.zeros(0, dtype=np.intp)
@@ -201,6 +208,7 @@ def _draw_states(
             lines.append(break_line(line, impacts))
         panels.append(Panel(name, lines))
     if result.doubtful:
+        # Modes are in order of doubt; those for which there is no colour are left out.
         shares = zip(result.doubtful, CURVES, strict=False)
         lines = [
             Line(times, result.probability(mode), shorten_mode(mode), color, ".-", 0.8)
@@ -220,7 +228,10 @@ def _draw_states(
 def _draw_innovations(
     folder: RunFolder, model: FilterModel, result: FilterResult, bands: Sequence[Band]
 ) -> None:
-    """Draw the complete innovations of each sensor over their standard deviations, if any."""
+    """Draw the complete innovations of each sensor over their standard deviations, if any.
+
+    Those of values with a missing component are left out: their entries are not those of the names.
+    """
     panels: list[Panel] = []
     for sensor in model.sensors:
         found = [

@@ -30,13 +30,14 @@ BANDS = ("#ffffff", "#fdebd0", "#e8f4ea", "#ebe3f5", "#e0eef8")
 _TICKS = 6  # about; as many as there is room for would change the room that the layout left
 _IN_COLUMN = 4  # names of curves
 _WIDE = 0.12  # of the span of all bands: one that is wider has its name above it
-_TICK_ROOM, _LINE_ROOM, _EDGE = 0.68, 0.19, 0.12  # in: numbers of an axis, a line of its name, none
+# Room at an edge, in: of numbers of an axis, of a line of its name, of an edge with neither.
+_TICK_ROOM, _LINE_ROOM, _EDGE = 0.68, 0.19, 0.12
 _TITLE_ROOM, _BAND_ROOM = 0.42, 0.16  # in, above the panels: of the title, and of names of modes
 _LETTER_WIDTH = 0.092  # in, of a title of 12 points
 _ROW_GAP = 0.2  # between rows, relative to the height of a panel
 _MARK_ROOM = 0.16  # of the abscissa, which the text of a mark takes
 _LONGEST = 120  # characters of a label
-_FEW = 50.0  # a logarithmic axis that spans less has plain numbers
+_FEW = 50.0  # factor: a logarithmic axis that spans less has plain numbers between powers of ten
 
 
 @dataclass(frozen=True)
@@ -87,12 +88,14 @@ class Panel:
         lines: The curves.
         log: Whether the ordinate is logarithmic.
         zero: Whether there is a line at zero.
-        least: Least span of the ordinate, in its unit, so that rounding does not look like motion.
+        least: Least span of a linear ordinate, in its unit, so that rounding does not look like
+            motion. A logarithmic one has none.
         legend: Where the legend is.
         share: Name of an ordinate: panels of a figure with the same name have the same limits.
             Empty for limits of its own.
         most: Largest value that is shown; the ordinate ends 5 % above it, and not lower than as far
-            below zero. The highest peak beyond it is noted.
+            below zero. The highest peak beyond that is noted. Panels that `share` their ordinate
+            may end elsewhere.
         marks: What happens at instants, drawn at the upper edge.
     """
 
@@ -221,8 +224,9 @@ def draw_series(
     """Draw curves over time, in a grid of panels that share the time axis.
 
     Args:
-        path: File to save the figure in, with the series beside it as .json for the page. A path
-            that ends in .json gets the series alone, in place of earlier ones. None to save none.
+        path: File to save the figure in, such as a .png, with vectors as .svg and the series as
+            .json for the page beside it. A path that ends in .json gets the series alone, in place
+            of earlier ones. None to save none.
         panels: Panels of each row.
         title: Title of the figure.
         bands: Spans of modes, shaded in all panels and named in the first row.
@@ -245,6 +249,8 @@ def draw_series(
     names = max(panel.ylabel.count("\n") + 1 for row in panels for panel in row)
     left, bottom = _TICK_ROOM + _LINE_ROOM * names, _TICK_ROOM
     figure.subplots_adjust(
+        # Each column has room for the names of its axis, which subplots_adjust counts as a gap
+        # between panels, relative to a panel's width.
         left=left / width,
         right=1.0 - _EDGE / width,
         bottom=bottom / height,
@@ -279,7 +285,8 @@ def draw_series(
     path = check_path("path", path)
     chart = path.with_suffix(".json")
     if path.suffix.lower() == ".json":
-        # A picture is overwritten by its name; a .json may as well be somebody's settings.
+        # A picture is overwritten by its name. A .json may as well be somebody's settings, and is
+        # checked as if the user had named another file.
         check_beside(chart, Path(chart.stem))
     else:
         save_figure(figure, path, beside=(".json",))
@@ -386,7 +393,7 @@ def _draw_panel(axes: Axes, panel: Panel, bands: Sequence[Band], *, named: bool)
     if panel.log and high < _FEW * low:
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter("{x:g}")
-    if high - low < panel.least:
+    if not panel.log and high - low < panel.least:
         middle = 0.5 * (low + high)
         axes.set_ylim(middle - 0.5 * panel.least, middle + 0.5 * panel.least)
     if math.isfinite(panel.most):

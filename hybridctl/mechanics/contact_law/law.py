@@ -165,13 +165,13 @@ class CoulombProblem:
         rows = np.concatenate((chosen, *(self.tangents[i] for i in contacts)))
         places = np.split(np.arange(len(contacts), len(rows)), np.cumsum(sizes[:-1], dtype=np.intp))
         return CoulombProblem(
-            self.delassus[np.ix_(rows, rows)],
-            self.free[rows],
-            tuple(places[: len(contacts)]),
-            self.static[chosen],
-            self.kinetic[chosen],
-            tuple(self.sliding[i] for i in contacts),
-            self.magnitude,
+            delassus=self.delassus[np.ix_(rows, rows)],
+            free=self.free[rows],
+            tangents=tuple(places[: len(contacts)]),
+            static=self.static[chosen],
+            kinetic=self.kinetic[chosen],
+            sliding=tuple(self.sliding[i] for i in contacts),
+            magnitude=self.magnitude,
         )
 
     @cached_property
@@ -260,13 +260,13 @@ def scale_problem(problem: CoulombProblem) -> tuple[CoulombProblem, ProblemUnits
     speed = max([problem.magnitude, *map(abs, problem.free.tolist())]) or 1.0
     units = ProblemUnits((speed / largest) * d, speed / d)
     plain = CoulombProblem(
-        problem.delassus * (d[:, None] * (d / largest)),
-        problem.free / units.rates,
-        problem.tangents,
-        problem.static,
-        problem.kinetic,
-        problem.sliding,
-        1.0,
+        delassus=problem.delassus * (d[:, None] * (d / largest)),
+        free=problem.free / units.rates,
+        tangents=problem.tangents,
+        static=problem.static,
+        kinetic=problem.kinetic,
+        sliding=problem.sliding,
+        magnitude=1.0,
     )
     return plain, units
 
@@ -344,7 +344,13 @@ def evaluate_forces(
     rate_residual = max(rate_violations) if is_finite(forces) else np.inf
     residual = max(rate_residual, *force_violations)
     return CoulombSolution(
-        forces, rates, tuple(states), tuple(directions), tuple(border), residual, rate_residual
+        forces=forces,
+        rates=rates,
+        modes=tuple(states),
+        directions=tuple(directions),
+        border=tuple(border),
+        residual=residual,
+        rate_residual=rate_residual,
     )
 
 

@@ -287,7 +287,12 @@ def distribute_in_cones(
     if found is None:
         return None
     return ForceDistribution(
-        units * found.multipliers, force_cones, equations, allowed, found.active, found.kappa
+        multipliers=units * found.multipliers,
+        _cones=force_cones,
+        _equations=equations,
+        _allowed=allowed,
+        _active=found.active,
+        _kappa=found.kappa,
     )
 
 
@@ -309,15 +314,15 @@ def find_least_in_cones(cones: Sequence[Cone], allowed: AffineSet) -> LeastPoint
     # z = 0 is the least of all. If it lies in the cones it is the answer, with no active boundary.
     if slacks.min(initial=0.0) >= -_INSIDE_TOLERANCE * allowed.size:
         return LeastPoint(allowed.particular, [INSIDE] * len(cones), np.zeros(0))
-    # Without a free direction m_0 is the only solution, and it is outside.
-    found, possible = None, bool(allowed.null.size)
+    # Without a free direction m_0 is the only solution, and it is outside: no other is possible.
+    found, is_possible = None, bool(allowed.null.size)
     if allowed.null.shape[1] == 1:
-        found, possible = _solve_on_line(cones, allowed)
-    elif possible:
+        found, is_possible = _solve_on_line(cones, allowed)
+    elif is_possible:
         # If scipy's nonnegative least squares does not converge, the programme decides.
         with suppress(RuntimeError):
-            found, possible = _solve_pushing_contacts(cones, allowed)
-    return _solve_by_programme(cones, allowed) if possible and found is None else found
+            found, is_possible = _solve_pushing_contacts(cones, allowed)
+    return _solve_by_programme(cones, allowed) if is_possible and found is None else found
 
 
 def _compute_cone_slacks(cones: Sequence[Cone], m: Array) -> Array:

@@ -415,19 +415,19 @@ class ContactSet:
         moment_rate_q = skew(p_rate) @ d_q - dx @ p_rate_q + px @ d_rate_q - skew(d_rate) @ p_q
         rate_q = np.concatenate((d_rate_q, moment_rate_q), axis=1)
         return RowDerivatives(
-            wrench,
-            wrench_q,
-            _multiply_rows(velocity, wrench_q) + _multiply_rows(wrench, velocity_q),
-            _multiply_rows(wrench, jacobian),
-            _multiply_rows(acceleration, wrench_q)
+            wrench=wrench,
+            wrench_q=wrench_q,
+            rate_q=_multiply_rows(velocity, wrench_q) + _multiply_rows(wrench, velocity_q),
+            jacobian=_multiply_rows(wrench, jacobian),
+            acceleration_q=_multiply_rows(acceleration, wrench_q)
             + _multiply_rows(wrench, k.acceleration_q[ia] - k.acceleration_q[ib])
             + _multiply_rows(velocity, rate_q)
             + _multiply_rows(rate, velocity_q),
-            _multiply_rows(wrench, k.acceleration_v[ia] - k.acceleration_v[ib])
+            acceleration_v=_multiply_rows(wrench, k.acceleration_v[ia] - k.acceleration_v[ib])
             + _multiply_rows(velocity, wrench_v)
             + _multiply_rows(rate, jacobian),
-            k.jacobian[ia],
-            k.jacobian[ib],
+            jacobian_a=k.jacobian[ia],
+            jacobian_b=k.jacobian[ib],
         )
 
     def _differentiate_tangents(self, turn: Array, r: Array) -> Array:
@@ -512,15 +512,15 @@ class ContactSet:
         count = len(self._each)
         return tuple(
             ContactPlace(
-                self.joint_a[i],
-                self._local[i, :3, 3],
-                float(self._radius[i]),
-                self.joint_b[i],
-                self._local[count + i, :3, :3],
-                self._local[count + i, :3, 3],
-                self._each[i],
-                len(self.tangents[i]),
-                self._frames.axes[i],
+                joint_a=self.joint_a[i],
+                point=self._local[i, :3, 3],
+                radius=float(self._radius[i]),
+                joint_b=self.joint_b[i],
+                rotation=self._local[count + i, :3, :3],
+                position=self._local[count + i, :3, 3],
+                surface=self._each[i],
+                directions=len(self.tangents[i]),
+                axis=self._frames.axes[i],
             )
             for i in range(count)
         )

@@ -157,4 +157,13 @@ def _compute_response(solution: Solution) -> _Response:
     det = np.linalg.det
     ratio = np.sqrt(max(det(matrix), 0.0)) if even.redundant else det(one + own)
     forces = phase.scatter_multipliers(x) - friction
-    return _Response(even, x, motions, forces, picks, lost, float(ratio), matrix)
+    return _Response(
+        even=even,
+        multipliers=x,
+        motions=motions,
+        forces=forces,
+        picks=picks,
+        lost=lost,
+        ratio=float(ratio),
+        matrix=matrix,
+    )

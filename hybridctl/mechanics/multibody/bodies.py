@@ -165,17 +165,17 @@ def _read_body(model: Any, i: int) -> MovingBody:
     kind, q = find_joint_kind(joint), int(joint.idx_q)
     unit = None if kind.unit is None else slice(q + kind.unit.start, q + kind.unit.stop)
     return MovingBody(
-        int(model.parents[i]) - 1,
-        kind.name,
-        np.array(data.S).reshape(6, joint.nv),
-        np.array(placement.rotation),
-        np.array(placement.translation),
-        q,
-        int(joint.idx_v),
-        unit,
-        float(inertia.mass),
-        inertia.mass * np.array(inertia.lever),
-        np.array(inertia.matrix()[3:, 3:]),
+        parent=int(model.parents[i]) - 1,
+        kind=kind.name,
+        twist=np.array(data.S).reshape(6, joint.nv),
+        rotation=np.array(placement.rotation),
+        position=np.array(placement.translation),
+        q=q,
+        v=int(joint.idx_v),
+        unit=unit,
+        mass=float(inertia.mass),
+        moment=inertia.mass * np.array(inertia.lever),
+        inertia=np.array(inertia.matrix()[3:, 3:]),
     )
 
 

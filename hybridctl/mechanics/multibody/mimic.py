@@ -186,14 +186,14 @@ class Coupling:
         q_own, q_source = np.unique(q_driver, return_inverse=True)
         v_own, v_source = np.unique(v_driver, return_inverse=True)
         return Coupling(
-            mimics,
-            q_source,
-            v_source,
-            q_own,
-            v_own,
-            q_ratio[:, None] * np.eye(len(q_own))[q_source],
-            offsets,
-            v_ratio[:, None] * np.eye(len(v_own))[v_source],
+            mimics=mimics,
+            q_source=q_source,
+            v_source=v_source,
+            q_own=q_own,
+            v_own=v_own,
+            coordinate_map=q_ratio[:, None] * np.eye(len(q_own))[q_source],
+            offsets=offsets,
+            velocity_map=v_ratio[:, None] * np.eye(len(v_own))[v_source],
         )
 
     def expand(self, q: Array) -> Array:

@@ -165,20 +165,20 @@ def read_mjcf(
     # unless `ignore` names them, the loop above has refused the file (`_list_lost_joint_forces`).
     springs = [k for k in springs if compiled.jnt_type[k] in (_SLIDE, _HINGE)]
     return CompiledRobot(
-        model,
-        _list_actuated_joints(compiled),
-        {_name_joint(compiled, k): float(compiled.jnt_stiffness[k]) for k in springs},
-        {
+        model=model,
+        actuated=_list_actuated_joints(compiled),
+        stiffness={_name_joint(compiled, k): float(compiled.jnt_stiffness[k]) for k in springs},
+        rest={
             _name_joint(compiled, k): float(compiled.qpos_spring[compiled.jnt_qposadr[k]])
             for k in springs
         },
-        _convert_keyframes(compiled, model),
-        CollisionModel(
+        keyframes=_convert_keyframes(compiled, model),
+        collision=CollisionModel(
             _list_parents(compiled),
             tuple(_list_shapes(compiled, places)),
             tuple(_list_meshes(compiled, places)),
         ),
-        {
+        mimics={
             name: mimic
             for i, (name, mimic) in _find_joint_equalities(compiled).items()
             if not {"equality", _name_equality(compiled, i)} & set(ignore)
