@@ -21,7 +21,7 @@ from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.inertial_parameters import INERTIAL_KINDS
 from hybridctl.mechanics.multibody.passive import Passive
 from hybridctl.mechanics.multibody.robot import Robot
-from hybridctl.mechanics.parameters import (
+from hybridctl.mechanics.parameter_columns import (
     CONTACT_KINDS,
     JOINT_KINDS,
     LENGTH_KINDS,
