@@ -1,8 +1,8 @@
-"""A system as a function of parameters: by the names of a robot's parameters, or by a function."""
+"""A system as a function of parameters: by their names, or by a function that makes it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -10,88 +10,18 @@ import numpy as np
 
 from hybridctl.base.checks import Array, check_instance
 from hybridctl.base.errors import InputError
-from hybridctl.hybrid.model import JumpPoint, ModeKey, ModeModel, PointProperty
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.parameter_values import NamedParameters
-from hybridctl.mechanics.parameters import differentiate_by_parameters
 from hybridctl.mechanics.system import ContactSystem
-from hybridctl.sensitivity.parameter_models import ParameterModel, ParameterPoint
+from hybridctl.sensitivity.parameter_models import (
+    FixedInputParameters,
+    ParameterModel,
+    SystemFamily,
+    SystemWithFixedInputs,
+)
 
 MakeSystem: TypeAlias = Callable[[Array], tuple[HybridSystem, ParameterModel]]
 """Function of parameters (np,) that returns the system with these, and its derivatives by them."""
-
-
-class _FoldedPoint(ParameterPoint):
-    """Derivatives at a point by parameters that several others follow."""
-
-    model: FoldedParameters
-
-    @PointProperty
-    def field(self) -> Array:
-        """The derivative D_p f (ndx, np) of the field."""
-        return np.asarray(self.model.inner.calc(self.at).field @ self.model.fold)
-
-    @PointProperty
-    def guards(self) -> Array:
-        """The derivative D_p g (n, np) of the guards."""
-        return np.asarray(self.model.inner.calc(self.at).guards @ self.model.fold)
-
-
-class FoldedParameters(ParameterModel):
-    """Derivatives by parameters, each of which several parameters of another model follow.
-
-    Args:
-        names: Names (np,) of the parameters.
-        inner: The other model, with m parameters.
-        fold: Derivatives (m, np) of these by the parameters.
-    """
-
-    point = _FoldedPoint
-
-    def __init__(self, names: Sequence[str], inner: ParameterModel, fold: Array) -> None:
-        super().__init__(names, inner.moves_borders)
-        self.inner, self.fold = inner, fold
-        self.moves_constraints = inner.moves_constraints
-
-    def evaluate_fields(
-        self, mode: ModeModel, times: Array, states: Array, inputs: Array
-    ) -> tuple[Array, Array] | None:
-        """Return the derivatives of the field at m points, see `ParameterModel.evaluate_fields`.
-
-        Args:
-            mode: The mode.
-            times: Times (m,), s.
-            states: States (m, nx).
-            inputs: Inputs (m, nu).
-        """
-        inner = self.inner.evaluate_fields(mode, times, states, inputs)
-        return None if inner is None else (inner[0], inner[1] @ self.fold)
-
-    def differentiate_departure(
-        self, key: ModeKey, fired: tuple[str, ...], at: JumpPoint
-    ) -> Array | None:
-        """Return the derivatives of a departure, see `ParameterModel.differentiate_departure`.
-
-        Args:
-            key: Key of the mode before it.
-            fired: Names of the guards that fire.
-            at: The point before the jump.
-        """
-        inner = self.inner.differentiate_departure(key, fired, at)
-        return None if inner is None else inner @ self.fold
-
-    def differentiate_reset(
-        self, key: ModeKey, fired: tuple[str, ...], at: JumpPoint
-    ) -> Array | None:
-        """Return the derivative D_p R (ndx+, np) of a reset, None for none.
-
-        Args:
-            key: Mode before the reset.
-            fired: Names of the guards that fire.
-            at: Point before the reset.
-        """
-        inner = self.inner.differentiate_reset(key, fired, at)
-        return None if inner is None else np.asarray(inner @ self.fold)
 
 
 @dataclass(eq=False)
@@ -111,15 +41,18 @@ class ParametricSystem:
     _last: tuple[bytes, HybridSystem, ParameterModel] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self._named: NamedParameters | None = None
+        self._family: SystemFamily | None = None
         if not self.names:
             check_instance("system", self.source, HybridSystem)
         elif isinstance(self.source, ContactSystem):
-            self._named = NamedParameters(self.source, self.names)
+            self._family = NamedParameters(self.source, self.names)
+        elif isinstance(self.source, SystemWithFixedInputs):
+            self._family = FixedInputParameters(self.source, self.names)
         elif isinstance(self.source, HybridSystem) or not callable(self.source):
             raise InputError(
-                "parameters by name are those of robots with contacts (contact_system); for other "
-                "systems give a function that returns the system and its ParameterDerivatives"
+                "parameters by name are those of robots with contacts (contact_system) and of "
+                "symbolic.parametric_system; for other systems give a function that returns the "
+                "system and its ParameterDerivatives"
             )
 
     @property
@@ -127,7 +60,7 @@ class ParametricSystem:
         """Values (np,) in the system that was given; None where a function makes it."""
         if not self.names:
             return np.zeros(0)
-        return None if self._named is None else self._named.values
+        return None if self._family is None else self._family.values
 
     def make(self, values: Array) -> tuple[HybridSystem, ParameterModel | None]:
         """Return the system with these values, and its derivatives by them.
@@ -152,16 +85,13 @@ class ParametricSystem:
         Raises:
             InputError: A function makes derivatives by other parameters.
         """
-        if self._named is None:
-            assert not isinstance(self.source, HybridSystem)
-            system, model = self.source(values)
-            if tuple(model.names) != self.names:
-                raise InputError(
-                    f"parameters must have the names of the derivatives, {model.names}, got "
-                    f"{self.names}"
-                )
-            return system, model
-        made = self._named.make_system(values)
-        named = self._named
-        inner = differentiate_by_parameters(made, named.single_names, named.columns)
-        return made, FoldedParameters(self.names, inner, self._named.fold)
+        if self._family is not None:
+            return self._family.make(values)
+        assert not isinstance(self.source, HybridSystem)
+        system, model = self.source(values)
+        if tuple(model.names) != self.names:
+            raise InputError(
+                f"parameters must have the names of the derivatives, {model.names}, got "
+                f"{self.names}"
+            )
+        return system, model

@@ -27,13 +27,15 @@ from hybridctl.mechanics.parameter_columns import (
     LENGTH_KINDS,
     ParameterColumns,
 )
+from hybridctl.mechanics.parameters import differentiate_by_parameters
 from hybridctl.mechanics.system import ContactSystem, PushedSystem
+from hybridctl.sensitivity.parameter_models import FoldedParameters, SystemFamily
 
 _AXES = "xyz"
 
 
 @dataclass(frozen=True, eq=False)
-class NamedParameters:
+class NamedParameters(SystemFamily):
     """Named parameters of a contact system.
 
     Attributes:
@@ -128,7 +130,7 @@ class NamedParameters:
         return np.eye(len(self.names))[rows]
 
     @cached_property
-    def values(self) -> Array:
+    def values(self) -> Array:  # type: ignore[override]
         """Values (np,) in the system.
 
         Raises:
@@ -141,6 +143,16 @@ class NamedParameters:
                 raise InputError(f"parameter {name!r} must have one value, got {sorted(set(each))}")
             found.append(each[0])
         return np.array(found)
+
+    def make(self, values: Array) -> tuple[ContactSystem, FoldedParameters]:
+        """Return the system with other values, and its derivatives by them; see `SystemFamily`.
+
+        Args:
+            values: Values (np,).
+        """
+        made = self.make_system(values)
+        inner = differentiate_by_parameters(made, self.single_names, self.columns)
+        return made, FoldedParameters(self.names, inner, self.fold)
 
     def make_system(self, values: ArrayLike) -> ContactSystem:
         """Return the system with other values; itself for those that it has.
