@@ -130,7 +130,7 @@ class NamedParameters(SystemFamily):
         return np.eye(len(self.names))[rows]
 
     @cached_property
-    def values(self) -> Array:  # type: ignore[override]
+    def values(self) -> Array:
         """Values (np,) in the system.
 
         Raises:
