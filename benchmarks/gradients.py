@@ -6,6 +6,8 @@ The sweep is that of a new run: the maps of its arcs and events are made, and no
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from itertools import product
 
 import numpy as np
 from hybridctl.robots import ball, block, cube, public
@@ -72,3 +74,61 @@ def table_of_gradients(effort: dict[str, float], unknowns: int = UNKNOWNS) -> Ta
         rows.append([name, *cells])
     columns = ["", "run, ms", "with gradient, ms", "ratio"]
     return make_table(f"Gradients by {unknowns} held inputs", columns, rows)
+
+
+def flows_with_parameters() -> dict[str, tuple[DifferentiableFlow, np.ndarray]]:
+    """A flow of nominal parameters and its start, by name; the toss ends after ten impacts."""
+    bouncing = ball.system(ball.BallParameters(friction=0.2, restitution=0.6))
+    names = "restitution:slope", "friction:slope", "mass:ball"
+    flow = hc.differentiable(bouncing, ("open",), (0.0, 1.2), parameters=names)
+    found = {"ball": (flow, np.array([0.0, 0.5, 0.5, 0.0]))}
+    given = cube.CubeParameters(restitution_threshold=1e-3)
+    tossed = contact_system(cube.robot(given, actuated=True), cube.contacts(given))
+    flow = hc.differentiable(
+        tossed, ("open",) * 8, (0.0, 0.24), parameters=("friction", "mass:cube"), kink="mean"
+    )
+    start = np.zeros(13)
+    start[2], start[7], start[10:] = 0.2, 0.5, (1.0, 2.0, 0.5)
+    start[3:7] = Rotation.from_euler("xyz", [0.3, 0.2, 0.1]).as_quat()
+    found["toss of the cube"] = flow, start
+    return found
+
+
+def table_of_new_values(effort: dict[str, float]) -> Table:
+    """Milliseconds of runs and of their gradients by parameters, with known and with new values.
+
+    New ones differ by 1e-7 of themselves, so that the run is the same.
+    """
+    rows = []
+    for name, (flow, start) in flows_with_parameters().items():
+        rng, nominal = np.random.default_rng(0), flow.nominal_parameters
+        assert nominal is not None
+        known = nominal * (1.0 + 1e-7)  # nominal ones have the system that was given
+
+        def call(
+            is_new: bool,
+            has_gradient: bool,
+            flow: DifferentiableFlow = flow,
+            start: np.ndarray = start,
+            known: np.ndarray = known,
+            rng: np.random.Generator = rng,
+        ) -> None:
+            values = known * (1.0 + 1e-7 * rng.normal(size=known.shape)) if is_new else known
+            tape = flow.run(start, None, values)
+            if has_gradient:
+                tape.vjp(np.ones(tape.states.shape))
+
+        each = [partial(call, *given) for given in product((False, True), repeat=2)]
+        run, gradient, new_run, new_gradient = (measure(one, **effort).best for one in each)
+        times = [f"{t / 1e3:.1f}" for t in (run, gradient, new_run, new_gradient)]
+        rows.append([name, *times, f"{new_run / run:.2f}", f"{new_gradient / gradient:.2f}"])
+    columns = [
+        "",
+        "run, ms",
+        "with gradient",
+        "new value",
+        "with gradient",
+        "ratio",
+        "of gradients",
+    ]
+    return make_table("Gradients by parameters, and new values of them", columns, rows)

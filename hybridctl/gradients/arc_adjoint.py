@@ -278,7 +278,7 @@ class _Intervals(NamedTuple):
 
     def select(self, rows: Indices) -> _Intervals:
         """Return some of them."""
-        return _Intervals(*(each[rows] for each in self))
+        return _Intervals(self.owners[rows], self.starts[rows], self.ends[rows])
 
     def halve(self) -> _Intervals:
         """Return the halves of all: the first halves, then the second ones."""

@@ -69,8 +69,9 @@ def differentiable(
     """Return a run as a differentiable function.
 
     Args:
-        system: The hybrid system. With parameters, a robot with contacts (`contact_system`), or a
-            function of their values (np,) that returns the system and its `ParameterModel`.
+        system: The hybrid system. With parameters, a robot with contacts (`contact_system`), a
+            system of `symbolic.parametric_system`, or a function of their values (np,) that returns
+            the system and its `ParameterModel`.
         mode: Key of the initial mode. None for the one consistent with each initial state.
         span: Start and end, s.
         times: Times (n,) at which states are returned, s. None for the end alone.
@@ -78,7 +79,8 @@ def differentiable(
         holds: Times (N + 1,) between which inputs are held, s, ascending, or the number N of equal
             intervals. None for a run without inputs.
         parameters: Names of the parameters. Of robots those of `mechanics.parameter_values`, such
-            as "friction:foot", "mass:ball", or "restitution" for all contacts.
+            as "friction:foot", "mass:ball", or "restitution" for all contacts. Of expressions
+            those that `symbolic.parametric_system` was given.
         kink: What is taken where a run has no gradient: "raise" an error that says why, the "mean"
             of its linear pieces, or the "first" one; see `event_adjoint.Kink`.
         simultaneous: Whether guards that fire together do so one by one when they are perturbed,

@@ -1,4 +1,4 @@
-"""A system as a function of parameters: by the names of a robot's parameters, or by a function."""
+"""A system as a function of parameters: by their names, or by a function that makes it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ from hybridctl.base.checks import Array, check_instance
 from hybridctl.base.errors import InputError
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.parameter_values import NamedParameters
-from hybridctl.mechanics.parameters import differentiate_by_parameters
 from hybridctl.mechanics.system import ContactSystem
-from hybridctl.sensitivity.parameter_models import ParameterModel
+from hybridctl.sensitivity.parameter_models import (
+    FixedInputParameters,
+    ParameterModel,
+    SystemFamily,
+    SystemWithFixedInputs,
+)
 
 MakeSystem: TypeAlias = Callable[[Array], tuple[HybridSystem, ParameterModel]]
 """Function of parameters (np,) that returns the system with these, and its derivatives by them."""
@@ -37,15 +41,18 @@ class ParametricSystem:
     _last: tuple[bytes, HybridSystem, ParameterModel] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self._named: NamedParameters | None = None
+        self._family: SystemFamily | None = None
         if not self.names:
             check_instance("system", self.source, HybridSystem)
         elif isinstance(self.source, ContactSystem):
-            self._named = NamedParameters(self.source, self.names)
+            self._family = NamedParameters(self.source, self.names)
+        elif isinstance(self.source, SystemWithFixedInputs):
+            self._family = FixedInputParameters(self.source, self.names)
         elif isinstance(self.source, HybridSystem) or not callable(self.source):
             raise InputError(
-                "parameters by name are those of robots with contacts (contact_system); for other "
-                "systems give a function that returns the system and its ParameterDerivatives"
+                "parameters by name are those of robots with contacts (contact_system) and of "
+                "symbolic.parametric_system; for other systems give a function that returns the "
+                "system and its ParameterDerivatives"
             )
 
     @property
@@ -53,7 +60,7 @@ class ParametricSystem:
         """Values (np,) in the system that was given; None where a function makes it."""
         if not self.names:
             return np.zeros(0)
-        return None if self._named is None else self._named.values
+        return None if self._family is None else self._family.values
 
     def make(self, values: Array) -> tuple[HybridSystem, ParameterModel | None]:
         """Return the system with these values, and its derivatives by them.
@@ -78,14 +85,13 @@ class ParametricSystem:
         Raises:
             InputError: A function makes derivatives by other parameters.
         """
-        if self._named is None:
-            assert not isinstance(self.source, HybridSystem)
-            system, model = self.source(values)
-            if tuple(model.names) != self.names:
-                raise InputError(
-                    f"parameters must have the names of the derivatives, {model.names}, got "
-                    f"{self.names}"
-                )
-            return system, model
-        made = self._named.make_system(values)
-        return made, differentiate_by_parameters(made, self.names, self._named.columns)
+        if self._family is not None:
+            return self._family.make(values)
+        assert not isinstance(self.source, HybridSystem)
+        system, model = self.source(values)
+        if tuple(model.names) != self.names:
+            raise InputError(
+                f"parameters must have the names of the derivatives, {model.names}, got "
+                f"{self.names}"
+            )
+        return system, model

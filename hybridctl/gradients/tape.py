@@ -326,7 +326,7 @@ class _Sweep:
         self._tape, self._by_states, self._by_events = tape, by_states, by_events
         self._pull_feedback = pull_feedback
         self.costate = np.zeros(tape.trajectory.arcs[-1].space.ndx)
-        self.inputs = None if tape.inputs is None else np.zeros(tape.inputs.shape)
+        self.inputs: Array | None = None if tape.inputs is None else np.zeros(tape.inputs.shape)
         self.parameters = np.zeros(tape.parameter_count)
         self._states_by_arc: dict[int, list[int]] = {}
         for i, t in enumerate(tape.times.tolist()):

@@ -21,19 +21,21 @@ from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.inertial_parameters import INERTIAL_KINDS
 from hybridctl.mechanics.multibody.passive import Passive
 from hybridctl.mechanics.multibody.robot import Robot
-from hybridctl.mechanics.parameters import (
+from hybridctl.mechanics.parameter_columns import (
     CONTACT_KINDS,
     JOINT_KINDS,
     LENGTH_KINDS,
     ParameterColumns,
 )
+from hybridctl.mechanics.parameters import differentiate_by_parameters
 from hybridctl.mechanics.system import ContactSystem, PushedSystem
+from hybridctl.sensitivity.parameter_models import SystemFamily, SystemParameters
 
 _AXES = "xyz"
 
 
 @dataclass(frozen=True, eq=False)
-class NamedParameters:
+class NamedParameters(SystemFamily):
     """Named parameters of a contact system.
 
     Attributes:
@@ -135,6 +137,15 @@ class NamedParameters:
                 raise InputError(f"parameter {name!r} must have one value, got {sorted(set(each))}")
             found.append(each[0])
         return np.array(found)
+
+    def make(self, values: Array) -> tuple[ContactSystem, SystemParameters]:
+        """Return the system with other values, and its derivatives by them; see `SystemFamily`.
+
+        Args:
+            values: Values (np,).
+        """
+        made = self.make_system(values)
+        return made, differentiate_by_parameters(made, self.names, self.columns)
 
     def make_system(self, values: ArrayLike) -> ContactSystem:
         """Return the system with other values; itself for those that it has.

@@ -8,6 +8,9 @@ parameters, at points of its modes. `parameters` takes any of them:
   the last columns of the system's own Jacobians.
 - `GuardOffsets`: offsets of guards, for guard noise.
 - `mechanics.parameters`: masses, springs, friction and contact points of robots.
+
+A `SystemFamily` gives both the system and these derivatives as a function of the values:
+`FixedInputParameters`, and `mechanics.parameter_values.NamedParameters` of robots.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import block_diag
 
-from hybridctl.base.checks import Array, check_array
+from hybridctl.base.checks import Array, check_array, check_member
 from hybridctl.base.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.mapped import Change, MappedMode, MappedPoint, MappedReset, MappedSteps
@@ -215,6 +218,105 @@ class ParameterDerivatives(ParameterModel):
         return None if self.reset is None else self.reset(key, fired, at.t, at.x, at.u)
 
 
+class _FoldedPoint(ParameterPoint):
+    """Derivatives at a point by parameters that several others follow."""
+
+    model: FoldedParameters
+
+    @PointProperty
+    def field(self) -> Array:
+        """The derivative D_p f (ndx, np) of the field."""
+        return np.asarray(self.model.inner.calc(self.at).field @ self.model.fold)
+
+    @PointProperty
+    def guards(self) -> Array:
+        """The derivative D_p g (n, np) of the guards."""
+        return np.asarray(self.model.inner.calc(self.at).guards @ self.model.fold)
+
+
+class FoldedParameters(ParameterModel):
+    """Derivatives by parameters, each of which several parameters of another model follow.
+
+    Args:
+        names: Names (np,) of the parameters.
+        inner: The other model, with m parameters.
+        fold: Derivatives (m, np) of these by the parameters.
+    """
+
+    point = _FoldedPoint
+
+    def __init__(self, names: Sequence[str], inner: ParameterModel, fold: Array) -> None:
+        super().__init__(names, inner.moves_borders)
+        self.inner, self.fold = inner, fold
+        self.moves_constraints = inner.moves_constraints
+
+    def evaluate_fields(
+        self, mode: ModeModel, times: Array, states: Array, inputs: Array
+    ) -> tuple[Array, Array] | None:
+        """Return the derivatives of the field at m points, see `ParameterModel.evaluate_fields`.
+
+        Args:
+            mode: The mode.
+            times: Times (m,), s.
+            states: States (m, nx).
+            inputs: Inputs (m, nu).
+        """
+        inner = self.inner.evaluate_fields(mode, times, states, inputs)
+        return None if inner is None else (inner[0], inner[1] @ self.fold)
+
+    def differentiate_departure(
+        self, key: ModeKey, fired: tuple[str, ...], at: JumpPoint
+    ) -> Array | None:
+        """Return the derivatives of a departure, see `ParameterModel.differentiate_departure`.
+
+        Args:
+            key: Key of the mode before it.
+            fired: Names of the guards that fire.
+            at: The point before the jump.
+        """
+        inner = self.inner.differentiate_departure(key, fired, at)
+        return None if inner is None else inner @ self.fold
+
+    def differentiate_reset(
+        self, key: ModeKey, fired: tuple[str, ...], at: JumpPoint
+    ) -> Array | None:
+        """Return the derivative D_p R (ndx+, np) of a reset, None for none.
+
+        Args:
+            key: Mode before the reset.
+            fired: Names of the guards that fire.
+            at: Point before the reset.
+        """
+        inner = self.inner.differentiate_reset(key, fired, at)
+        return None if inner is None else np.asarray(inner @ self.fold)
+
+
+class SystemFamily(ABC):
+    """A system as a function of the values of named parameters, with its derivatives by them.
+
+    Attributes:
+        names: Names (np,) of the parameters.
+    """
+
+    names: tuple[str, ...]
+
+    @property
+    @abstractmethod
+    def values(self) -> Array:
+        """Values (np,) in the system of which the others are made."""
+
+    @abstractmethod
+    def make(self, values: Array) -> tuple[HybridSystem, ParameterModel]:
+        """Return the system with these values, and its derivatives by them.
+
+        Args:
+            values: Values (np,).
+
+        Raises:
+            InputError: A value is out of its range.
+        """
+
+
 class SystemParameters(ParameterModel):
     """Derivatives by parameters of a known system, whose modes evaluate the points.
 
@@ -333,16 +435,63 @@ def fix_inputs_as_parameters(
         InputError: There is no value, or one is not finite.
     """
     fixed = FixedInputs(check_array("values", list(values.values()), (None,)))
-    mapped = _SystemWithFixedInputs(system, fixed)
+    mapped = SystemWithFixedInputs(system, fixed, tuple(values))
     return mapped, _FixedInputDerivatives(mapped, fixed, tuple(values))
 
 
-class _SystemWithFixedInputs(MappedSystem):
-    """A system whose last inputs are fixed. Its policies give all inputs that are left."""
+class FixedInputParameters(SystemFamily):
+    """Some of the fixed inputs of a system as its parameters; the others keep their values.
 
-    def __init__(self, inner: HybridSystem, fixed: FixedInputs) -> None:
+    Args:
+        system: The system.
+        names: Names (np,) of the parameters.
+
+    Raises:
+        UnknownNameError: A name is none of a fixed input.
+        InputError: A name is given twice.
+    """
+
+    def __init__(self, system: SystemWithFixedInputs, names: Sequence[str]) -> None:
+        self._system, self.names = system, tuple(names)
+        for name in self.names:
+            check_member("parameter", name, tuple(system.fixed_values))
+        if len(set(self.names)) != len(self.names):
+            raise InputError(f"parameters must be different names, got {self.names}")
+        columns = [self.names.index(n) if n in self.names else -1 for n in system.fixed_values]
+        self._fold = (np.array(columns)[:, None] == np.arange(len(self.names))).astype(np.float64)
+
+    @property
+    def values(self) -> Array:
+        """Values (np,) in the system."""
+        return np.array([self._system.fixed_values[name] for name in self.names])
+
+    def make(self, values: Array) -> tuple[HybridSystem, ParameterModel]:
+        """Return the system with other values, and its derivatives; see `SystemFamily`.
+
+        Args:
+            values: Values (np,).
+        """
+        new = self._system.fixed_values | dict(zip(self.names, values.tolist(), strict=True))
+        system, derivatives = fix_inputs_as_parameters(self._system.inner, new)
+        return system, FoldedParameters(self.names, derivatives, self._fold)
+
+
+class SystemWithFixedInputs(MappedSystem):
+    """A system whose last inputs are fixed. Its policies give all inputs that are left.
+
+    Args:
+        inner: The system with all inputs.
+        fixed: The values of the last ones.
+        names: Their names.
+
+    Attributes:
+        fixed_values: Values of the inputs by name.
+    """
+
+    def __init__(self, inner: HybridSystem, fixed: FixedInputs, names: Sequence[str]) -> None:
         super().__init__(inner, self._check_mode)
         self._fixed = fixed
+        self.fixed_values: dict[str, float] = dict(zip(names, fixed.values.tolist(), strict=True))
 
     def consistent_mode(self, x: ArrayLike, u: ArrayLike | None = None) -> ModeKey:
         """Return the mode in which a state flows on.

@@ -46,13 +46,14 @@ class CompiledFunction(threading.local):
         parameter_values: Array | None = None,
     ) -> None:
         self._constructor_arguments = function, tuple(shapes), parameter_values
-        # One tuple, since each access to an attribute of a thread-local object costs a look-up.
         if parameter_values is None:
             memory = _FunctionMemory(function, tuple(shapes))
-            self._call = memory.arguments, memory, parameter_values
+            arguments = memory.arguments
         else:
             memory = _find_memory(function, tuple(shapes))
-            self._call = memory.arguments[:-1], memory, parameter_values
+            arguments = memory.arguments[:-1]
+        # One tuple, since each access to an attribute of a thread-local object costs a look-up.
+        self._call = arguments, memory, parameter_values
 
     def __reduce__(self) -> tuple[type[CompiledFunction], tuple[Any, ...]]:
         return CompiledFunction, self._constructor_arguments
