@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import casadi as ca
@@ -57,6 +58,7 @@ from hybridctl.planning.phase_functions import (
 )
 from hybridctl.planning.task import Expression, Task
 
+_build_smooth_cone = partial(build_cone_limits, is_smooth=True)
 _LARGE_ROBOT = 12
 """Velocities above which equations of motion are constraints where the task leaves the choice.
 
@@ -423,18 +425,14 @@ def _build_order(
     pressing = [i for i, mode in enumerate(modes) if mode != OPEN and i not in opening]
     if impulses is not None:
         for i in pressing:
-            rows += build_cone_limits(
-                task, impulses, i, "N s", margins.impulse, modes[i], is_smooth=True
-            )
+            rows += _build_smooth_cone(task, impulses, i, "N s", margins.impulse, modes[i])
     if waiting:
         mode = build_mode_equations(task, k, modes)
         z = mode.u[nu:]
         z_rate = ca.SX.sym("dz", z.numel())
         rate = ca.vertcat(slope, _RATE_SCALE * z_rate) / duration
         for i in pressing:
-            rows += build_cone_limits(
-                task, mode.forces, i, "N", margins.force, modes[i], is_smooth=True
-            )
+            rows += _build_smooth_cone(task, mode.forces, i, "N", margins.force, modes[i])
         actions = {i: "opens" if i in opening else "closes" for i in waiting}
         for i, action in actions.items():
             name = f"{system.contacts[i].name} {action}"
