@@ -522,8 +522,11 @@ def test_a_single_contact_always_starts_from_rest_in_the_kernel():
     # forces. Misread as too small they leave no start certain.
     dynamics, starts = pair("floating", SLOPE, mu=0.1), 0
     mode = make_mode(dynamics, SLOW_MODES[0])
-    for seed in range(10):
-        x, u = make_slow(mode, 0.0, seed)
+    for seed in range(20):
+        try:
+            x, u = make_slow(mode, 0.0, seed)
+        except NoContactSolutionError:  # gaps do not close from there
+            continue
         x[dynamics.robot.nq :] = 0.0  # no drift either
         point = mode.calc(0.0, x, u)
         if name_outcome(point) == "starts":
