@@ -121,6 +121,7 @@ def test_what_c_does_not_cover_is_left_to_python():
     ):
         assert compiled.search_compiled(other, 64) is None
     assert solver.solve(large).forces == pytest.approx(np.ones(many))
+    assert compiled.is_problem_unique(large)
     strided = replace(problem, free=np.repeat(problem.free, 2)[::2])
     np.testing.assert_array_equal(
         compiled.search_compiled(strided, 64).forces, compiled.search_compiled(problem, 64).forces

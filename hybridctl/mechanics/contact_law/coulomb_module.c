@@ -99,6 +99,7 @@ PyDoc_STRVAR(solve_doc,
              "    is found, if none is found, or if the problem is not covered.\n");
 
 static PyObject *solve(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    (void)module;
     if (count != 8) return refuse_count("solve", 8, count);
     struct problem given, plain;
     if (!lapack.dgelsy || !read_problem(args, &given)) {
@@ -154,6 +155,7 @@ PyDoc_STRVAR(unique_doc,
              "    Whether a condition proves it; None if the problem is not covered.\n");
 
 static PyObject *prove_unique(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    (void)module;
     if (count != 7) return refuse_count("prove_unique", 7, count);
     struct problem given, plain;
     double forces[MAX_ROWS], rates[MAX_ROWS];
@@ -178,6 +180,7 @@ PyDoc_STRVAR(lapack_doc, "set_lapack(dgelsy, dsyev)\n--\n\n"
                          "    dsyev: Capsule of the function.\n");
 
 static PyObject *set_lapack(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    (void)module;
     if (count != 2) return refuse_count("set_lapack", 2, count);
     void *dgelsy = take_address(args[0]), *dsyev = dgelsy ? take_address(args[1]) : NULL;
     if (!dgelsy || !dsyev) return NULL;
