@@ -6,7 +6,7 @@ from hybridctl.robots import public
 
 import hybridctl as hc
 from hybridctl.hybrid.laws import HeldInput
-from hybridctl.hybrid.model import Diffusion, StepRequest
+from hybridctl.hybrid.model import Diffusion, FieldJacobian, StepRequest
 from hybridctl.mechanics.kernel.extension import is_kernel_available
 from hybridctl.mechanics.modes import variational_step
 from hybridctl.mechanics.modes.kernel_mode import KernelContactMode
@@ -102,3 +102,21 @@ def test_a_matrix_that_is_not_finite_is_an_error(monkeypatch):
 
     monkeypatch.setattr(variational_step, "linearize_field_at", differentiate)
     assert not mode.transition(ahead, u).error < 1.0
+
+
+def test_of_a_field_with_time_it_is_the_exponential():
+    """x' = t x has the derivative exp((t_1^2 - t_0^2) / 2) by its start."""
+    mode = hc.Mode(
+        "free",
+        hc.VectorSpace(1),
+        lambda t, x, u: t * x,
+        jacobian=lambda t, x, u: FieldJacobian(np.array([[t]]), np.zeros((1, 0))),
+    )
+    start, length = 0.5, 0.1
+    found = variational_step.take_variational_step(
+        mode, StepRequest(start, np.ones(1), length, 1e-9, 1e-9), np.zeros(0)
+    )
+    grown = np.exp(0.5 * ((start + length) ** 2 - start**2))
+    # Of eighth order: 0.1 to the ninth, times derivatives of some units over 9!.
+    np.testing.assert_allclose(found.matrix, [[grown]], rtol=1e-13)
+    np.testing.assert_allclose(found.state, [grown], rtol=1e-13)

@@ -13,7 +13,8 @@
 enum {
     INTERFACE = 1, /* compiled._INTERFACE */
     /* Newton steps up to which a solution that is not proven unique is returned, if no contact is
-     * on a boundary: of 1,492 random problems none had another solution in Python. On a boundary
+     * on a boundary: of 80,000 random problems 17 had another solution in Python, which rounding
+     * chose there, too; all had more sets of states than are tried. On a boundary
      * rounding chooses the states in which forces of redundant contacts are of least norm. */
     MAX_REPEATABLE_STEPS = 8
 };
