@@ -1,8 +1,10 @@
 """Coulomb's law in C against the same in Python, at random problems and at the limits of C."""
 
+import ctypes
 import os
 import subprocess
 import sys
+import types
 from dataclasses import replace
 from importlib.util import find_spec
 from itertools import pairwise
@@ -151,6 +153,20 @@ def test_an_extension_that_is_missing_or_of_another_version_is_not_used(monkeypa
         raise ImportError(name)
 
     monkeypatch.setattr(compiled, "import_module", refuse)
+    assert compiled._load_extension() is None
+
+
+def test_a_lapack_of_other_integers_is_not_used(monkeypatch):
+    """Capsules are named by the signatures of their functions."""
+    make = ctypes.pythonapi.PyCapsule_New
+    make.restype, make.argtypes = (
+        ctypes.py_object,
+        (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p),
+    )
+    name = b"void (int64_t *, int64_t *, double *)"
+    capsule = make(1, name, None)
+    wide = types.SimpleNamespace(__pyx_capi__={"dgelsy": capsule, "dsyev": capsule})
+    monkeypatch.setattr(compiled, "cython_lapack", wide)
     assert compiled._load_extension() is None
 
 

@@ -34,14 +34,17 @@ from hybridctl.mechanics.contact_law.law import (
 )
 from hybridctl.mechanics.contact_law.uniqueness import is_provably_unique
 
-_INTERFACE = 1
+_INTERFACE = 2
 """Number of the calls of the extension, `INTERFACE` of its C source."""
 _STATES = tuple(ContactState)
 """States by their number in C."""
 
 
 def _load_extension() -> Any:
-    """Return the extension, None if it is not installed, of another version, or turned off."""
+    """Return the extension.
+
+    None if it is not installed, of another version, or turned off, or LAPACK's integers are others.
+    """
     if os.environ.get("HYBRIDCTL_KERNEL") == "off":
         return None
     try:
@@ -51,7 +54,10 @@ def _load_extension() -> Any:
     if extension.INTERFACE != _INTERFACE:
         return None
     functions = cython_lapack.__pyx_capi__
-    extension.set_lapack(functions["dgelsy"], functions["dsyev"])
+    try:
+        extension.set_lapack(functions["dgelsy"], functions["dsyev"])
+    except ValueError:  # a LAPACK of 64-bit integers
+        return None
     return extension
 
 

@@ -11,7 +11,7 @@
 #include "coulomb.h"
 
 enum {
-    INTERFACE = 1, /* compiled._INTERFACE */
+    INTERFACE = 2, /* compiled._INTERFACE */
     /* Newton steps up to which a solution that is not proven unique is returned, if no contact is
      * on a boundary: of 80,000 random problems 17 had another solution in Python, which rounding
      * chose there, too; all had more sets of states than are tried. On a boundary
@@ -168,10 +168,16 @@ static PyObject *prove_unique(PyObject *module, PyObject *const *args, Py_ssize_
     return PyBool_FromLong(is_provably_unique(&lapack, &plain));
 }
 
-/* Take the address in a capsule of scipy.linalg.cython_lapack; NULL with an error. */
+/* Take the address in a capsule of scipy.linalg.cython_lapack, which is named by its signature; NULL
+ * with an error, also where lengths are other than int, as of a LAPACK of 64-bit integers. */
 static void *take_address(PyObject *capsule) {
     const char *name = PyCapsule_GetName(capsule);
-    return PyErr_Occurred() ? NULL : PyCapsule_GetPointer(capsule, name);
+    if (PyErr_Occurred()) return NULL;
+    if (!name || !(strstr(name, "(int *") || strstr(name, ", int *"))) {
+        PyErr_SetString(PyExc_ValueError, "lengths of LAPACK's function must be int");
+        return NULL;
+    }
+    return PyCapsule_GetPointer(capsule, name);
 }
 
 PyDoc_STRVAR(lapack_doc, "set_lapack(dgelsy, dsyev)\n--\n\n"
