@@ -7,6 +7,7 @@ import pytest
 from hybridctl.robots import block, cube
 
 from hybridctl.mechanics import contact_system
+from hybridctl.mechanics.parameter_columns import ParameterColumns
 from hybridctl.mechanics.parameter_values import NamedParameters
 from hybridctl.mechanics.parameters import differentiate_by_parameters
 
@@ -93,11 +94,12 @@ def test_columns_of_another_system_are_those_that_are_made_for_it():
     named = NamedParameters(landing_block(), names)
     made = named.make_system(named.values * [2.0, 1.0, 1.5, 0.5] + [0.0, 0.02, 0.0, 0.0])
     point = made.mode(SLIDING).calc(0.0, np.array([0.0, 0.1, 0.2, 0.5, 0.1, 0.3]), np.ones(3))
-    with_columns = differentiate_by_parameters(made, named.single_names, named.columns)
-    without = differentiate_by_parameters(made, named.single_names)
+    with_columns = differentiate_by_parameters(made, named.names, named.columns)
+    own = ParameterColumns(made.dynamics, named.members)
+    without = differentiate_by_parameters(made, named.names, own)
     np.testing.assert_array_equal(with_columns.calc(point).field, without.calc(point).field)
     np.testing.assert_array_equal(with_columns.calc(point).guards, without.calc(point).guards)
-    again = differentiate_by_parameters(named.system, named.single_names, named.columns)
+    again = differentiate_by_parameters(named.system, named.names, named.columns)
     assert not np.array_equal(
         again.calc(named.system.mode(SLIDING).calc(0.0, point.x, point.u)).field,
         with_columns.calc(point).field,

@@ -6,12 +6,17 @@ from hybridctl.robots import public
 
 import hybridctl as hc
 from hybridctl.hybrid.laws import HeldInput
-from hybridctl.hybrid.model import Diffusion, StepRequest
+from hybridctl.hybrid.model import Diffusion, FieldJacobian, StepRequest
 from hybridctl.mechanics.kernel.extension import is_kernel_available
+from hybridctl.mechanics.modes import variational_step
 from hybridctl.mechanics.modes.kernel_mode import KernelContactMode
 from hybridctl.mechanics.modes.tolerances import STANDSTILL
 from hybridctl.mechanics.multibody.state import RobotStateSpace
-from hybridctl.sensitivity.propagation import compute_transition_by_steps, propagate_perturbations
+from hybridctl.sensitivity.propagation import (
+    compute_transition_by_steps,
+    linearize_field_at,
+    propagate_perturbations,
+)
 from mechanics.models import SLOPE, pair
 
 pytestmark = pytest.mark.skipif(not is_kernel_available(), reason="there is no compiled kernel")
@@ -84,3 +89,34 @@ def test_there_is_none_with_noise_or_beyond_the_limits():
     q, v = np.split(x, [mode.dynamics.robot.nq])
     slow = np.concatenate((q, 1e-3 * STANDSTILL * v))
     assert mode.transition(ahead._replace(x=slow), u) is None
+
+
+def test_a_matrix_that_is_not_finite_is_an_error(monkeypatch):
+    """Also where the state is: the error is not that of the state alone."""
+    mode, x, u = make_case(("open", "open"))
+    ahead = StepRequest(0.0, x, LENGTH, 1e-9, 1e-9)
+
+    def differentiate(point):
+        found = linearize_field_at(point)
+        return found._replace(state=np.full_like(found.state, np.nan))
+
+    monkeypatch.setattr(variational_step, "linearize_field_at", differentiate)
+    assert not mode.transition(ahead, u).error < 1.0
+
+
+def test_of_a_field_with_time_it_is_the_exponential():
+    """x' = t x has the derivative exp((t_1^2 - t_0^2) / 2) by its start."""
+    mode = hc.Mode(
+        "free",
+        hc.VectorSpace(1),
+        lambda t, x, u: t * x,
+        jacobian=lambda t, x, u: FieldJacobian(np.array([[t]]), np.zeros((1, 0))),
+    )
+    start, length = 0.5, 0.1
+    found = variational_step.take_variational_step(
+        mode, StepRequest(start, np.ones(1), length, 1e-9, 1e-9), np.zeros(0)
+    )
+    grown = np.exp(0.5 * ((start + length) ** 2 - start**2))
+    # Of eighth order: 0.1 to the ninth, times derivatives of some units over 9!.
+    np.testing.assert_allclose(found.matrix, [[grown]], rtol=1e-13)
+    np.testing.assert_allclose(found.state, [grown], rtol=1e-13)

@@ -34,9 +34,10 @@ def take_variational_step(mode: ModeModel, ahead: StepRequest, u: Array) -> Step
         u: Input (nu,), held on the step.
 
     Returns:
-        The step, without noise. Its error is the larger one of those of state and matrix. None if
-        it exceeds the step-size limits of the mode at its start, as where friction of slow contacts
-        is stiff, and if the equations of a stage have no solution.
+        The step, without noise. Its error is the larger one of those of state and matrix, NaN if
+        one of them is not finite. None if the step exceeds the step-size limits of the mode at its
+        start, as where friction of slow contacts is stiff, and if the equations of a stage have no
+        solution.
     """
     pace = mode.steady_pace or mode.calc(ahead.t, ahead.x, u).pace
     if abs(ahead.h) > min(pace.longest_step, pace.relaxation):
@@ -57,8 +58,9 @@ def take_variational_step(mode: ModeModel, ahead: StepRequest, u: Array) -> Step
             row = DOP853_TABLEAU.rows[i]
             state = x + h * (row @ rates[: i + 1])
             matrix = unit + h * (row @ slopes[: i + 1]).reshape(unit.shape)
-    error = max(
+    errors = [
         DOP853_TABLEAU.error(h, own, ahead.atol + ahead.rtol * np.maximum(np.abs(a), np.abs(b)))
         for own, a, b in ((rates, x, state), (slopes, unit.ravel(), matrix.ravel()))
-    )
-    return StepTransition(error, state, matrix)
+    ]
+    # Not `max`, which passes over a NaN that comes second.
+    return StepTransition(float(np.max(errors)), state, matrix)

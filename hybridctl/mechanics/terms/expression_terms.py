@@ -74,7 +74,7 @@ class ExpressionTerms(Terms):
 
     Functions are made when they are first asked for, and kept on disk (see `function_cache`).
     Methods return read-only views that hold until the same method is called again in the same
-    thread.
+    thread, of these terms or of others that share their functions.
 
     Args:
         robot: Robot.
