@@ -194,7 +194,7 @@ class HorizonQP(NamedTuple):
     weights: Array
     values: Array
     by_inputs: Array
-    slack: Array
+    slack: NDArray[np.int64]
     slack_costs: Array
 
     def solve(self) -> Array | None:
