@@ -17,6 +17,10 @@ with saltation matrices G. Completing the square in the cost of the LQR with the
 so that a quadratic programme in v alone has the optimum v = 0 wherever the LQR keeps all limits:
 inputs between their bounds, and guards of the mode, such as normal forces and friction cones, above
 a share of what the motion itself keeps. All is linearized once, before the first sample.
+
+The input enters no event here: what v changes at an event itself, such as the time of a lift-off,
+is left out, and J holds for motions whose saltation matrices have no such part. An event of several
+guards is as good as its jump in the linearization of the LQR.
 """
 
 from __future__ import annotations
@@ -194,7 +198,7 @@ class HorizonQP(NamedTuple):
     weights: Array
     values: Array
     by_inputs: Array
-    slack: Array
+    slack: NDArray[np.int64]
     slack_costs: Array
 
     def solve(self) -> Array | None:

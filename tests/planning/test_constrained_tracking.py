@@ -3,12 +3,15 @@
 import numpy as np
 import pytest
 from hybridctl.robots import paddle
+from orbits.plank import FREE as FREE_MOTIONS
+from orbits.plank import hop, make_plank, make_robot
 
 import hybridctl as hc
 from hybridctl.base.errors import InputError
 from hybridctl.control.lqr.periodic import periodic_lqr
 from hybridctl.control.reference import extend
 from hybridctl.control.spreading import ReferenceSpreading
+from hybridctl.mechanics.limb_symmetry import limb_symmetry
 from hybridctl.planning.constrained_tracking import (
     ConstrainedTracking,
     HorizonPlace,
@@ -115,3 +118,61 @@ def test_settings_that_make_no_sense_are_refused(held):
         TrackingHorizon(holds=(1, 0))
     with pytest.raises(InputError, match="input_weight"):
         ConstrainedTracking(lqr, reference, np.eye(2), FREE)
+
+
+@pytest.fixture(scope="module")
+def hovering():
+    """A hopping plank on a quaternion, with jets in all directions, and its LQR up to a mirror."""
+    robot = make_robot()
+    robot.nu, robot.actuation = robot.nv, np.eye(robot.nv)
+    plank = make_plank(robot)
+    mirror = limb_symmetry(plank, {}, {"left": "right"}, free=FREE_MOTIONS)
+    start, flight = hop()
+    modes, still = ("open", "open"), np.zeros(robot.nv)
+    fine = {"rtol": 1e-12, "atol": 1e-12}
+    # It begins in mid-flight, and hits the ground half a flight later.
+    middle = hc.simulate(plank, modes, start, (0.0, 0.5 * flight), lambda t, x: still, **fine)
+    orbit = hc.simulate(plank, modes, middle.final_state, (0.0, flight), lambda t, x: still, **fine)
+    weight = np.diag(np.repeat([100.0, 1.0], robot.nv))
+    lqr = periodic_lqr(hc.linearize(plank, orbit), weight, 0.01 * np.eye(robot.nv), symmetry=mirror)
+    reference = extend(plank, lqr.repeated(PERIODS)[0], before=0.05, after=0.05)
+    return plank, lqr, reference, flight
+
+
+class GivenCorrections(ConstrainedTracking):
+    """The law with given corrections on its intervals, in place of those of a programme."""
+
+    given, ends = np.zeros((0, 6)), np.zeros(0)
+
+    def _take_sample(self, now, x, k):
+        self._corrections, self._ends = self.given, self.ends
+
+
+def test_states_through_impacts_of_a_floating_base_are_predicted_as_the_flow_has_them(hovering):
+    """A perturbation and corrections, over four hits and four mirrors, by central differences."""
+    plank, lqr, reference, flight = hovering
+    horizon = TrackingHorizon(interval=0.02, fine=5e-3, holds=(2,) * 8, sample=10.0)
+    policy = GivenCorrections(lqr, reference, 0.01 * np.eye(6), np.full(6, 1e3), horizon)
+    rng = np.random.default_rng(0)
+    dx, v, step = rng.normal(size=12), rng.normal(size=(8, 6)), 1e-5
+    state, inputs, length = policy._map_to_orbit(START, dx)[:, 0], [], []
+    for interval, block, wraps in policy._iterate_intervals(START):
+        phi, gamma = interval.get_matrices(0)
+        state = policy._pass_event(interval, (phi @ state + gamma @ v[block])[:, None])[:, 0]
+        # A mirror is its own inverse: corrections go back to the side on which the plank is then.
+        inputs.append(np.linalg.matrix_power(policy._input_map, wraps) @ v[block])
+        length.append(interval.end - interval.start)
+    policy.ends = np.cumsum(length)
+    end = policy.ends[-1]
+    assert end == pytest.approx(4.0 * flight)
+    found = []
+    for size in (step, -step):
+        policy.given = size * np.array(inputs)
+        start = plank.space.integrate(reference.nominal(0.0), size * dx)
+        run = hc.simulate(plank, ("open",) * 2, start, (0.0, end), policy, rtol=1e-9, atol=1e-9)
+        assert len([event for event in run.events if event.guards]) == 4
+        found.append(plank.space.difference(reference.nominal(end), run.final_state))
+    right = (found[0] - found[1]) / (2.0 * step)
+    # Runs are right to some 1e-9, differences of them to 1e-4; four mirrors change nothing.
+    np.testing.assert_allclose(state, right, rtol=0.0, atol=2e-4)
+    assert np.abs(right).max() > 0.1
