@@ -132,7 +132,7 @@ def table_of_tosses(count: int = TOSSES) -> Table:
     with ProcessPoolExecutor(PROCESSES, initializer=_silence_grazing) as pool:
         for where, executor in (("this process", None), (f"{PROCESSES} processes", pool)):
             best = np.inf
-            for _ in range(4):
+            for _ in range(3):
                 begun = perf_counter()
                 flow.differentiate_batch(loss_of_toss, starts, executor=executor).check()
                 best = min(best, (perf_counter() - begun) / count)
