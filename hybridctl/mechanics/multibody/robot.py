@@ -167,7 +167,6 @@ class Robot:
             self.joints = self._coupling.reduce_indices(tree_joints)
         self.limits = read_joint_limits(self._model, tree_joints, self.joints)
         self._model.armature = compute_armature(model.armature, tree_joints, rotors)
-        self._frames: dict[str, Frame] = {}  # those that were asked for, by name
         self._set_model(self._model)
         self._nv_all = int(self._model.nv)
         tree = self.tree()
@@ -380,13 +379,11 @@ class Robot:
         return ThreadData(self._model), ThreadData(self._weightless)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return all but known frames and scratch memory: every process makes these anew."""
-        made_anew = "_frames", "_scratch", "_weightless_scratch"
-        return {k: v for k, v in self.__dict__.items() if k not in made_anew}
+        """Return all but the scratch memory, which every process and thread makes anew."""
+        return {k: v for k, v in self.__dict__.items() if not k.endswith("scratch")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._frames = {}
         self._scratch, self._weightless_scratch = self._make_scratches()
 
     def velocities(self, name: str) -> list[int]:
@@ -588,15 +585,11 @@ class Robot:
         Raises:
             UnknownNameError: No frame has this name.
         """
-        found = self._frames.get(name) if isinstance(name, str) else None
-        if found is None:
-            known = check_member(what, name, tuple(frame.name for frame in self._model.frames))
-            named = [frame for frame in self._model.frames if frame.name == known]
-            frame = min(named, key=rank_frame)
-            at = frame.placement
-            arrays = np.array(at.rotation), np.array(at.translation)
-            found = self._frames[known] = Frame(int(frame.parentJoint), *arrays)
-        return Frame(found.joint, found.rotation.copy(), found.position.copy())
+        known = check_member(what, name, tuple(frame.name for frame in self._model.frames))
+        named = [frame for frame in self._model.frames if frame.name == known]
+        frame = min(named, key=rank_frame)
+        at = frame.placement
+        return Frame(int(frame.parentJoint), np.array(at.rotation), np.array(at.translation))
 
     def body(self, name: str) -> Body:
         """Return the rigid body that a frame is fixed to.
@@ -636,7 +629,6 @@ class Robot:
         """
         other, model = object.__new__(type(self)), self._model.copy()
         other.__dict__.update(self.__getstate__())  # a copy would make scratch memory in vain
-        other._frames = self._frames  # frames do not depend on what is replaced
         for joint, (mass, center, inertia) in inertias.items():
             model.inertias[joint] = pin.Inertia(mass, center, inertia)
         check_inertias(model)
