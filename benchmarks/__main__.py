@@ -32,6 +32,7 @@ def main() -> None:
     console.print(ball.table_of_batches(effort, 100 if quick else 1000))
     console.print(gradients.table_of_gradients(effort, 60 if quick else gradients.UNKNOWNS))
     console.print(gradients.table_of_new_values(effort))
+    console.print(gradients.table_of_tosses(4 if quick else gradients.TOSSES))
     console.print(door.calls_table(effort))
     console.print(door.simulation_table(effort))
     console.print(loop.steps_table(quick))

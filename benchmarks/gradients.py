@@ -5,9 +5,12 @@ The sweep is that of a new run: the maps of its arcs and events are made, and no
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from itertools import product
+from time import perf_counter
 
 import numpy as np
 from hybridctl.robots import ball, block, cube, public
@@ -17,10 +20,14 @@ from scipy.spatial.transform import Rotation
 import hybridctl as hc
 from benchmarks.timing import measure
 from hybridctl.app.report import make_table
-from hybridctl.gradients import DifferentiableFlow
+from hybridctl.base.errors import NearGrazingWarning
+from hybridctl.gradients import DifferentiableFlow, RunLoss, Tape
 from hybridctl.mechanics import contact_system
 
 UNKNOWNS = 1000
+TOSSES = 100
+"""Number of different tosses; seconds of 1,000 are printed for as many."""
+PROCESSES = 2
 
 
 def flows(unknowns: int) -> dict[str, tuple[DifferentiableFlow, np.ndarray, np.ndarray]]:
@@ -82,16 +89,60 @@ def flows_with_parameters() -> dict[str, tuple[DifferentiableFlow, np.ndarray]]:
     names = "restitution:slope", "friction:slope", "mass:ball"
     flow = hc.differentiable(bouncing, ("open",), (0.0, 1.2), parameters=names)
     found = {"ball": (flow, np.array([0.0, 0.5, 0.5, 0.0]))}
+    found["toss of the cube"] = flow_of_tosses(), starts_of_tosses(1, spread=0.0)[0]
+    return found
+
+
+def flow_of_tosses() -> DifferentiableFlow:
+    """A flow of the published cube until some ten impacts after it lands, by two parameters."""
     given = cube.CubeParameters(restitution_threshold=1e-3)
     tossed = contact_system(cube.robot(given, actuated=True), cube.contacts(given))
-    flow = hc.differentiable(
-        tossed, ("open",) * 8, (0.0, 0.24), parameters=("friction", "mass:cube"), kink="mean"
-    )
-    start = np.zeros(13)
-    start[2], start[7], start[10:] = 0.2, 0.5, (1.0, 2.0, 0.5)
-    start[3:7] = Rotation.from_euler("xyz", [0.3, 0.2, 0.1]).as_quat()
-    found["toss of the cube"] = flow, start
-    return found
+    names = "friction", "mass:cube"
+    return hc.differentiable(tossed, ("open",) * 8, (0.0, 0.24), parameters=names, kink="mean")
+
+
+def starts_of_tosses(count: int, spread: float = 1.0) -> np.ndarray:
+    """Initial states (count, 13) of tosses, normally distributed around one.
+
+    Standard deviations are `spread` times 0.1 rad of rotations about x, y and z, 0.2 m/s and 0.2
+    rad/s.
+    """
+    rng, starts = np.random.default_rng(0), np.zeros((count, 13))
+    starts[:, 2] = 0.2
+    angles = [0.3, 0.2, 0.1] + 0.1 * spread * rng.normal(size=(count, 3))
+    starts[:, 3:7] = Rotation.from_euler("xyz", angles).as_quat()
+    starts[:, 7:] = [0.5, 0.0, 0.0, 1.0, 2.0, 0.5] + 0.2 * spread * rng.normal(size=(count, 6))
+    return starts
+
+
+def loss_of_toss(tape: Tape) -> RunLoss:
+    """Half the square of the final state, which depends on all that the run has passed."""
+    return RunLoss(0.5 * float((tape.states**2).sum()), tape.states)
+
+
+def table_of_tosses(count: int = TOSSES) -> Table:
+    """Different tosses of the cube with gradients, in this process and in workers.
+
+    Workers have run a batch before, as in training. Each batch makes its modes anew in them.
+    """
+    flow, starts = flow_of_tosses(), starts_of_tosses(count)
+    warnings.simplefilter("ignore", NearGrazingWarning)
+    impacts = sum(len(flow.run(start).trajectory.guard_events) for start in starts)
+    rows = []
+    with ProcessPoolExecutor(PROCESSES, initializer=_silence_grazing) as pool:
+        for where, executor in (("this process", None), (f"{PROCESSES} processes", pool)):
+            best = np.inf
+            for _ in range(3):
+                begun = perf_counter()
+                flow.differentiate_batch(loss_of_toss, starts, executor=executor).check()
+                best = min(best, (perf_counter() - begun) / count)
+            rows.append([where, f"{impacts / count:.1f}", f"{1e3 * best:.1f}", f"{1e3 * best:.1f}"])
+    columns = ["", "impacts of a toss", "ms of a toss", "s of 1,000"]
+    return make_table(f"{count} different tosses of the cube with gradients", columns, rows)
+
+
+def _silence_grazing() -> None:
+    warnings.simplefilter("ignore", NearGrazingWarning)
 
 
 def table_of_new_values(effort: dict[str, float]) -> Table:

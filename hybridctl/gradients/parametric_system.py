@@ -75,9 +75,10 @@ class ParametricSystem:
             assert isinstance(self.source, HybridSystem)
             return self.source, None
         key = values.tobytes()
-        if self._last is None or self._last[0] != key:
-            self._last = (key, *self._build(values))
-        return self._last[1:]
+        last = self._last  # read once, as another thread may replace it
+        if last is None or last[0] != key:
+            last = self._last = (key, *self._build(values))
+        return last[1:]
 
     def _build(self, values: Array) -> tuple[HybridSystem, ParameterModel]:
         """Return a new system with these values, and its derivatives.

@@ -9,7 +9,7 @@ that were held, and by parameters. It is exact: no difference quotient is taken.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -225,17 +225,21 @@ class Tape:
 
     def _make_arc_maps(self, numbers: Sequence[int]) -> None:
         """Make and keep the costates over the intervals of some arcs."""
-        arcs = [self.trajectory.arcs[k] for k in numbers]
-        holds = [] if self.hold_times is None else self.hold_times.tolist()
-        found = linearize_arc_adjoints(
-            [self.system.mode(arc.mode) for arc in arcs],
-            arcs,
-            [*self.times.tolist(), *holds],
-            self.parameters,
-            self.inputs is not None,
-            self.rtol,
-        )
-        self._arc_maps.update(zip(numbers, found, strict=True))
+        _make_arc_maps([(self, k) for k in numbers])
+
+    def find_last_arc(self, states: ArrayLike | None) -> int:
+        """Return the number of the last arc that a scalar depends on, by its cotangents.
+
+        Args:
+            states: Derivatives (n, nx) of the scalar by `states`. None for zero.
+
+        Returns:
+            The number; -1 if it depends on no state.
+        """
+        if states is None:
+            return -1
+        depends = np.asarray(states).any(axis=1)
+        return max((self.find_arc(t) for t in self.times[depends].tolist()), default=-1)
 
     def event_map(self, k: int) -> EventAdjoint:
         """Return the jump of event k, in (x, p) where there are parameters, made once.
@@ -297,6 +301,44 @@ class Tape:
             for after in later
         )
         return replace(event, accuracy=None) if ends_in_rest else event
+
+
+def make_arc_maps_together(tapes: Sequence[tuple[Tape, int]]) -> None:
+    """Make the costates over the intervals of all arcs of some tapes up to the last of each.
+
+    Where one of them has none, none are made: each tape then makes its own when it needs them.
+
+    Args:
+        tapes: Tapes of one flow with the same system, which keep what is made, and the number of
+            the last arc of each; -1 for none.
+    """
+    missing = [
+        (tape, k) for tape, last in tapes for k in range(last + 1) if k not in tape._arc_maps
+    ]
+    if missing:
+        with suppress(HybridctlError):
+            _make_arc_maps(missing)
+
+
+def _make_arc_maps(numbered: Sequence[tuple[Tape, int]]) -> None:
+    """Make the costates over the intervals of arcs of tapes of one flow, which keep them.
+
+    Args:
+        numbered: Tapes with the number of an arc; not empty.
+    """
+    first = numbered[0][0]
+    arcs = [tape.trajectory.arcs[k] for tape, k in numbered]
+    holds = [] if first.hold_times is None else first.hold_times.tolist()
+    found = linearize_arc_adjoints(
+        [first.system.mode(arc.mode) for arc in arcs],
+        arcs,
+        [*first.times.tolist(), *holds],
+        first.parameters,
+        first.inputs is not None,
+        first.rtol,
+    )
+    for (tape, k), made in zip(numbered, found, strict=True):
+        tape._arc_maps[k] = made
 
 
 class _Sweep:

@@ -117,6 +117,8 @@ class Arc:
     @cached_property
     def pieces(self) -> tuple[Arc, ...]:
         """The arc, cut where one law gives way to the next."""
+        if len(self.breaks) == 1:  # the usual arc of many impacts, which costs no search
+            return (self,)
         jumps, starts = self.jumps[1:], self.breaks[1:]
         if self.has_held_input:
             # A law that holds the same value again is no other law.
@@ -170,7 +172,15 @@ class Arc:
         return _SeriesPlace(k, values, values @ SLOPES, 2.0 / length)
 
     def left_limit(self) -> tuple[Array, Array, Array]:
-        """Return state (nx,), input (nu,) and rate (nu,) of the input where the arc ends."""
+        """Return state (nx,), input (nu,) and rate (nu,) of the input where the arc ends.
+
+        The arrays are read-only.
+        """
+        return self._left_limit
+
+    @cached_property
+    def _left_limit(self) -> tuple[Array, Array, Array]:
+        """What `left_limit` returns: an event asks for it up to three times."""
         length, inputs = float(self.lengths[-1]), self.inputs[-1]
         s = 2.0 * (self.end - float(self.breaks[-1])) / length - 1.0
         if s == 1.0:  # the usual end, which costs no basis
@@ -179,7 +189,8 @@ class Arc:
             values = basis(s)
             slopes = values @ SLOPES
         state = self.space.normalize(values @ self.states[-1])
-        return state, values @ inputs, 2.0 / length * (slopes @ inputs)
+        rate = 2.0 / length * (slopes @ inputs)
+        return freeze_array(state), freeze_array(values @ inputs), freeze_array(rate)
 
     def state_and_input(self, t: float) -> tuple[Array, Array]:
         """Return state (nx,) and input (nu,) at one time.

@@ -144,16 +144,20 @@ def check_pole(run: Run, arc: Arc, fired: tuple[str, ...]) -> None:
     if not run.bridges or outgoing.bridge is None:
         return
     x, u, _ = arc.left_limit()
-    lengths = _list_lengths_towards_end(arc)
-    # On arcs without a step of 1e-9 s all are short: so a foot of 4e-8 m/s stops within 1e-10 s.
-    is_long = lengths.max(initial=0.0) * POLE_STEP_RATIO >= POLE_STEP_LENGTH
     # One guard alone may fall so quickly that its own fall shortens the steps.
-    has_shrunk = len(fired) > 1 and is_long and lengths[-1] < POLE_STEP_LENGTH
+    has_shrunk = len(fired) > 1 and _has_shrunk(_list_lengths_towards_end(arc))
     values = outgoing.guards.values(arc.end, x, u) / outgoing.guards.sizes
     if has_shrunk or values.min() < -MAX_GUARD_FALL:
         what = f"guard {outgoing.guards.names[int(values.argmin())]!r} has a pole"
         error = make_failure(what, run.system.mode(arc.mode), arc.end, x, StepSizeError)
         raise error
+
+
+def _has_shrunk(lengths: Array) -> bool:
+    """Return whether steps, of these lengths (n,) in s, become as short as those before a pole."""
+    # On arcs without a step of 1e-9 s all are short: so a foot of 4e-8 m/s stops within 1e-10 s.
+    is_long = lengths.max(initial=0.0) * POLE_STEP_RATIO >= POLE_STEP_LENGTH
+    return bool(is_long and lengths[-1] < POLE_STEP_LENGTH)
 
 
 def _list_lengths_towards_end(arc: Arc) -> Array:

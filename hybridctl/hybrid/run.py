@@ -561,7 +561,7 @@ def fire_event(
     """
     t = crossing.time
     has_jump = substitute is not None or bool(crossing.guards)
-    before, u, rate = map(freeze_array, arc.left_limit())
+    before, u, rate = arc.left_limit()
     key, jump, guards = _apply_resets(run, crossing, substitute, arc.mode, before, u, rate)
     accumulation = None if substitute is None else substitute.accumulation
     bridged = None if substitute is None else substitute.bridged

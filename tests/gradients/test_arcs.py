@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from gradients.systems import KINDS, falling_cube, landing_block
+from scipy.spatial.transform import Rotation
 
 from hybridctl.base.errors import IntegrationError
 from hybridctl.gradients import arc_adjoint
@@ -66,6 +67,29 @@ def test_an_arc_on_which_nothing_depends_may_have_no_adjoint(monkeypatch):
     assert len(tape.arc_map(1).starts) >= 1
     with pytest.raises(IntegrationError, match="unresolved"):
         tape.arc_map(0)
+
+
+@pytest.mark.filterwarnings("ignore::hybridctl.base.errors.NearGrazingWarning")
+def test_a_corner_that_begins_to_slide_is_passed_by_few_intervals(monkeypatch):
+    """Its friction turns ever faster towards rest. Maps of all costates take over 300 intervals."""
+    flow, *_ = falling_cube(end=0.24, kink="mean")
+    turned = Rotation.from_euler("xyz", [0.43, 0.28, 0.13]).as_quat()
+    x0 = np.array([0.0, 0.0, 0.2, *turned, 0.6, 0.3, 0.0, 1.2, 2.3, 0.7])
+
+    def gradient():
+        tape = flow.run(x0)
+        found = tape.vjp(np.ones((1, 13)))
+        assert "slip" in tape.trajectory.final_mode
+        last = tape.arc_map(len(tape.trajectory.arcs) - 1)
+        return len(last.starts), np.append(found.state, found.parameters)
+
+    count, found = gradient()
+    assert count < 50
+    monkeypatch.setattr(arc_adjoint, "_MANY_HALVES", np.inf)
+    by_maps, wanted = gradient()
+    assert by_maps > 200
+    # Each interval adds up to rtol = 1e-9 of the largest entry: 9e-10 in all.
+    np.testing.assert_allclose(found, wanted, rtol=0.0, atol=1e-8 * np.abs(wanted).max())
 
 
 @pytest.mark.filterwarnings("ignore::hybridctl.base.errors.NearGrazingWarning")

@@ -1,5 +1,6 @@
 """Gradients of many runs: each is that of its member, in this process and in others."""
 
+import pickle
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
@@ -9,6 +10,7 @@ from gradients.systems import falling_ball, loss
 
 from hybridctl.base.errors import InputError, SimulationError
 from hybridctl.gradients import RunLoss
+from hybridctl.gradients.batch import _SharedRun
 
 
 def members(count):
@@ -43,6 +45,15 @@ def test_processes_give_the_same():
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         found = flow.differentiate_batch(loss, *arguments, executor=pool)
     assert_each_is_its_own(found, flow, *arguments)
+
+
+def test_a_process_keeps_the_last_flow_that_it_was_sent():
+    """Parts and batches after the first one find the modes that it has made."""
+    flow, *_ = members(1)
+    same = pickle.dumps(_SharedRun(flow.run))
+    assert pickle.loads(same) is pickle.loads(same)
+    other = pickle.dumps(_SharedRun(falling_ball(times=(0.1,))[0].run))
+    assert pickle.loads(other) is not pickle.loads(same)
 
 
 def test_inputs_and_parameters_of_all_members_are_given_once():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hybridctl.base.checks import Array, check_number, check_vector, quote
 from hybridctl.base.errors import InputError
 from hybridctl.mechanics.contacts.stairs import PiecewiseSurface
-from hybridctl.mechanics.contacts.surfaces import ByValue, Sphere, Surface, Terrain
+from hybridctl.mechanics.contacts.surfaces import ByValue, Plane, Sphere, Surface, Terrain
 
 if TYPE_CHECKING:
     from hybridctl.mechanics.multibody.robot import Robot
@@ -65,7 +65,10 @@ class Contact(ByValue):
             text = getattr(self, what)
             if not isinstance(text, str) or not text:
                 raise InputError(f"{what} of a contact must be a name, got {quote(text)}")
-        if isinstance(self.surface, type) or not isinstance(self.surface, Surface):
+        # The usual surfaces come first: to look for all methods of a `Surface` takes 20 us.
+        if not isinstance(self.surface, Plane | Sphere | Terrain) and (
+            isinstance(self.surface, type) or not isinstance(self.surface, Surface)
+        ):
             raise InputError(
                 f"surface of contact {self.name!r} must be a Surface, such as a Plane, Sphere or "
                 f"Terrain, got {quote(self.surface)}"

@@ -191,6 +191,11 @@ class ContactDynamics:
         """The numbers of `mode_constants`."""
         return self.mode_constants.numbers
 
+    @cached_property
+    def _zeros(self) -> list[NDArray[np.bool_]]:
+        """Which numbers of `mode_constants` are zero: functions are the same where these are."""
+        return self.mode_constants.list_zeros()
+
     def with_values(self, robot: Robot, contacts: Sequence[Contact]) -> ContactDynamics:
         """Return the dynamics with other numbers.
 
@@ -216,7 +221,7 @@ class ContactDynamics:
             made.expected_modes = self.expected_modes
             return made
         other = copy(self)
-        for name in ("structure", "mode_constants", "mode_numbers"):  # of the old numbers
+        for name in ("structure", "mode_constants", "mode_numbers", "_zeros"):  # of the old numbers
             other.__dict__.pop(name, None)
         other.robot, other.contacts = robot, every
         old = [contact for contact in self.contacts if isinstance(contact, Contact)]
@@ -229,7 +234,7 @@ class ContactDynamics:
         # Terms are of robot and lengths: coefficients alone leave them.
         if robot is not self.robot or other.contact_set is not self.contact_set:
             other._make_terms()
-        if self._has_functions and other.mode_constants.has_zeros_of(self.mode_constants):
+        if self._has_functions and all(map(np.array_equal, other._zeros, self._zeros)):
             for own, its in ((self.terms, other.terms), (self.kernel_terms, other.kernel_terms)):
                 if isinstance(own, ExpressionTerms) and isinstance(its, ExpressionTerms):
                     its.share_functions(own)

@@ -18,6 +18,7 @@ from functools import cache, cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import casadi as ca
 import numpy as np
@@ -269,7 +270,9 @@ class RobotConstants(NamedTuple):
             friction: Kinetic and static coefficients (c, 2), where functions need them.
         """
         friction = np.zeros((0, 2)) if friction is None else friction
-        places = tuple(map(_move_to_plane, contacts.places()))
+        places = _known_places.get(contacts)
+        if places is None:
+            places = _known_places[contacts] = tuple(map(_move_to_plane, contacts.places()))
         joints, of_robot = contacts.joint_places(), (robot.tree(), robot.nq, robot.passive)
         return RobotConstants(*of_robot, robot.actuation, places, joints, friction)
 
@@ -364,15 +367,7 @@ class RobotConstants(NamedTuple):
         """Return the constants with zeros in place of all numbers."""
         return self._replace_numbers(np.zeros_like)
 
-    def has_zeros_of(self, other: RobotConstants) -> bool:
-        """Return whether the same numbers are zero as in constants of the same kinematics.
-
-        Args:
-            other: The other constants, which differ in numbers alone.
-        """
-        return all(map(np.array_equal, self._list_zeros(), other._list_zeros()))
-
-    def _list_zeros(self) -> list[NDArray[np.bool_]]:
+    def list_zeros(self) -> list[NDArray[np.bool_]]:
         """Return which numbers are zero, in arrays of the same order for each robot."""
         found: list[NDArray[np.bool_]] = []
 
@@ -477,6 +472,10 @@ class RobotConstants(NamedTuple):
             rest_c, rest_s = ca.cos(angle[j]), ca.sin(angle[j])
             stretch[j] = ca.atan2(s * rest_c - c * rest_s, c * rest_c + s * rest_s)
         return ca.SX(stiffness) * stretch + ca.SX(damping) * v
+
+
+_known_places: WeakKeyDictionary[ContactSet, tuple[ContactPlace, ...]] = WeakKeyDictionary()
+"""Places of `RobotConstants.of` by their contacts, which other values of parameters share."""
 
 
 def _move_to_plane(place: ContactPlace) -> ContactPlace:
