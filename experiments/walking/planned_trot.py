@@ -369,7 +369,7 @@ def plan_trot(speed: float, start: PlannedTrot | None = None) -> PlannedTrot:
         SimulationError: See `optimise`.
     """
     task, guess = make_trot_task(speed)
-    begin = guess if start is None else start.optimum
+    begin: Guess | OptimalTrajectory = guess if start is None else start.optimum
     return PlannedTrot(task, optimise(task, begin, tolerance=_CLOSING))
 
 
