@@ -127,8 +127,13 @@ class Place(NamedTuple):
     rate: float
 
     @property
+    def short(self) -> str:
+        """Name of the contact in a figure."""
+        return f"{1e3 * self.contact_time:g} ms" if self.contact_time else "rigid"
+
+    @property
     def title(self) -> str:
-        """Title of the table and of the figure."""
+        """Title of the table."""
         soft = f"MuJoCo, impacts of {1e3 * self.contact_time:g} ms"
         return f"{soft if self.contact_time else 'Moreau, rigid'}, {self.rate:g} Hz"
 
@@ -314,11 +319,13 @@ def _judge(result: FilterResult, truth: Array, camera: float, spent: float) -> P
     """
     space, n = VectorSpace(6), len(truth)
     off = np.array(result.means) - truth
-    squares = np.array([nees(space, *pair) for pair in zip(result.mixtures, truth, strict=True)])
+    squares = [nees(space, *pair) for pair in zip(result.mixtures, truth, strict=True)]
+    square, degrees = np.array(squares).mean(axis=0).tolist()
     return PolygonOutcome(
         float(np.sqrt((off[:, :2] ** 2).sum(axis=1).mean())),
         float(np.sqrt((off[:, 3:5] ** 2).sum(axis=1).mean())),
-        *squares.mean(axis=0).tolist(),
+        square,
+        degrees,
         bool(np.abs(off[-_LAST:, :2]).max() > _LOST * camera),
         result.log_likelihood / n,
         spent / n,
@@ -421,11 +428,11 @@ def _draw(rows: Mapping[Place, Sequence[Mapping[str, Any]]], folder: RunFolder) 
             )
             for row, (marker, color) in zip(found, looks, strict=False)
         ]
-        panels.append(Panel(f"velocity error [mm/s]\n{place.title}", points, log=True))
+        panels.append(Panel(f"[mm/s]\n{place.short}, {place.rate:g} Hz", points, log=True))
     draw_series(
         folder / "figures/accuracy.png",
         [panels[k : k + 2] for k in range(0, len(panels), 2)],
-        title="Errors of velocities by the cost of a filter",
+        title="Errors of velocities by the cost of a filter, on rigid and on soft contact",
         xlabel="processor time of a sample [ms]",
         xlog=True,
     )
