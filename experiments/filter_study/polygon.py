@@ -204,25 +204,26 @@ def _compare(journal: Journal, config: Config, console: Console) -> Findings:
         console: Where progress is shown.
     """
     places = [Place(time, rate) for time in config.contact_times for rate in config.rates]
-    own = range(_FREE_SEED, _FREE_SEED + _FREE_TOSSES)
+    others = tuple(name for name in config.filters if name != FREE)
+    has_free = FREE in config.filters
+    own = range(_FREE_SEED, _FREE_SEED + _FREE_TOSSES) if has_free else range(0)
     trials = [
         PolygonTrial(place, seed, (), _FREE_FORCES, config.particles)
         for place in places
         for seed in own
     ]
-    others = tuple(name for name in config.filters if name != FREE)
     with crew(config.workers, config.dask) as workers, show_progress(console, 0.0, 1.0) as begin:
         tried = compute_all(follow, trials, workers, begin("levels"), journal)
         levels = _choose_levels(trials, tried)
         tosses = [
-            PolygonTrial(place, seed, others, (levels[place],), config.particles)
+            PolygonTrial(place, seed, others, levels.get(place, ()), config.particles)
             for place in places
             for seed in range(config.seed, config.seed + config.tosses)
         ]
         made = compute_all(follow, tosses, workers, begin("tosses"), journal)
     results: dict[Place, dict[str, list[PolygonOutcome]]] = {}
     for toss, outcomes in zip(tosses, made, strict=True):
-        for name, outcome in zip((*others, FREE), outcomes, strict=True):
+        for name, outcome in zip((*others, *[FREE] * has_free), outcomes, strict=True):
             results.setdefault(toss.place, {}).setdefault(name, []).append(PolygonOutcome(*outcome))
     rows = {
         place: [{"filter": name, **_average(outcomes)} for name, outcomes in found.items()]
@@ -230,7 +231,7 @@ def _compare(journal: Journal, config: Config, console: Console) -> Findings:
     }
     summary = {
         "places": [
-            {**place._asdict(), "free_force": levels[place], "rows": found}
+            {**place._asdict(), "free_force": [*levels.get(place, ())], "rows": found}
             for place, found in rows.items()
         ]
     }
@@ -251,8 +252,10 @@ def _compare(journal: Journal, config: Config, console: Console) -> Findings:
 
 def _choose_levels(
     trials: Sequence[PolygonTrial], tried: Sequence[Sequence[Sequence[Any]]]
-) -> dict[Place, float]:
+) -> dict[Place, tuple[float]]:
     """Return the likeliest noise (N sqrt(s)) of the filter without dynamics, by place.
+
+    A noise with which it fails on a toss is not taken.
 
     Args:
         trials: Its tosses.
@@ -260,9 +263,10 @@ def _choose_levels(
     """
     totals: dict[Place, Array] = {}
     for toss, outcomes in zip(trials, tried, strict=True):
-        found = np.array([PolygonOutcome(*outcome).log_likelihood for outcome in outcomes])
+        each = [PolygonOutcome(*outcome) for outcome in outcomes]
+        found = np.array([-np.inf if o.failed is not None else o.log_likelihood for o in each])
         totals[toss.place] = totals.get(toss.place, np.zeros(len(found))) + found
-    return {place: _FREE_FORCES[int(each.argmax())] for place, each in totals.items()}
+    return {place: (_FREE_FORCES[int(each.argmax())],) for place, each in totals.items()}
 
 
 def _list_checks(rows: Mapping[Place, Sequence[Mapping[str, Any]]]) -> list[Check]:
@@ -396,20 +400,19 @@ def simulate_toss(place: Place, seed: int) -> tuple[Array, Array]:
 
 def _average(outcomes: Sequence[PolygonOutcome]) -> dict[str, Any]:
     """Return averages of one filter over tosses, as they stand in summary.json."""
-    whole = [o for o in outcomes if o.failed is None]
-    ended = np.array([o[:4] + o[5:7] for o in whole]) if whole else np.full((1, 6), np.nan)
-    means = ended.mean(axis=0)
+    whole = [o for o in outcomes if o.failed is None] or [PolygonOutcome(*[np.nan] * 4)]
+    squares, degrees = (np.array([getattr(o, k) for o in whole]) for k in ("nees", "degrees"))
     return {
         "tosses": len(outcomes),
-        "failed": len(outcomes) - len(whole),
+        "failed": sum(o.failed is not None for o in outcomes),
         "first_failure": next((o.failed for o in outcomes if o.failed is not None), None),
         "lost": sum(o.is_lost for o in outcomes),
-        "position": float(np.sqrt((ended[:, 0] ** 2).mean())),
-        "velocity": float(np.sqrt((ended[:, 1] ** 2).mean())),
-        "nees": float(means[2] / means[3]),
-        "median": float(np.median(ended[:, 2] / ended[:, 3])),
-        "log_likelihood": float(means[4]),
-        "cost": float(means[5]),
+        "position": float(np.sqrt(np.mean([o.position**2 for o in whole]))),
+        "velocity": float(np.sqrt(np.mean([o.velocity**2 for o in whole]))),
+        "nees": float(squares.sum() / degrees.sum()),
+        "median": float(np.median(squares / degrees)),
+        "log_likelihood": float(np.mean([o.log_likelihood for o in whole])),
+        "cost": float(np.mean([o.cost for o in whole])),
     }
 
 

@@ -65,6 +65,26 @@ def test_the_salted_filter_follows_one_toss_on_rigid_contact():
     assert salted.velocity < 0.5 * free.velocity
 
 
+def test_the_rows_are_the_filters_that_are_asked_for(tmp_path):
+    """Without the filter without dynamics there are no tosses for its level either."""
+    folder = RunFolder("polygon", tmp_path, draws=False)
+    config = study.Config(
+        tosses=1, contact_times=(0.0,), rates=(30.0,), filters=("salted, one order",), workers=1
+    )
+    study.run(config, folder, Console(quiet=True))
+    (place,) = json.loads((folder / "summary.json").read_text())["places"]
+    assert [row["filter"] for row in place["rows"]] == ["salted, one order"]
+    assert (place["free_force"], place["rows"][0]["tosses"]) == ([], 1)
+
+
+def test_a_level_with_which_the_filter_fails_is_not_chosen():
+    """Although the log-likelihoods of the others, here negative, are below that of no value."""
+    place = study.Place(0.0, 30.0)
+    trial = study.PolygonTrial(place, 0, (), (0.3, 1.0), 10)
+    failed, whole = study.PolygonOutcome(failed="lost"), study.PolygonOutcome(log_likelihood=-2.0)
+    assert study._choose_levels([trial], [(failed, whole)]) == {place: (1.0,)}
+
+
 @pytest.mark.slow
 def test_the_quick_run_holds_its_claims_and_draws(tmp_path):
     pytest.importorskip("mujoco")
