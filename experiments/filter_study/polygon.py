@@ -63,13 +63,14 @@ CASES = {
 CLAIMED, FREE = "salted, auto", "no dynamics"
 _STEP = 2e-4  # s, of Moreau's time stepping
 _GROUND = 1.7e-4  # m, to which filters know the ground: time stepping stops corners of 1.5 m/s up
-# to one step late, uniformly, so that they are off by 1.5 m/s / sqrt(3) times its length
+# to one step late, uniformly, so that they are off by 1.5 m/s / sqrt(3) times its length. On MuJoCo
+# it is the same, far below what corners sink in there, which the noise of impacts has.
 _PLANT_PERIOD = 1e-3  # s, between samples of MuJoCo's states
 _LOST = 10.0  # deviations of the camera by which a lost toss is off at its end; a choice
 _DEPTH = 1e6  # m, of a ground that is never reached
 _LAST = 5  # values that count as the end
 _LEAST_NEES, _MOST_NEES = 0.5, 2.0  # per degree of freedom
-_FREE_FORCES = (0.3, 1.0, 3.0, 10.0)  # N sqrt(s): weight in a time of 1 ms to 1 s
+_FREE_FORCES = (0.3, 1.0, 3.0, 10.0)  # N sqrt(s): m g sqrt(t) for t of 1 ms to 1 s
 _FREE_SEED, _FREE_TOSSES = 10_000, 4  # first seed and number of tosses that choose its level
 _START_SPEEDS = (0.1, 0.1, 0.5)  # m/s, m/s, rad/s: deviations of the first estimate
 
@@ -83,7 +84,7 @@ class Config(Settings):
         contact_times: Times that an impact takes, s: on MuJoCo, or 0 by Moreau's time stepping.
         rates: Rates of the camera, Hz.
         particles: Number of particles.
-        filters: Rows of the table, see `CASES`.
+        filters: Rows of the table, see `CASES`. Without "salted, auto" nothing is claimed.
         seed: Seed of the tosses.
         workers: Number of processes; 0 for one on each processor.
         dask: Address of the scheduler of a cluster that computes instead.
@@ -164,9 +165,10 @@ class PolygonOutcome(NamedTuple):
         velocity: Error of the velocity, root mean square, m/s.
         nees: Mean of the normalized errors squared.
         degrees: Mean of their degrees of freedom.
-        is_lost: Whether position is off by `_LOST` deviations of the camera at the end.
-        log_likelihood: Mean log-likelihood of a value.
-        cost: Processor time of a sample, s.
+        is_lost: Whether x or z is off by `_LOST` deviations of the camera at one of the last
+            values; also where the filter failed.
+        log_likelihood: Mean log-likelihood of a row of the camera: x, z and pitch together.
+        cost: Processor time of such a row, s.
         failed: Message of the error that ended the filter, which then has no values; None without.
     """
 
@@ -375,6 +377,9 @@ def _remove_dynamics(model: FilterModel, force: float) -> FilterModel:
 def simulate_toss(place: Place, seed: int) -> tuple[Array, Array]:
     """Return times (n,) in s of the camera's values, and the true states (n, 6).
 
+    States are x, z, pitch and their rates in m, rad, m/s and rad/s; MuJoCo's are interpolated
+    linearly between samples.
+
     Args:
         place: Contact and camera.
         seed: Seed of pitch, speed and spin at the start.
@@ -399,7 +404,14 @@ def simulate_toss(place: Place, seed: int) -> tuple[Array, Array]:
 
 
 def _average(outcomes: Sequence[PolygonOutcome]) -> dict[str, Any]:
-    """Return averages of one filter over tosses, as they stand in summary.json."""
+    """Return averages of one filter over tosses, as they stand in summary.json.
+
+    Tosses on which it failed count as lost and are in no average; others that are lost are. `nees`
+    is the mean of all squares over that of their degrees of freedom.
+
+    Args:
+        outcomes: Its outcomes.
+    """
     whole = [o for o in outcomes if o.failed is None] or [PolygonOutcome(*[np.nan] * 4)]
     squares, degrees = (np.array([getattr(o, k) for o in whole]) for k in ("nees", "degrees"))
     return {

@@ -59,11 +59,13 @@ from hybridctl.sensitivity.symmetry import map_perturbations
 _ACCURACY = 1e-6
 """Absolute and relative tolerance of the solver, of inputs relative to 1 N m. A choice."""
 _REGULARISATION = 1e-8
-"""Curvature of slacks, which have none of their own, relative to the weight of the inputs."""
+"""Curvature of slacks, which have none of their own, relative to the least diagonal entry of the
+weights of corrections."""
 _VIOLATION = 1e-6
-"""Violation of a limit, relative to its scale, that counts as rounding."""
+"""Violation of a limit that counts as rounding: of guards relative to their scale, of inputs in
+their unit."""
 _ROUNDS = 6
-"""Most programmes of a sample: each has the limits that the solution before violates. A choice."""
+"""Most programmes of a sample: each adds the limits that the solution before violates. A choice."""
 _TIME_ROUNDING = 1e-9
 """Time before a sample is due within which it is taken, s: rounding."""
 _TOLERANCE = 1e-8
@@ -75,13 +77,16 @@ class TrackingHorizon:
     """How far and how finely limits are kept.
 
     Attributes:
-        interval: Greatest length of an interval, s. Limits hold at its start.
+        interval: Greatest length of an interval, s. Limits hold at its start; those of the present
+            interval are linearized there and hold for the present state.
         fine: Greatest length of the parts of an interval, s: the present interval begins at one of
             their ends.
         holds: Number of intervals on which each correction is constant, the present one first.
         sample: Time between samples, s.
         share: Share of each guard of the motion that is kept: 0 for limits at the borders of modes.
-        slack: Cost of a violation of a guard by all of its greatest value on the motion, per s.
+        slack: Cost per s of the worst violation in an interval. Violations are relative to the
+            greatest value of the limit on the arc, or in the unit of the guard where that is zero,
+            as with a share of 1.
 
     Raises:
         InputError: A number is out of range.
@@ -185,13 +190,15 @@ class HorizonPassage(NamedTuple):
 
 
 class HorizonQP(NamedTuple):
-    """Quadratic programme of a sample: min v' H v / 2, limits c + F v >= 0.
+    """Quadratic programme of a sample: min v' H v / 2 + costs' s, c + F v + s >= 0, s >= 0.
+
+    Limits without a slack have s = 0.
 
     Attributes:
         weights: Diagonal blocks of H as one array (n, nu, nu), of n corrections.
         values: Values c (r,) without corrections.
         by_inputs: F (r, n nu).
-        slack: Number of the slack (r,) of each limit, -1 for none.
+        slack: Index of the slack (r,) of each limit, -1 for none.
         slack_costs: Cost of each slack.
     """
 
@@ -204,9 +211,9 @@ class HorizonQP(NamedTuple):
     def solve(self) -> Array | None:
         """Return the corrections (n, nu), None if the programme is not solved.
 
-        Programmes have the limits that their predecessor violates, beginning with those violated at
-        zero. If the last one violates none, it has the optimum of all limits; after `_ROUNDS`
-        programmes its solution is taken as it is.
+        Each programme keeps the limits of the one before and adds those that its solution violates,
+        beginning with those violated at zero. If the last one violates none, it has the optimum of
+        all limits; after `_ROUNDS` programmes its solution is taken as it is, and is no failure.
         """
         n, nu, _ = self.weights.shape
         v = np.zeros(n * nu)
@@ -274,8 +281,8 @@ class ConstrainedTracking:
     Samples are taken when they are due and after such events; between them the corrections of the
     last sample and the feedback go on.
 
-    Life cycle: `law` may be called at any time of a run. A history that does not go on from the
-    last call begins anew.
+    Life cycle: `law` may be called at any time of a run. A history that ends before the last sample
+    is that of another run, and begins anew; one object serves one run at a time.
 
     Args:
         lqr: The feedback on the orbit.
@@ -489,7 +496,8 @@ class ConstrainedTracking:
         left_out = self._impact_guards
         kept = [i for i, name in enumerate(mode.guard_names) if name not in left_out]
         slopes, values = point.guard_jacobian, point.guards[kept]
-        # An input beyond its limits on the motion itself needs no correction.
+        # Where the motion itself is beyond a limit, staying on the motion is enough: the limit is
+        # moved there. The law still cuts inputs to their true limits.
         room = np.concatenate([u - self._limits[0], self._limits[1] - u])
         by_input = np.vstack([np.eye(nu), -np.eye(nu)])
         finite = np.isfinite(room)
@@ -519,6 +527,8 @@ class ConstrainedTracking:
 
     def _pass_event(self, interval: TrackingInterval, states: Array) -> Array:
         """Return perturbations (ndx, m) after the event that ends an interval, if one does.
+
+        The end of the orbit is no event: there coordinates change by the symmetry.
 
         A piecewise linear jump is that of the piece in which the first column is.
 

@@ -172,7 +172,12 @@ class PlanTracking:
 
 
 def find_phase(modes: Sequence[ModeKey], events: Iterable[Event]) -> int:
-    """Return the index of the phase that events have led to, through the modes in their order."""
+    """Return the index of the phase that events have led to, through the modes in their order.
+
+    Args:
+        modes: Modes of the phases.
+        events: Events so far. One that leads to another mode than that of the next phase is passed.
+    """
     k = 0
     for event in events:
         if k + 1 < len(modes) and event.mode_after == modes[k + 1]:
