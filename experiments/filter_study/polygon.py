@@ -254,7 +254,7 @@ def _compare(journal: Journal, config: Config, console: Console) -> Findings:
 
 def _choose_levels(
     trials: Sequence[PolygonTrial], tried: Sequence[Sequence[Sequence[Any]]]
-) -> dict[Place, tuple[float]]:
+) -> dict[Place, tuple[float, ...]]:
     """Return the likeliest noise (N sqrt(s)) of the filter without dynamics, by place.
 
     A noise with which it fails on a toss is not taken.
@@ -412,7 +412,8 @@ def _average(outcomes: Sequence[PolygonOutcome]) -> dict[str, Any]:
     Args:
         outcomes: Its outcomes.
     """
-    whole = [o for o in outcomes if o.failed is None] or [PolygonOutcome(*[np.nan] * 4)]
+    none = PolygonOutcome(position=np.nan, velocity=np.nan, nees=np.nan, degrees=np.nan)
+    whole = [o for o in outcomes if o.failed is None] or [none]
     squares, degrees = (np.array([getattr(o, k) for o in whole]) for k in ("nees", "degrees"))
     return {
         "tosses": len(outcomes),
