@@ -43,7 +43,7 @@ def random_robot(rng, most_joints: int = 6) -> tuple[Robot, list[Contact]]:
 
 
 def robot_of_all_kinds(rng) -> tuple[Robot, list[Contact]]:
-    """A chain of one joint of each kind whose axes are fixed in its body, with a point on a plane."""
+    """A chain of joints of all kinds whose axes are fixed in a body, with a point on a plane."""
     model, last = pin.Model(), 0
     for name in ("FreeFlyer", *_ALONG, *_SEVERAL):
         last = _add(model, rng, last, _joint(rng, name), pin.SE3.Random())

@@ -307,13 +307,14 @@ class ModeKernel:
         self.has_tree = self._set_tree(phase)
 
     def _set_tree(self, phase: ContactPhase) -> bool:
-        """Give the kernel the bodies of the robot, and return whether it has them.
-
-        Where it does not, terms are differentiated in Python: the kernel does it for points on
-        planes of the world.
+        """Give the kernel the bodies of the robot.
 
         Args:
             phase: Phase of the mode.
+
+        Returns:
+            Whether it has them. If not, terms are differentiated in Python: the kernel does it for
+            points on planes of the world.
         """
         terms, robot = self._dynamics.terms, self._dynamics.robot
         if not isinstance(terms, FlatTerms) or terms.bodies is None:

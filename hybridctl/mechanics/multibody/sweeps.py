@@ -128,8 +128,9 @@ JOINT_KINDS = (
     ("Planar",),
     ("Translation",),
 )
-"""Names of joints whose axes are fixed in the body that they move, in the order of `enum joint_kind`
-of the compiled kernel."""
+"""Names of joints whose axes are fixed in the body that they move.
+
+They are in the order of `enum joint_kind` of the compiled kernel."""
 
 
 class BodyTree(NamedTuple):
