@@ -223,7 +223,7 @@ def test_contacts_that_pull_cost_the_field_no_digits():
     """Their friction has weights of 1e-6, but all that stick make one acceleration."""
     dynamics, pulling = make_sole(0.5), 0
     robot, rng, step = dynamics.robot, np.random.default_rng(5), 1e-4
-    mode = make_mode(dynamics, ("stick",) * 3 + ("open",) * 2)
+    mode = make_mode(dynamics, ("stick", "open", "open", "stick", "stick"))
     for _ in range(40):
         q = robot.integrate(robot.neutral(), 0.05 * rng.normal(size=robot.nv))
         x = mode.project(np.concatenate((q, 0.2 * rng.normal(size=robot.nv))))
