@@ -42,6 +42,16 @@ def random_robot(rng, most_joints: int = 6) -> tuple[Robot, list[Contact]]:
     return robot, [_contact(robot, rng, i) for i in range(rng.integers(1, 5))]
 
 
+def robot_of_all_kinds(rng) -> tuple[Robot, list[Contact]]:
+    """A chain of joints of all kinds whose axes are fixed in a body, with a point on a plane."""
+    model, last = pin.Model(), 0
+    for name in ("FreeFlyer", *_ALONG, *_SEVERAL):
+        last = _add(model, rng, last, _joint(rng, name), pin.SE3.Random())
+    robot = Robot(model, actuated=[], gravity=rng.normal(size=3))
+    ground = Plane(rng.normal(size=3), _direction(rng))
+    return robot, [Contact("tip", robot.link_names[-1], ground, offset=rng.normal(size=3))]
+
+
 def with_mimics(rng, tree: Robot) -> Robot:
     """A copy of a robot in which some joints mimic others: earlier and later ones, in chains."""
     singles = rng.permutation([name for name, places in tree.joints.items() if places]).tolist()

@@ -114,8 +114,9 @@ def compare_values(mode: ContactMode, point, found, tolerance: float):
     redundant = bool(mode.phase.closed) and point.solution.kkt.redundant
     if field_z is None:  # shared forces are at a border, or the mode has no tree
         assert redundant
-    # Where forces are not inside their cones, weights of 1e-6 cost Python's derivatives digits.
-    elif not redundant or point.force_solution.inside_cones:
+    # Where forces are not inside their cones, weights of 1e-6 cost Python's derivatives digits; of
+    # contacts that all stick the field does not depend on weights.
+    elif not redundant or not mode.phase.sliding or point.force_solution.inside_cones:
         scale = max(1.0, float(np.abs(both).max()))
         np.testing.assert_allclose(field_z, both, rtol=0, atol=tolerance * scale)
     if guards_z is not None and (not redundant or point.force_solution.inside_cones):

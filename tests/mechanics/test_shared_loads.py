@@ -14,6 +14,7 @@ from hybridctl.mechanics import Contact, Plane, Robot, contact_system
 from hybridctl.mechanics.modes.force_distribution import compute_friction_weights
 from hybridctl.mechanics.parameters import parameter_derivatives
 from mechanics.models import PAIR
+from mechanics.test_kernel import make_mode, make_sole
 from mechanics.test_parameter_derivatives import NAMES, NONE, SOME, changed_system, pair
 from mechanics.test_redundant import EXACT, FACES, FOOT, HALF, MASS, P, rows_of, standing, touching
 
@@ -216,6 +217,30 @@ def test_derivatives_where_points_pull_and_contradict_each_other(modes, points, 
     phase = dynamics.phase(modes)
     assert np.abs(dynamics.solve_phase(phase, q, v, u).residual).max() > 0.01
     assert_exact(dynamics, q, v, u, modes)
+
+
+def test_contacts_that_pull_cost_the_field_no_digits():
+    """Their friction has weights of 1e-6, but all that stick make one acceleration."""
+    dynamics, pulling = make_sole(0.5), 0
+    robot, rng, step = dynamics.robot, np.random.default_rng(5), 1e-4
+    mode = make_mode(dynamics, ("stick", "open", "open", "stick", "stick"))
+    for _ in range(40):
+        q = robot.integrate(robot.neutral(), 0.05 * rng.normal(size=robot.nv))
+        x = mode.project(np.concatenate((q, 0.2 * rng.normal(size=robot.nv))))
+        u, direction = 0.3 * rng.normal(size=robot.nu), rng.normal(size=2 * robot.nv + robot.nu)
+        by_x, by_u = np.split(direction, [2 * robot.nv])
+
+        def field(way, x=x, u=u, by_x=by_x, by_u=by_u):
+            return mode.calc(0.0, mode.space.integrate(x, way * by_x), u + way * by_u).field
+
+        point = mode.calc(0.0, x, u)
+        pulling += point.force_solution.inside_cones is False
+        inner, outer = (field(h) - field(-h) for h in (step, 2.0 * step))
+        expected = (8.0 * inner - outer) / (12.0 * step)
+        found = np.hstack(point.field_jacobian) @ direction
+        # Differences of fourth order: rounding over the step, 1e-12 of terms that cancel.
+        np.testing.assert_allclose(found, expected, rtol=0.0, atol=1e-8 * np.abs(expected).max())
+    assert pulling > 10
 
 
 def test_a_weight_is_the_normal_force_and_hardly_anything_where_a_point_pulls():

@@ -65,10 +65,18 @@ class Kernel:
         dampers: Array,
         actuation: Array,
         load_rank: int,
+        kinds: Sequence[int],
+        starts: Sequence[int],
+        placements: Array,
+        axes: Array,
+        turns: Sequence[tuple[int, int, int, float]],
     ) -> None: ...
     def differentiate(
-        self, x: Array, u: Array, poses: Array, columns: Array, field: Array, guards: Array, /
+        self, x: Array, u: Array, field: Array, guards: Array, /
     ) -> tuple[bool, bool]: ...
+    def variational_step(
+        self, x: Array, u: Array, settings: Array, state: Array, matrix: Array, /
+    ) -> float | None: ...
     def differentiate_terms(
         self, x: Array, u: Array, accelerations: Array, rates: Array, field: Array, guards: Array, /
     ) -> tuple[bool, bool]: ...

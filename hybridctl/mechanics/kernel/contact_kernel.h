@@ -35,7 +35,7 @@
 
 /* Number of the calls in module.c, and of what they mean: that of kernel/extension.py, which does not
  * use an extension with another one. It changes with them. */
-enum { KERNEL_INTERFACE = 4 };
+enum { KERNEL_INTERFACE = 5 };
 
 /* What became of an evaluation. */
 enum status {
@@ -115,6 +115,25 @@ struct behind {
 };
 
 enum { CHANGES = 42 }; /* numbers that differentiate_tree keeps of each velocity */
+enum { POSE = 12 };    /* of a pose: a rotation by columns, and a position */
+
+/* How a joint moves, with its coordinates: as JOINT_KINDS of hybridctl/mechanics/multibody/sweeps.py. */
+enum joint_kind {
+    TURNS = 0,           /* about an axis: angle */
+    TURNS_ON_CIRCLE = 1, /* about an axis: cosine, sine */
+    SHIFTS = 2,          /* along an axis: length */
+    TURNS_FREELY = 3,    /* quaternion x, y, z, w */
+    MOVES_FREELY = 4,    /* position, quaternion */
+    MOVES_IN_PLANE = 5,  /* x, y, cosine, sine */
+    SHIFTS_FREELY = 6,   /* position */
+    JOINT_KINDS = 7
+};
+
+/* An entry of the transport T(v) of perturbations of coordinates: `factor` times a velocity. */
+struct turn_entry {
+    int row, column, velocity;
+    double factor;
+};
 
 /* The bodies of a robot whose contacts are points on planes of the world (tree.c). */
 struct tree {
@@ -123,6 +142,11 @@ struct tree {
     int *owners;                          /* joint of each velocity (n,), in order */
     int *contact_joints, *row_owners;     /* (contacts,) and (rows,) */
     int *path_starts, *path_ends, *paths; /* velocities that move the body of each joint */
+    int *kinds, *starts; /* enum joint_kind of each joint, and its first coordinate (joints,) */
+    int turn_count;
+    struct turn_entry *turns; /* (turn_count,) */
+    double *placements;  /* of joints in their parents' (joints, 12) */
+    double *axes;        /* spatial velocity of its body by each velocity, in the joint's frame (n, 6) */
     double gravity[3];                    /* m/s^2 */
     double *inertias;    /* mass, centre, and inertia about it (xx xy yy xz yz zz), (joints, 10) */
     double *points;      /* of contacts in their joints' frames (contacts, 3) */
@@ -132,7 +156,8 @@ struct tree {
     int load_rank;       /* rank of the loads of the closed contacts on bodies; -1 if unknown */
 
     /* Scratch memory. */
-    const double *columns; /* J_k (n, 6) */
+    double *poses;   /* of all joints in the world (joints, 12), of the last `place_joints` */
+    double *columns; /* J_k (n, 6), likewise */
     struct body_inertia *placed;
     struct behind *sums;
     double *placed_points, *contact_forces; /* (contacts, 3) */
@@ -301,8 +326,11 @@ struct shared_changes {
 int differentiate_shared(struct kernel *kernel, const struct shared_changes *changes, double *scratch);
 int shared_scratch_size(const struct kernel *kernel);
 
+/* poses.c: poses of bodies */
+void place_joints(struct tree *tree, const double *q);
+
 /* tree.c: derivatives of the terms of points on planes */
-void place_tree(struct tree *tree, const double *poses, const double *columns);
+void place_tree(struct tree *tree);
 void differentiate_tree(struct tree *tree, const struct tree_motion *motion, const int *rows,
                         int row_count, double *equations, int width, double *accelerations,
                         double *rates);
@@ -317,8 +345,7 @@ struct point_derivatives {
     double *accelerations; /* of J a + dJ/dt v at fixed a, by (q, v) (R, 2 nv) */
     double *rates;         /* of J v by (q, v) (R, 2 nv) */
     double *field;         /* in: -D(M a + h - J' f) and S, by (q, v, u); out: D a (nv, z) */
-    const double *poses;   /* of all joints (joints, 12), rotations by columns; NULL without a tree */
-    const double *columns; /* J_k (nv, 6); then the other three are computed here */
+                           /* With a tree these three are computed here. */
     double *guards;        /* out: D g (n, z); NULL if they are not asked for */
     int has_guards;        /* out: whether they are covered */
 };
@@ -379,6 +406,22 @@ struct explicit_step {
 int take_explicit_step(const struct field *field, const struct tableau *tableau, double *scratch,
                        struct explicit_step *step);
 int explicit_scratch_size(int nx);
+
+/* variational_step.c: a step of DOP853 with its transition matrix, for kernels with a tree */
+struct variational_step {
+    double h, rtol, atol; /* length, s; tolerances, of the entries of the matrix, too */
+    double longest;       /* limit of the length at all points, s */
+    double stop_part;     /* limit of the length, relative to the time until a sliding contact stops */
+    const double *x;      /* start (nx,) */
+    double *state;        /* out: end (nx,), of any norm */
+    double *matrix;       /* out: transition matrix (2 nv, 2 nv) in tangent coordinates */
+    double error;         /* out: the larger one of state and matrix, in units of the tolerance */
+    int is_too_long;      /* out: whether the length exceeds the limits; then the others are not written */
+};
+
+int take_variational_step(struct kernel *kernel, const double *u, const struct tableau *tableau, double *scratch,
+                          struct variational_step *step);
+int variational_scratch_size(const struct kernel *kernel);
 
 /* radau_stages.c: the implicit stages of a step */
 struct radau_stages {

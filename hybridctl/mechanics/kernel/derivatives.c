@@ -206,9 +206,12 @@ static int differentiate_guards(struct kernel *p, const struct point_derivatives
     return has_finite(d->guards, p->guard_count * columns) ? DONE : ASK_PYTHON;
 }
 
-/* Whether the scratch memory is of this point, with forces as they are shared. */
-static int is_known(const struct kernel *p, const double *x, const double *u) {
-    return p->known == FORCES && !memcmp(p->known_x, x, (size_t)p->nx * sizeof(double)) &&
+/* Whether the scratch memory is of this point, with forces as they are shared if that matters: for guards, and where
+ * redundant contacts slide. */
+static int is_known(const struct kernel *p, const double *x, const double *u, int with_guards) {
+    const int is_solved = p->known == FORCES || (p->known == ACCELERATION &&
+                                                 (!p->shared.rank || (!with_guards && !count_sliding(p))));
+    return is_solved && !memcmp(p->known_x, x, (size_t)p->nx * sizeof(double)) &&
            !memcmp(p->known_u, u, (size_t)p->nu * sizeof(double));
 }
 
@@ -221,7 +224,8 @@ static void differentiate_terms(struct kernel *p, double *forces, double *accele
     for (int a = 0; a < p->row_count; a++) forces[p->rows[a]] = p->forces[a];
     compute_acceleration(p, acceleration);
     const struct tree_motion motion = {p->terms.x + p->nq, acceleration, forces};
-    place_tree(tree, d->poses, d->columns);
+    place_joints(tree, p->terms.x);
+    place_tree(tree);
     differentiate_tree(tree, &motion, p->rows, p->row_count, d->field, columns, d->accelerations,
                        d->rates);
     for (int i = 0; i < n; i++)
@@ -237,8 +241,8 @@ int differentiate_point(struct kernel *p, const double *x, const double *u, doub
     double *across = f_z + p->row_count * columns, *work = across + columns, ratio;
     struct sliding_times times; /* asked for so that forces are shared */
     d->has_guards = 0;
-    if (!is_known(p, x, u) && evaluate_point(p, x, u, rate, NULL, &times) != DONE) return ASK_PYTHON;
-    if (d->poses) {
+    if (!is_known(p, x, u, d->guards != NULL) && evaluate_point(p, x, u, rate, NULL, &times) != DONE) return ASK_PYTHON;
+    if (p->tree) {
         d->accelerations = work;
         d->rates = d->accelerations + 2 * n * p->all_rows;
         double *forces = d->rates + 2 * n * p->all_rows;

@@ -171,6 +171,7 @@ static void kernel_dealloc(KernelObject *self) {
     if (self->tableau.obj) PyBuffer_Release(&self->tableau);
     PyMem_Free(self->memory);
     PyMem_Free(self->derivative_memory);
+    PyMem_Free(self->variational_memory);
     free_tree(self->kernel.tree);
     PyMem_Free(self->kernel.closed);
     PyMem_Free(self->kernel.guards);
@@ -537,6 +538,8 @@ static PyMethodDef kernel_methods[] = {
      differentiate_doc},
     {"differentiate_terms", (PyCFunction)(void (*)(void))kernel_differentiate_terms, METH_FASTCALL,
      differentiate_terms_doc},
+    {"variational_step", (PyCFunction)(void (*)(void))kernel_variational_step, METH_FASTCALL,
+     variational_step_doc},
     {"set_tree", (PyCFunction)(void (*)(void))kernel_set_tree, METH_VARARGS | METH_KEYWORDS,
      set_tree_doc},
     {"solve_stages", (PyCFunction)(void (*)(void))kernel_solve_stages, METH_FASTCALL, stages_doc},

@@ -19,6 +19,7 @@ typedef struct {
     PyObject *python_mode;              /* (x, u, with_guards) -> rate, guards; as bytes in */
     double *memory;                     /* scratch of the equations, and the arrays below */
     double *derivative_memory;          /* scratch of derivatives, NULL until they are asked for */
+    double *variational_memory;         /* likewise, of steps with their transition matrix */
     double *rate;                       /* scratch of one call (nx,) */
     /* The end of the last step: state and input, rate and guards; a step from there has no need to
      * evaluate them. They are compared to the bit, so that whoever asks gets the same numbers. */
@@ -46,7 +47,9 @@ int *copy_indices(PyObject *object, int limit, const char *name, int *count);
 PyObject *kernel_set_tree(KernelObject *self, PyObject *args, PyObject *keywords);
 PyObject *kernel_differentiate(KernelObject *self, PyObject *const *args, Py_ssize_t count);
 PyObject *kernel_differentiate_terms(KernelObject *self, PyObject *const *args, Py_ssize_t count);
+PyObject *kernel_variational_step(KernelObject *self, PyObject *const *args, Py_ssize_t count);
 void free_tree(struct tree *tree);
-extern const char set_tree_doc[], differentiate_doc[], differentiate_terms_doc[];
+extern const char set_tree_doc[], differentiate_doc[], differentiate_terms_doc[],
+    variational_step_doc[];
 
 #endif

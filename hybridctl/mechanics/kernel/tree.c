@@ -100,12 +100,11 @@ static void place_inertia(const struct tree *t, int j, const double *pose,
     }
 }
 
-/* Place bodies, contact points and columns for coordinates whose poses and columns are given. */
-void place_tree(struct tree *t, const double *poses, const double *columns) {
-    t->columns = columns;
-    for (int j = 1; j < t->joints; j++) place_inertia(t, j, poses + 12 * j, t->placed + j);
+/* Place inertias of bodies and contact points, after place_joints. */
+void place_tree(struct tree *t) {
+    for (int j = 1; j < t->joints; j++) place_inertia(t, j, t->poses + POSE * j, t->placed + j);
     for (int c = 0; c < t->contacts; c++) {
-        const double *pose = poses + 12 * t->contact_joints[c], *own = t->points + 3 * c;
+        const double *pose = t->poses + POSE * t->contact_joints[c], *own = t->points + 3 * c;
         double *point = t->placed_points + 3 * c;
         for (int i = 0; i < 3; i++)
             point[i] = pose[9 + i] + pose[i] * own[0] + pose[3 + i] * own[1] + pose[6 + i] * own[2];

@@ -119,12 +119,34 @@ class SolutionDerivatives:
         m_z = differentiate_multipliers(
             solution, wanted, lambda y: self._turn_rows(solution, y), even_z
         )
-        a_z = free + kkt.push.dot(m_z)
+        # Contacts that all stick make one acceleration, however they share forces. Weights of 1e-6,
+        # of contacts that pull, would cost it digits
+        # (test_contacts_that_pull_cost_the_field_no_digits).
+        shares = kkt.redundant and not phase.sliding
+        moving = self._differentiate_load(wanted) if shares else m_z
+        a_z = free + kkt.push.dot(moving)
         if not solution.starting_contacts:
             return a_z, m_z, own
         no_input = np.zeros((len(change), self._columns - 2 * nv))
         change_z = np.hstack((change, no_input))
         return differentiate_starting_contacts(solution, a_z, m_z, own, change_z)
+
+    def _differentiate_load(self, wanted: Array) -> Array:
+        """Return derivatives (m, n) of multipliers up to a part that makes no acceleration.
+
+        With G m = c but for a residual r, which is the same for all weights, they are
+        G^+ c' + G^+ (G^+)^T D(G^T) r, the pseudo-inverse G^+ being that of equal weights.
+
+        Args:
+            wanted: Right-hand side c' (m, n), see `differentiate_multipliers`.
+        """
+        solution = self._solution
+        even = solution.even_solution or solution
+        if not is_contradictory(solution, CONSISTENT):
+            return even.kkt.forces(wanted)
+        turned = self._turn_rows(even, even.residual)
+        residual_z = even.kkt.distribution.residual_sensitivity(turned)
+        return np.asarray(even.kkt.forces(wanted) + residual_z)
 
     def _differentiate_even(self, wanted: Array, own: Array) -> Array | None:
         """Return the derivatives (m, n) of the multipliers of equal weights, None without these.

@@ -51,7 +51,7 @@ from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.modes.guards import ContactGuard, Kind
 from hybridctl.mechanics.modes.phase import ContactPhase
 from hybridctl.mechanics.modes.variational_step import take_variational_step
-from hybridctl.mechanics.multibody.sweeps import BodyFrames
+from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.terms.flat_terms import FlatTerms
 from hybridctl.symbolic.compiled_function import CallableFunction, find_buffer_evaluator
 
@@ -221,6 +221,11 @@ class KernelContactMode(ContactMode, CompiledSteps):
         """
         if self.kernel is None or noise is not None:
             return None
+        if self.kernel.has_tree:
+            pace = self.steady_pace or Pace(self.decay_time)
+            found = self.kernel.take_variational_step(ahead, u, pace.longest_step)
+            if found is not NotImplemented:
+                return found
         return take_variational_step(self, ahead, u)
 
     def sample_guards(self, states: Array, law: HeldInput) -> Array | None:
@@ -299,22 +304,22 @@ class ModeKernel:
             # Without a cycle: the reference does not have this kernel.
             python_mode=_PythonMode(reference),
         )
-        self._frames = self._set_tree(phase)
+        self.has_tree = self._set_tree(phase)
 
-    def _set_tree(self, phase: ContactPhase) -> BodyFrames | None:
-        """Give the kernel the bodies of the robot, and return where their poses will be.
+    def _set_tree(self, phase: ContactPhase) -> bool:
+        """Give the kernel the bodies of the robot.
 
         Args:
             phase: Phase of the mode.
 
         Returns:
-            The poses. None where terms are differentiated in Python: the kernel does it for points
-            on planes of the world.
+            Whether it has them. If not, terms are differentiated in Python: the kernel does it for
+            points on planes of the world.
         """
         terms, robot = self._dynamics.terms, self._dynamics.robot
-        if not isinstance(terms, FlatTerms) or terms.body_frames is None:
-            return None
-        bodies, ground = terms.body_frames.describe_bodies(), terms.ground
+        if not isinstance(terms, FlatTerms) or terms.bodies is None:
+            return False
+        bodies, ground = terms.bodies, terms.ground
         self._kernel.set_tree(
             parents=bodies.parents,
             owners=bodies.owners,
@@ -328,8 +333,13 @@ class ModeKernel:
             dampers=_as_doubles(robot.passive.damping),
             actuation=_as_doubles(robot.actuation),
             load_rank=terms.count_loads(phase.closed) if phase.closed else -1,
+            kinds=bodies.kinds,
+            starts=bodies.starts,
+            placements=bodies.placements,
+            axes=bodies.axes,
+            turns=_list_turns(robot),
         )
-        return terms.body_frames
+        return True
 
     def evaluate(self, x: Array, u: Array) -> KernelValues | None:
         """Return what the kernel finds at a point, None where it does not cover it.
@@ -374,10 +384,8 @@ class ModeKernel:
         nq, nv = robot.nq, robot.nv
         field = np.empty((2 * nv, 2 * nv + robot.nu))
         guards = np.empty((self._guard_count, field.shape[1]))
-        if self._frames is not None:
-            frames = self._frames
-            frames.place(x[:nq])
-            covers = self._kernel.differentiate(x, u, frames.poses, frames.columns, field, guards)
+        if self.has_tree:
+            covers = self._kernel.differentiate(x, u, field, guards)
         else:
             solved = self.find_forces(x, u)
             if solved is None:
@@ -410,6 +418,27 @@ class ModeKernel:
         if error < 1.0 and not np.isfinite(guards).all():
             return None
         return CompiledStep(error, states, law.at_nodes, guards, bounds, decay)
+
+    def take_variational_step(
+        self, ahead: StepRequest, u: Array, longest: float
+    ) -> StepTransition | None:
+        """Return a step with its transition matrix, see `variational_step.take_variational_step`.
+
+        Args:
+            ahead: Start, length and tolerances of the step.
+            u: Input (nu,), held on the step.
+            longest: Limit of the length that is the same at all points, s.
+
+        Returns:
+            The step. None if it exceeds the step-size limits, `NotImplemented` if the kernel does
+            not cover one of its stages. The kernel has a tree.
+        """
+        state, matrix = np.empty(self._nx), np.empty((self._field_size, self._field_size))
+        settings = np.array((ahead.h, ahead.rtol, ahead.atol, longest, MAX_STEP_TO_STOP))
+        error = self._kernel.variational_step(
+            _as_doubles(ahead.x), _as_doubles(u), settings, state, matrix
+        )
+        return StepTransition(error, state, matrix) if isinstance(error, float) else error
 
     def solve_collocation(self, equations: Collocation, law: HeldInput) -> CollocationSolution:
         """Return the stages of an implicit step under a held input.
@@ -473,6 +502,15 @@ class _PythonMode:
 
 def _as_doubles(values: Array) -> Array:
     return np.ascontiguousarray(values, dtype=np.float64)
+
+
+def _list_turns(robot: Robot) -> list[tuple[int, int, int, float]]:
+    """Return row, column, velocity and factor of all entries of `Robot.transport`."""
+    found = []
+    for k, unit in enumerate(np.eye(robot.nv)):
+        turns = robot.transport(unit)
+        found += [(i, j, k, float(turns[i, j])) for i, j in np.argwhere(turns).tolist()]
+    return found
 
 
 def _describe_closed_contacts(phase: ContactPhase) -> list[_Closed]:

@@ -110,33 +110,33 @@ class Sweeps(threading.local):
         pin.computeJointJacobians(self._model, self._data, q)
         return np.asarray(self._data.J)
 
-    def make_body_frames(self) -> BodyFrames | None:
-        """Return poses and axes of all joints in memory, None if axes are not fixed in bodies."""
-        try:
-            return BodyFrames(self._model)
-        except ValueError:
-            return None
+    def describe_bodies(self) -> BodyTree | None:
+        """Return the bodies of all joints, None if an axis is not fixed in its body."""
+        return describe_bodies(self._model)
 
     def places(self) -> tuple[Array, Array]:
         """Return orientations (k, 3, 3) and positions (k, 3) of the bodies at the last sweep."""
         return np.array(self._rotations), np.array(self._positions)
 
 
-_FIXED_AXES = frozenset(
-    f"JointModel{name}"
-    for name in (
-        *(f"{kind}{axis}" for kind in ("R", "P", "RUB") for axis in "XYZ"),
-        *("RevoluteUnaligned", "RevoluteUnboundedUnaligned", "PrismaticUnaligned"),
-        *("FreeFlyer", "Spherical", "Planar", "Translation"),
-    )
+JOINT_KINDS = (
+    ("RX", "RY", "RZ", "RevoluteUnaligned"),
+    ("RUBX", "RUBY", "RUBZ", "RevoluteUnboundedUnaligned"),
+    ("PX", "PY", "PZ", "PrismaticUnaligned"),
+    ("Spherical",),
+    ("FreeFlyer",),
+    ("Planar",),
+    ("Translation",),
 )
-"""Names of joints whose axes are fixed in the body that they move."""
-_POSE = 12
-"""Numbers of a pose in Pinocchio's memory: a rotation by columns, and a position."""
+"""Names of joints whose axes are fixed in the body that they move.
+
+They are in the order of `enum joint_kind` of the compiled kernel."""
 
 
-class BodyInertias(NamedTuple):
+class BodyTree(NamedTuple):
     """The bodies of N joints, the first of which is the world.
+
+    Axes of all joints are fixed in the bodies that they move.
 
     Attributes:
         parents: Parent of each joint (N,).
@@ -144,69 +144,55 @@ class BodyInertias(NamedTuple):
         inertias: Mass in kg, centre in the joint's frame in m, and inertia about it as xx, xy, yy,
             xz, yz, zz in kg m^2, (N, 10).
         gravity: Acceleration (3,), m/s^2.
+        kinds: Place of each joint among `JOINT_KINDS`, (N,); 0 for the world.
+        starts: First coordinate of each joint (N,); 0 for the world.
+        placements: Rotations by columns and positions of joints in the frames of their parents'
+            joints, (N, 12).
+        axes: Spatial velocity (nv, 6) of its body by each velocity, in the frame of its joint.
     """
 
     parents: list[int]
     owners: list[int]
     inertias: Array
     gravity: Array
+    kinds: list[int]
+    starts: list[int]
+    placements: Array
+    axes: Array
 
 
-class BodyFrames(threading.local):
-    """Poses of all joints of a `pinocchio.Model`, and its velocities' axes, without a copy.
-
-    Each thread has its own memory. Axes of all joints are fixed in the bodies that they move.
+def describe_bodies(model: Any) -> BodyTree | None:
+    """Return the bodies of all joints of a `pinocchio.Model`; None if an axis of one is not fixed.
 
     Args:
-        model: The `pinocchio.Model`.
-
-    Attributes:
-        poses: Rotations by columns and positions of all joints in the world (N, 12), of the last
-            `place`.
-        columns: Spatial velocity (nv, 6) that each velocity gives the body of its joint, likewise.
-
-    Raises:
-        ValueError: If an axis of a joint is not fixed, or poses do not follow on each other.
+        model: The model.
     """
+    joints, places = list(model.joints), {f"JointModel{n}": k for k, n in _list_joint_names()}
+    if any(joint.shortname() not in places for joint in joints[1:]):
+        return None
+    owners = [j for j in range(1, len(joints)) for _ in range(joints[j].nv)]
+    inertias, rows, columns = np.zeros((len(joints), 10)), (0, 0, 1, 0, 1, 2), (0, 1, 1, 2, 2, 2)
+    for j, body in enumerate(model.inertias):
+        inertias[j] = body.mass, *body.lever, *body.inertia[rows, columns]
+    data = model.createData()
+    moved = pin.computeJointJacobians(model, data, pin.neutral(model))
+    axes = [data.oMi[j].actInv(pin.Motion(moved[:, k])).vector for k, j in enumerate(owners)]
+    return BodyTree(
+        [int(parent) for parent in model.parents],
+        owners,
+        inertias,
+        np.array(model.gravity.linear),
+        [0, *(places[joint.shortname()] for joint in joints[1:])],
+        [0, *(int(joint.idx_q) for joint in joints[1:])],
+        np.array(
+            [[*place.rotation.T.ravel(), *place.translation] for place in model.jointPlacements]
+        ),
+        np.array(axes).reshape(-1, 6),
+    )
 
-    def __init__(self, model: Any) -> None:
-        if any(joint.shortname() not in _FIXED_AXES for joint in list(model.joints)[1:]):
-            raise ValueError("axes of joints are not fixed in the bodies that they move")
-        self._made = model
-        self._model, self._data = model, model.createData()
-        places = list(self._data.oMi)
-        first = places[0].rotation
-        start = first.ctypes.data
-        for j, place in enumerate(places):  # as a vector of C++ has them
-            own = start + _POSE * first.itemsize * j
-            found = place.rotation.ctypes.data, place.translation.ctypes.data
-            if found != (own, own + 9 * first.itemsize):
-                raise ValueError("poses do not follow on each other in memory")
-        size = first.itemsize
-        self.poses: Array = np.lib.stride_tricks.as_strided(
-            first, (len(places), _POSE), (_POSE * size, size), writeable=False
-        )
-        self.columns: Array = self._data.J.T
 
-    def __reduce__(self) -> tuple[type[BodyFrames], tuple[Any]]:
-        return BodyFrames, (self._made,)
-
-    def place(self, q: Array) -> None:
-        """Compute poses and columns at q (nq,)."""
-        pin.computeJointJacobians(self._model, self._data, q)
-
-    def describe_bodies(self) -> BodyInertias:
-        """Return the bodies of all joints."""
-        model = self._model
-        joints = list(model.joints)
-        owners = [j for j in range(1, len(joints)) for _ in range(joints[j].nv)]
-        inertias = np.zeros((len(joints), 10))
-        for j, body in enumerate(model.inertias):
-            inertia = body.inertia
-            rows, columns = (0, 0, 1, 0, 1, 2), (0, 1, 1, 2, 2, 2)
-            inertias[j] = body.mass, *body.lever, *inertia[rows, columns]
-        parents = [int(parent) for parent in model.parents]
-        return BodyInertias(parents, owners, inertias, np.array(model.gravity.linear))
+def _list_joint_names() -> list[tuple[int, str]]:
+    return [(kind, name) for kind, names in enumerate(JOINT_KINDS) for name in names]
 
 
 def inverse_dynamics_derivatives(

@@ -25,7 +25,7 @@ from hybridctl.base.checks import Array, Indices
 from hybridctl.mechanics.contacts.contact_kinematics import PointsOnPlanes
 from hybridctl.mechanics.multibody.joints import skew
 from hybridctl.mechanics.multibody.robot import Robot
-from hybridctl.mechanics.multibody.sweeps import BodyFrames, Sweeps
+from hybridctl.mechanics.multibody.sweeps import BodyTree, Sweeps
 from hybridctl.mechanics.terms.contact_terms import (
     ImpulseDerivatives,
     TermDerivatives,
@@ -81,9 +81,9 @@ class FlatTerms(Terms):
         return self._made_of[1]
 
     @cached_property
-    def body_frames(self) -> BodyFrames | None:
-        """Poses of all bodies for the compiled kernel, None where it cannot use them."""
-        return self._falling.make_body_frames()
+    def bodies(self) -> BodyTree | None:
+        """The bodies for the compiled kernel, None where it cannot use them."""
+        return self._falling.describe_bodies()
 
     def count_loads(self, closed: tuple[int, ...]) -> int:
         """Return how many forces at closed contacts act on bodies independently.
