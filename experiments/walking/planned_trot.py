@@ -1,13 +1,16 @@
 """Half a stride of solo12's trot, planned with its floating base; its multipliers and feedback.
 
 The half stride is a stance on two diagonal feet and a flight, which ends where the other two feet
-land. It closes up to the exchange of left and right, and to the way along x.
+land. It closes up to the exchange of left and right, and to the way along x. The stance ends by the
+clock: the input jumps, and pulls up feet that have pressed until then.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from time import process_time
 from typing import Any
 
 import casadi as ca
@@ -19,23 +22,26 @@ from scipy.linalg import null_space
 
 from hybridctl.app.report import make_record_table
 from hybridctl.base.checks import Array
+from hybridctl.base.errors import HybridctlError
+from hybridctl.control.gains import GainSchedule
 from hybridctl.control.lqr.periodic import PeriodicLqr, periodic_lqr
+from hybridctl.control.reference import Reference, extend_arcs
+from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.simulate import simulate
-from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics.limb_symmetry import limb_symmetry
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import ContactSystem, contact_system
-from hybridctl.orbits.conewise import ConewiseMap, compute_conewise_map
+from hybridctl.orbits.conewise import compute_conewise_map
 from hybridctl.planning.optimisation import OptimalTrajectory, optimise
-from hybridctl.planning.plan import Feedforwards, InputCurve
+from hybridctl.planning.plan import Feedforwards, InputCurve, PhaseSequence, PlanTracking
 from hybridctl.planning.task import Condition, Expression, Guess, Margins, Phase, Task
 from hybridctl.sensitivity.floquet import find_trivial_directions
 from hybridctl.sensitivity.linearization import Linearization, linearize
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
-from hybridctl.sensitivity.saltation import JumpGains, jump_gains
 from hybridctl.sensitivity.symmetry import Symmetry, map_perturbations
 
-DURATIONS = (0.10, 0.20), (0.03, 0.08)
+DURATIONS = (0.12, 0.20), (0.03, 0.08)
 """Bounds of the durations of stance and flight, s."""
 LANDING_SPEED = 0.6
 """Greatest speed of landing feet, m/s. A choice."""
@@ -44,7 +50,13 @@ TORQUE = 2.7
 FEET = ("FL_FOOT", "FR_FOOT", "HL_FOOT", "HR_FOOT")
 _PAIRS = {f"{end}L_{joint}": f"{end}R_{joint}" for end in "FH" for joint in ("HAA", "HFE", "KFE")}
 _STANCE, _FLIGHT = ("stick", "open", "open", "stick"), ("open",) * 4
-_CLEARANCE, _LIFT = 0.02, 0.03  # m, least height of swinging feet in mid-flight, and of the guess
+_CLEARANCE, _LIFT = 0.02, 0.03  # m, least height of swinging feet in mid-stance, and of the guess
+_FLIGHT_CLEARANCE = 0.005
+"""Least height of feet in mid-flight, m: where they rise to it within 0.03 s, or fall from it."""
+_LIFT_ACCELERATION = 10.0
+"""Least acceleration with which feet lift off, m/s^2. A choice."""
+_APPROACH = 0.3
+"""Least speed of landing feet, m/s: slower ones touch at uncertain times. A choice."""
 _JOINT_SPEEDS = slice(25, 37)
 """Velocities of the joints in the state: after 19 coordinates and the 6 velocities of the base."""
 _RATE_COST = 0.01
@@ -56,9 +68,9 @@ _DIFFERENCE = 1e-5
 """Half the distance of two configurations that give a velocity of the guess, s."""
 _STEPS = 10
 """Newton steps of the inverse kinematics of the guess: the residual is then rounding."""
-_CLOSING = 1e-2
-"""Tolerance with which simulations follow the plan and its half stride closes, relative to 1 + |x|:
-between its points of collocation the mesh of ten intervals follows the motion no better."""
+_CLOSING = 2e-3
+"""Tolerance with which simulations follow the plan, relative to 1 + |x|. Half a stride multiplies
+errors by ten: a tenth of this, to which intervals are halved, is left to each."""
 _SIMULATION = 1e-11
 """Tolerances of simulations."""
 _EVENT_WINDOW = 1e-6
@@ -68,6 +80,14 @@ _MOST_CORRECTIONS = 10
 """Most corrections of Newton's method."""
 _SHOWN = 4
 """Multipliers in the table."""
+_EXTENSION = 0.02
+"""Time by which arcs of the reference go on past their ends, s: no touch was that far off."""
+_SPEEDS_PER_ANGLE = 10.0
+"""Size of perturbations of velocities relative to those of coordinates, 1/s."""
+_TRACKING_TOLERANCE = 1e-7
+"""Tolerances of simulations under feedback, far below their perturbations."""
+_LOST = 0.5
+"""Distance of a coordinate from the reference at which the trot counts as lost, m or rad."""
 _RICCATI = 1e-8
 """Relative tolerance of the value function."""
 _CLOSED = 1e-7
@@ -90,10 +110,17 @@ def make_trot_task(speed: float) -> tuple[Task, Guess]:
         free={"translation": ("root_joint", "x")},
         tolerance=_MODEL_SYMMETRY,
     )
-    lifts, lands = ((names[0], names[3]), (names[1], names[2]))
+    lands = names[1], names[2]
     phases = [
-        Phase(_STANCE, tuple(f"{name} opens" for name in lifts), DURATIONS[0], 6, 3),
-        Phase(_FLIGHT, tuple(f"{name} closes" for name in lands), DURATIONS[1], 4, 3),
+        Phase(_STANCE, (), DURATIONS[0], 6, 3),
+        Phase(
+            _FLIGHT,
+            tuple(f"{name} closes" for name in lands),
+            DURATIONS[1],
+            5,
+            3,
+            clearance=_FLIGHT_CLEARANCE,
+        ),
     ]
     task = Task(
         plant,
@@ -104,11 +131,13 @@ def make_trot_task(speed: float) -> tuple[Task, Guess]:
             force=1.0,
             friction=0.7,
             impulse=0.0,
+            lift=_LIFT_ACCELERATION,
+            approach=_APPROACH,
             landing_speed=LANDING_SPEED,
             clearance=_CLEARANCE,
         ),
         torque=TORQUE,
-        degree=5,
+        degree=3,
         running_cost=_compute_running_cost,
     )
     return task, make_trot_guess(robot, speed)
@@ -187,6 +216,22 @@ class TrotWeights:
 
 
 @dataclass(frozen=True, eq=False)
+class TrotRun:
+    """How a simulation follows a trot.
+
+    Attributes:
+        problem: Why it was lost; empty if it went on to the end.
+        errors: Largest distance (n,) from the reference each half stride, in mid-stance: m, rad and
+            per s. Empty where an error ended the simulation.
+        seconds: Processor time of the simulation, s.
+    """
+
+    problem: str
+    errors: Array
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False)
 class PlannedTrot:
     """Half a stride of solo12, and its first order from mid-stance to mid-stance.
 
@@ -212,8 +257,7 @@ class PlannedTrot:
     def middle(self) -> Array:
         """The state (nx,) in mid-stance from which the simulated half stride closes.
 
-        It is found by Newton's method from the plan, whose mesh is coarse. Where the map is
-        piecewise linear its first piece is taken: the pieces differ little.
+        It is found by Newton's method from the plan, whose mesh is coarse.
         """
         space, mode = self.system.space, self.system.mode(_STANCE)
         project, held = mode.project, mode.held
@@ -222,15 +266,11 @@ class PlannedTrot:
         assert held.jacobian is not None
         x = project(self.optimum.plan(self._begin))
         for _ in range(_MOST_CORRECTIONS):
-            once = self._simulate_from(x)
+            once = self.simulate_from(x)
             gap = self._find_gap(once)
             if np.abs(gap).max() < _CLOSED:
                 break
-            moved = (
-                self._map_period(linearize(self.system, once, simultaneous="at once"))
-                .pieces[0]
-                .matrix
-            )
+            (moved,) = self._map_period(self._linearize_at_once(once))
             # The feet stay on the ground. Least squares: the way along the ground is free.
             kept = null_space(held.jacobian(x))
             closing = (np.eye(len(gap)) - moved) @ kept
@@ -241,77 +281,31 @@ class PlannedTrot:
     @cached_property
     def orbit(self) -> HybridTrajectory:
         """Simulation of half a stride from mid-stance to mid-stance under the planned inputs."""
-        return self._simulate_from(self.middle)
+        return self.simulate_from(self.middle)
 
     @property
     def closing(self) -> float:
         """The largest entry by which the orbit does not close, m, rad and per s."""
         return float(np.abs(self._find_gap(self.orbit)).max())
 
-    @property
-    def _begin(self) -> float:
-        """Time of mid-stance, s."""
-        return 0.5 * self.optimum.feedforward[0].length
-
-    def _simulate_from(self, x: Array) -> HybridTrajectory:
-        """Return the motion of half a stride from a state in mid-stance, without feedback."""
-        stance, flight = self.optimum.feedforward
-        symmetry, nu = self._symmetry, self.system.robot.nu
-        inverse = np.linalg.inv(symmetry.inputs(nu))
-        again = InputCurve(self.period, stance.length, stance.coefficients @ inverse.T)
-        modes = (_STANCE, _FLIGHT, symmetry.mode(_STANCE))
-        return simulate(
-            self.system,
-            _STANCE,
-            x,
-            (self._begin, self._begin + self.period),
-            Feedforwards((stance, flight, again), modes, self.system.space.ndx),
-            event_window=_EVENT_WINDOW,
-            rtol=_SIMULATION,
-            atol=_SIMULATION,
-            on_jam="raise",
-        )
-
-    def _linearize(self, once: HybridTrajectory) -> Linearization:
-        """Return the first-order map of a motion, in which feet that land together are one impact.
-
-        Their orders lead to states that differ by 2e-5, as one is 1e-6 s ahead.
-        """
-        return linearize(self.system, once, simultaneous="at once")
-
-    def _find_gap(self, once: HybridTrajectory) -> Array:
-        """Return the gap (ndx,) between the image of the end of a motion and its start."""
-        return self._symmetry.gap(self.system.space, once(once.start), once.final_state)
-
-    def _map_period(self, lin: Linearization) -> ConewiseMap:
-        """Return the first-order map of half a stride, up to the exchange of left and right."""
-        back = map_perturbations(self._symmetry, np.eye(2 * self.system.robot.nv))
-        return compute_conewise_map(lin).multiply_by(back)
-
     @cached_property
     def map(self) -> Linearization:
-        """First-order map of the orbit, without feedback; piecewise linear where feet let go."""
-        return self._linearize(self.orbit)
+        """First-order map of the orbit, without feedback: piecewise linear where two feet land."""
+        return linearize(self.system, self.orbit)
 
     def design_feedback(self, weights: TrotWeights | None = None) -> PeriodicLqr:
-        """Return the hybrid LQR around the trot.
+        """Return the hybrid LQR around the trot, for feet that land together.
 
-        The lift-off is that of its first foot, at a time that the states decide: torques decide it
-        too, but a gain that is consistent with what it does there was not found. `close_loop` has
-        the map of the feedback with both.
+        Feet that land in turn have a map of two pieces, for which `close_loop` gives that of this
+        feedback. The lift-off is at a time, so that perturbations go through it unchanged.
 
         Args:
             weights: Weights of the cost; None for the default ones.
         """
         weights = TrotWeights() if weights is None else weights
-        robot, lin, jumps = self.system.robot, self.map, list[JumpGains | PiecewiseLinearJump]()
-        for jump, event in zip(lin.jumps, self.orbit.events, strict=True):
-            if isinstance(jump, PiecewiseLinearJump):
-                jump = jump_gains(self.system, replace(event, guards=event.guards[:1]))
-                jump = replace(jump, time_input=np.zeros_like(jump.time_input))
-            jumps.append(jump)
+        robot = self.system.robot
         return periodic_lqr(
-            replace(lin, jumps=tuple(jumps)),
+            self._linearize_at_once(self.orbit),
             weights.make_state_weights(robot.nv),
             weights.torques * np.eye(robot.nu),
             symmetry=self._symmetry,
@@ -319,7 +313,7 @@ class PlannedTrot:
         )
 
     def close_loop(self, feedback: PeriodicLqr) -> Linearization:
-        """Return the first-order map of the orbit under a feedback.
+        """Return the first-order map of the orbit under a feedback, for feet that land in turn.
 
         Args:
             feedback: Result of `design_feedback`.
@@ -339,16 +333,135 @@ class PlannedTrot:
             lin: Linearization of the orbit, open loop or under feedback.
             holds_place: Whether it has feedback that holds the place.
         """
-        matrices = [piece.matrix for piece in self._map_period(lin).pieces]
+        matrices = self._map_period(lin)
         if holds_place:
-            held = self.system.mode(_STANCE).held
-            assert held is not None
-            assert held.jacobian is not None
-            across = null_space(held.jacobian(self.middle))
+            across = self.find_start_directions()
         else:
             across = find_trivial_directions(lin, matrices, self._symmetry).across
         found = [np.linalg.eigvals(across.T @ matrix @ across) for matrix in matrices]
         return [values[np.argsort(-np.abs(values))].astype(np.complex128) for values in found]
+
+    def find_start_directions(self) -> Array:
+        """Return an orthonormal basis (ndx, m) of perturbations that keep the standing feet."""
+        held = self.system.mode(_STANCE).held
+        assert held is not None
+        assert held.jacobian is not None
+        return np.asarray(null_space(held.jacobian(self.middle)))
+
+    def make_reference(self, feedback: PeriodicLqr, strides: int) -> tuple[Reference, GainSchedule]:
+        """Return the trot over some strides as a reference, and the gains of its arcs.
+
+        Arcs go on for `_EXTENSION` past both ends, under the inputs that they have there.
+
+        Args:
+            feedback: Result of `design_feedback`.
+            strides: Number of strides.
+        """
+        nominal, gains = feedback.repeated(2 * strides)
+        nominal = replace(nominal, system=self.system)
+        arcs = extend_arcs(nominal, before=_EXTENSION, after=_EXTENSION)
+        return Reference(nominal, arcs, {}), gains
+
+    def perturb_start(self, rng: np.random.Generator, angle: float) -> Array:
+        """Return a state (nx,) at random near mid-stance, with the standing feet on the ground.
+
+        Args:
+            rng: Generator of random numbers.
+            angle: Standard deviation of coordinates, rad or m. Velocities have ten times this, per
+                s. Then the state is projected onto the ground.
+        """
+        nv, project = self.system.robot.nv, self.system.mode(_STANCE).project
+        assert project is not None
+        sizes = angle * np.repeat([1.0, _SPEEDS_PER_ANGLE], nv)
+        x = self.system.space.integrate(self.middle, sizes * rng.normal(size=2 * nv))
+        return np.asarray(project(x))
+
+    def follow(self, reference: Reference, policy: Policy, start: Array) -> TrotRun:
+        """Return how a simulation follows a reference under a policy.
+
+        Args:
+            reference: The reference.
+            policy: The policy.
+            start: State (nx,) at its start.
+        """
+        nominal, space = reference.nominal, self.system.space
+        count = round((nominal.end - nominal.start) / self.period)
+        times = np.linspace(nominal.start, nominal.end, count + 1)
+
+        def has_fallen(event: Event) -> bool:
+            x = event.state_before
+            off = space.difference(nominal(min(event.time, nominal.end)), x)
+            return bool(np.abs(off[: self.system.robot.nv]).max() > _LOST)
+
+        clock = process_time()
+        try:
+            run = simulate(
+                self.system,
+                _STANCE,
+                start,
+                (nominal.start, nominal.end),
+                policy,
+                rtol=_TRACKING_TOLERANCE,
+                atol=_TRACKING_TOLERANCE,
+                terminal=has_fallen,
+                on_zeno="raise",
+                on_jam="raise",
+            )
+        except HybridctlError as error:
+            return TrotRun(str(error).splitlines()[0], np.zeros(0), process_time() - clock)
+        reached = times[times <= run.end]
+        errors = [np.abs(space.difference(nominal(t), run(t))).max() for t in reached.tolist()]
+        problem = "" if len(reached) == len(times) else f"lost at {run.end - run.start:.2f} s"
+        return TrotRun(problem, np.array(errors), process_time() - clock)
+
+    @property
+    def _begin(self) -> float:
+        """Time of mid-stance, s."""
+        return 0.5 * self.optimum.feedforward[0].length
+
+    def simulate_from(self, x: Array, event_window: float = _EVENT_WINDOW) -> HybridTrajectory:
+        """Return the motion of half a stride, without feedback.
+
+        Args:
+            x: State (nx,) in mid-stance.
+            event_window: Time within which feet land together, s.
+        """
+        stance, flight = self.optimum.feedforward
+        symmetry, nu = self._symmetry, self.system.robot.nu
+        inverse = np.linalg.inv(symmetry.inputs(nu))
+        again = InputCurve(self.period, stance.length, stance.coefficients @ inverse.T)
+        modes = (_STANCE, _FLIGHT, symmetry.mode(_STANCE))
+        phases = PhaseSequence(modes, (stance.end, math.inf, math.inf))
+        return simulate(
+            self.system,
+            _STANCE,
+            x,
+            (self._begin, self._begin + self.period),
+            Feedforwards((stance, flight, again), phases, self.system.space.ndx),
+            event_window=event_window,
+            rtol=_SIMULATION,
+            atol=_SIMULATION,
+            on_jam="raise",
+        )
+
+    def _linearize_at_once(self, once: HybridTrajectory) -> Linearization:
+        """Return the linear map of a motion, in which feet that land together are one impact.
+
+        The impact is that of the foot which is first, or of any where they are as early.
+        """
+        lin = linearize(self.system, once, simultaneous="at once")
+        first = frozenset[int]()
+        jumps = (j.jump(first, 0) if isinstance(j, PiecewiseLinearJump) else j for j in lin.jumps)
+        return replace(lin, jumps=tuple(jumps))
+
+    def _find_gap(self, once: HybridTrajectory) -> Array:
+        """Return the gap (ndx,) between the image of the end of a motion and its start."""
+        return self._symmetry.gap(self.system.space, once(once.start), once.final_state)
+
+    def _map_period(self, lin: Linearization) -> list[Array]:
+        """Return the pieces (ndx, ndx) of the map of half a stride, left and right exchanged."""
+        back = map_perturbations(self._symmetry, np.eye(2 * self.system.robot.nv))
+        return [piece.matrix for piece in compute_conewise_map(lin).multiply_by(back).pieces]
 
     @property
     def _symmetry(self) -> Symmetry:
@@ -359,10 +472,12 @@ class PlannedTrot:
 def plan_trot(speed: float, start: PlannedTrot | None = None) -> PlannedTrot:
     """Return the trot of solo12 at a speed.
 
+    Intervals are halved where simulations would not follow the plan: it has several local optima,
+    some with faster feet than others.
+
     Args:
         speed: Mean speed forwards, m/s.
-        start: Plan from which the search begins, None for a hop. At 0.3 m/s it does not end within
-            300 iterations from a hop, and takes 67 from the trot in place.
+        start: Plan from which the search begins, None for a hop.
 
     Raises:
         InfeasibleReferenceError: See `optimise`.
@@ -370,10 +485,27 @@ def plan_trot(speed: float, start: PlannedTrot | None = None) -> PlannedTrot:
     """
     task, guess = make_trot_task(speed)
     begin: Guess | OptimalTrajectory = guess if start is None else start.optimum
-    return PlannedTrot(task, optimise(task, begin, tolerance=_CLOSING))
+    return PlannedTrot(task, optimise(task, begin, tolerance=_CLOSING, refinements=2))
 
 
-def make_plan_record(trot: PlannedTrot) -> dict[str, Any]:
+@dataclass(frozen=True)
+class TrotTrials:
+    """Simulations of a planned trot under feedback, from starts at random.
+
+    Attributes:
+        strides: Strides of each.
+        starts: Number of starts for each size.
+        angles: Sizes of their perturbations, rad or m; see `PlannedTrot.perturb_start`.
+        seed: Seed of the first start.
+    """
+
+    strides: int = 20
+    starts: int = 2
+    angles: tuple[float, ...] = (1e-6, 1e-4, 1e-3)
+    seed: int = 0
+
+
+def make_plan_record(trot: PlannedTrot, trials: TrotTrials) -> dict[str, Any]:
     """Return a plan as it stands in summary.json.
 
     Multipliers are moduli, of half a stride up to the exchange of left and right. Of several pieces
@@ -381,6 +513,7 @@ def make_plan_record(trot: PlannedTrot) -> dict[str, Any]:
 
     Args:
         trot: The plan.
+        trials: Simulations under its LQR.
     """
     feedback = trot.design_feedback()
     maps = [
@@ -399,7 +532,41 @@ def make_plan_record(trot: PlannedTrot) -> dict[str, Any]:
         "pieces": len(maps[0]),
         "open": largest[0],
         "closed": largest[1],
+        "trials": make_trial_records(trot, feedback, trials),
     }
+
+
+def make_trial_records(
+    trot: PlannedTrot, feedback: PeriodicLqr, trials: TrotTrials
+) -> list[dict[str, Any]]:
+    """Return how simulations under the LQR follow the trot, one record for each size of starts.
+
+    Args:
+        trot: The plan.
+        feedback: Its LQR.
+        trials: The simulations.
+    """
+    reference, gains = trot.make_reference(feedback, trials.strides)
+    nominal = reference.nominal
+    phases = PhaseSequence.from_arcs(nominal.arcs, nominal.events)
+    limits = np.array([[-TORQUE], [TORQUE]]) * np.ones(trot.system.robot.nu)
+    policy = PlanTracking(reference.arcs, gains.arcs, phases, limits)
+    rng, records = np.random.default_rng(trials.seed), []
+    for angle in trials.angles:
+        starts = [trot.perturb_start(rng, angle) for _ in range(trials.starts)]
+        runs = [trot.follow(reference, policy, start) for start in starts]
+        held = [run for run in runs if not run.problem]
+        records.append(
+            {
+                "angle": angle,
+                "starts": len(runs),
+                "held": len(held),
+                "first": max((float(run.errors[0]) for run in held), default=np.nan),
+                "last": max((float(run.errors[-1]) for run in held), default=np.nan),
+                "problems": [run.problem for run in runs if run.problem],
+            }
+        )
+    return records
 
 
 def make_multiplier_table(record: dict[str, Any]) -> Table:
@@ -410,3 +577,14 @@ def make_multiplier_table(record: dict[str, Any]) -> Table:
     ]
     columns = {"map of half a stride": "{name}", "largest multipliers": "{values}"}
     return make_record_table("Planned trot in place of solo12", rows, columns)
+
+
+def make_trial_table(record: dict[str, Any]) -> Table:
+    """Return the table of simulations of a planned trot under its LQR."""
+    columns = {
+        "perturbation [rad]": "{angle:.0e}",
+        "trots that hold": "{held} of {starts}",
+        "distance at the start": "{first:.2g}",
+        "at the end": "{last:.2g}",
+    }
+    return make_record_table("Planned trot under its LQR", record["trials"], columns)

@@ -16,8 +16,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from hybridctl.experiments.plant_loop import Engine, driven, make_engine_plant
 from hybridctl.experiments.walking.planned_trot import (
+    TrotTrials,
     make_multiplier_table,
     make_plan_record,
+    make_trial_table,
     plan_trot,
 )
 from hybridctl.experiments.walking.push_limits import (
@@ -333,8 +335,8 @@ def run(config: Config, console: Console) -> Findings:
     data: dict[str, Any] = {"trots": records}
     tables = [make_trot_table(records)]
     if config.planned:
-        data["planned"] = make_plan_record(plan_trot(0.0))
-        tables.append(make_multiplier_table(data["planned"]))
+        data["planned"] = make_plan_record(plan_trot(0.0), TrotTrials())
+        tables += [make_multiplier_table(data["planned"]), make_trial_table(data["planned"])]
         claims.append(
             Check(
                 "largest multiplier of the planned trot under its LQR",
@@ -342,6 +344,14 @@ def run(config: Config, console: Console) -> Findings:
                 most=1.0,
             )
         )
+        claims += [
+            Check(
+                f"planned trots under its LQR that hold from {trial['angle']:.0e} rad",
+                trial["held"],
+                least=trial["starts"],
+            )
+            for trial in data["planned"]["trials"]
+        ]
     return Findings(data, tables, claims, draw=draw)
 
 

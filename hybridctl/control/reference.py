@@ -238,19 +238,27 @@ def list_firing_orders(system: HybridSystem, event: Event) -> list[FiringOrder]:
     return [one for one in orders if one.order]
 
 
-def extend_arcs_forward(
-    trajectory: HybridTrajectory, inputs: Sequence[Feedforward], *, after: float
+def extend_arcs(
+    trajectory: HybridTrajectory,
+    inputs: Sequence[Feedforward] | None = None,
+    *,
+    before: float = 0.0,
+    after: float,
 ) -> tuple[Arc, ...]:
-    """Return each arc of a trajectory, continued past its end by its own field.
+    """Return each arc of a trajectory, continued past its ends by its own field.
+
+    Arcs stay apart, unlike in `extend`, also where only the input changes.
 
     Args:
         trajectory: The trajectory.
-        inputs: Input u(t) of each arc, valid past its end too.
-        after: Duration of the continuation, s.
+        inputs: Input u(t) of each arc, valid past its ends too. None holds the inputs at its ends.
+        before: Duration of the continuation before the start, s.
+        after: Duration of the continuation past the end, s.
     """
+    inputs = [*map(_hold_input, trajectory.arcs)] if inputs is None else inputs
     system, integrator = trajectory.known_system, Integrator(METHODS["DOP853"], 1e-9, 1e-9, np.inf)
     return tuple(
-        _extend_arcs(system, integrator, [arc], inputs, before=0.0, after=after)
+        _extend_arcs(system, integrator, [arc], inputs, before=before, after=after)
         for arc in trajectory.arcs
     )
 

@@ -50,7 +50,7 @@ from hybridctl.control.reference import Reference
 from hybridctl.control.tracking_law import TrackingLaw, parse_limits
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.policy import History
-from hybridctl.planning.plan import find_phase
+from hybridctl.planning.plan import PhaseSequence
 from hybridctl.sensitivity.collocation import integrate_linear_equation
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 from hybridctl.sensitivity.propagation import linearize_field
@@ -327,12 +327,13 @@ class ConstrainedTracking:
         assert bounds is not None
         self._limits = bounds
         periods = (reference.nominal.end - reference.nominal.start) / (orbit.end - orbit.start)
-        self._gains = lqr.repeated(max(1, round(periods)))[1]
+        repeated, self._gains = lqr.repeated(max(1, round(periods)))
         if len(self._gains.arcs) != len(reference.arcs):
             raise InputError(
                 f"reference must be the orbit over whole periods, with {len(self._gains.arcs)} "
                 f"arcs, got {len(reference.arcs)}"
             )
+        self._phases = PhaseSequence.from_arcs(reference.arcs, repeated.events)
         ndx, symmetry = orbit.arcs[0].space.ndx, lqr.symmetry
         self._state_map = map_perturbations(symmetry, np.eye(ndx))
         self._input_map = np.eye(self._nu) if symmetry is None else symmetry.inputs(self._nu)
@@ -357,9 +358,7 @@ class ConstrainedTracking:
         Args:
             history: State, mode, time and events so far.
         """
-        now, modes = history.time, [arc.mode for arc in self.reference.arcs]
-        # Events without guards are changes of this law.
-        k = find_phase(modes, [event for event in history.events if event.guards])
+        now, k = history.time, self._phases.find_phase(history.time, history.events)
         if now < self._sampled - _TIME_ROUNDING:  # also at the first call: another run begins
             self.reset()
         if k != self._arc or now >= self._sampled + self.horizon.sample - _TIME_ROUNDING:
@@ -381,7 +380,9 @@ class ConstrainedTracking:
         now = history.time
         later = self._ends[self._ends > now + _TIME_ROUNDING]
         due = self._sampled + self.horizon.sample
-        return float(min([due if due > now else now + self.horizon.sample, *later[:1].tolist()]))
+        end = self._phases.get_end(self._phases.find_phase(now, history.events))
+        due = due if due > now else now + self.horizon.sample
+        return float(min([due, end, *later[:1].tolist()]))
 
     def _take_sample(self, now: float, x: Array, k: int) -> None:
         """Set the corrections from now on, and count samples with violated limits and failures.

@@ -234,6 +234,11 @@ class ReferenceMotion:
     ) -> None:
         self.task, self.motion, self.horizon = task, motion, horizon
         phases = range(len(task.phases))
+        if not all(phase.ends for phase in task.phases[:-1]):
+            raise InputError(
+                "every phase of the task but the last must end with guards: contacts that the "
+                "clock releases are not planned anew here, ConstrainedTracking takes them"
+            )
         arcs = motion.plan.arcs
         implied = find_implied_guards(task, lambda k, _: arcs[k](arcs[k].end))
         self.models = [PhaseModel(task, k, disturbed, compiled, implied) for k in phases]

@@ -369,7 +369,8 @@ def optimise_over_spread(
         rounds: Most optima that are searched for.
 
     Raises:
-        InputError: The task ends with an event: what follows the event would have no input.
+        InputError: The task ends with an event: what follows the event would have no input. Or a
+            phase before the last one ends at a time.
         InfeasibleReferenceError: After the last round the events still spread further, or
             `optimise` finds no optimum.
         SimulationError: A search fails, or no simulation follows its plan.
@@ -377,6 +378,10 @@ def optimise_over_spread(
     if check_instance("task", task, Task).phases[-1].ends:
         raise InputError(
             f"the last phase of the task must end at a time, got ends = {task.phases[-1].ends}"
+        )
+    if not all(phase.ends for phase in task.phases[:-1]):
+        raise InputError(
+            "every phase of the task but the last must end with guards: the clock is not spread"
         )
     check_callable("feedback", feedback)
     lengths = [task.get_event_spread(k) for k, phase in enumerate(task.phases) if phase.ends]

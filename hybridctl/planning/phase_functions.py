@@ -6,7 +6,7 @@ are differentiated along the motion, the input's rate du/dt (nu, 1):
 
 - the path, at any time of a phase: field f(x, u), running cost, contact forces inside their cones,
   speeds of sliding contacts, joint and input limits, and gaps of open contacts;
-- the start: normal accelerations of contacts whose force has just vanished;
+- the start: normal accelerations of contacts that have just opened without an impact;
 - the end: the guards g that end the phase are zero and fall,
   :math:`\dot g = D_x g\, f + D_u g\, \dot u < 0`; friction vanishes with the normal force; impulses
   of the impact are inside their cones;
@@ -307,7 +307,7 @@ def find_opening_contacts(task: Task, k: int) -> list[int]:
 
 
 def compute_least_gaps(task: Task, k: int, names: Sequence[str], fractions: Array) -> Array:
-    """Return the least gaps (m, g) that `Margins.clearance` asks of open contacts, m.
+    """Return the least gaps (m, g) that the clearance asks of open contacts, m.
 
     Args:
         task: The task.
@@ -316,10 +316,14 @@ def compute_least_gaps(task: Task, k: int, names: Sequence[str], fractions: Arra
         fractions: Fractions (m,) of the phase.
     """
     contacts, s = task.system.contacts, fractions
-    released = [contacts[i].name for i in (find_opening_contacts(task, k - 1) if k else ())]
-    parabola, cubic = 4.0 * s * (1.0 - s), 256.0 / 27.0 * s**3 * (1.0 - s)
-    shares = [cubic if name in released else parabola for name in names]
-    return np.asarray(task.margins.clearance * np.reshape(shares, (len(names), len(s))).T)
+    shapes = {contact.name: 4.0 * s * (1.0 - s) for contact in contacts}
+    if k:
+        released, unloaded = task.find_released_contacts(k - 1), find_opening_contacts(task, k - 1)
+        shapes |= {contacts[i].name: 27.0 / 4.0 * s**2 * (1.0 - s) for i in released}
+        shapes |= {contacts[i].name: 256.0 / 27.0 * s**3 * (1.0 - s) for i in unloaded}
+    clearance = task.phases[k].clearance
+    height = task.margins.clearance if clearance is None else clearance
+    return np.asarray(height * np.reshape([shapes[n] for n in names], (len(names), len(s))).T)
 
 
 def build_path_limits(task: Task, k: int, mode: ModeField | ImplicitMode) -> list[LimitedValue]:
@@ -404,9 +408,10 @@ def build_input_limits(task: Task, u: Expression, share: float = 1.0) -> list[Li
 
 
 def build_lift_limits(task: Task, k: int, mode: ModeField | ImplicitMode) -> list[LimitedValue]:
-    r"""Return the normal accelerations of contacts whose force vanished where phase k begins.
+    r"""Return the normal accelerations of contacts that open without an impact before phase k.
 
-    They are :math:`\ddot g \ge` `Margins.lift`, under the input of phase k.
+    Their forces have vanished, or the jump of the input releases them. The accelerations are
+    :math:`\ddot g \ge` `Margins.lift`, under the input of phase k.
 
     Args:
         task: The task.
@@ -414,7 +419,11 @@ def build_lift_limits(task: Task, k: int, mode: ModeField | ImplicitMode) -> lis
         mode: Field and guards of phase k, in symbols x and u.
     """
     rows: list[LimitedValue] = []
-    for i in find_opening_contacts(task, k - 1) if k else ():
+    before = k - 1
+    opened = (
+        [*find_opening_contacts(task, before), *task.find_released_contacts(before)] if k else []
+    )
+    for i in opened:
         contact = task.system.contacts[i].name
         gap = mode.guards[get_guard_names(task, k).index(f"{contact} closes")]
         rate = ca.jtimes(gap, mode.x, mode.field)

@@ -6,6 +6,7 @@ A plan is followed open loop, by its inputs alone (`Feedforwards`), or under an 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +18,7 @@ from numpy.typing import ArrayLike
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import SimulationError
 from hybridctl.control.gains import GainCurve
-from hybridctl.control.reference import extend_arcs_forward
+from hybridctl.control.reference import extend_arcs
 from hybridctl.control.tracking_law import TrackingLaw, parse_limits
 from hybridctl.hybrid.arc import Arc, make_arc_from_steps
 from hybridctl.hybrid.laws import DifferentiableLaw, InputLaw
@@ -43,6 +44,8 @@ _ARC_EXTENSION = 0.01
 """Time by which tracked arcs go on past their events, relative to the duration. A choice."""
 _SIMULTANEITY = 1e-3
 """Largest time between events of a simulation that are one event in the plan, s. A choice."""
+_TIME_ROUNDING = 1e-9
+"""Time before a phase ends by the clock within which it is over, s: rounding."""
 _GAINS_PER_INTERVAL = 4
 """Gains of `PlanTracking` in each interval of its arcs. A choice."""
 _STATE_SCALE = 0.1
@@ -90,21 +93,76 @@ class InputCurve:
         return np.asarray(chebder(self.coefficients))
 
 
+@dataclass(frozen=True)
+class PhaseSequence:
+    """Modes of the phases of a motion in their order, and how each ends.
+
+    Attributes:
+        modes: Mode keys (n).
+        ends: Times (n) at which phases end by the clock, s; infinite for a phase that ends with
+            guards, and for the last one. Empty where none ends by the clock.
+    """
+
+    modes: tuple[ModeKey, ...]
+    ends: tuple[float, ...] = ()
+
+    @staticmethod
+    def from_arcs(arcs: Sequence[Arc], events: Sequence[Event]) -> PhaseSequence:
+        """Return the sequence of a motion: it changes by the clock at events without guards.
+
+        Args:
+            arcs: Arcs of the motion.
+            events: Events between them.
+        """
+        ends = [math.inf if event.guards else event.time for event in events]
+        return PhaseSequence(tuple(arc.mode for arc in arcs), (*ends, math.inf))
+
+    def find_phase(self, time: float, events: Iterable[Event]) -> int:
+        """Return the index of the phase that a motion has reached.
+
+        A phase that ends with guards is over when an event leads to the mode of the next one: a
+        foot that slips for a moment as its force vanishes is no phase. One that ends by the clock
+        is over at its time, whatever the mode is.
+
+        Args:
+            time: The time, s.
+            events: Events up to then. One that leads to another mode than that of the next phase is
+                passed.
+        """
+        k = 0
+        for event in events:
+            k = self._pass_clock_ends(k, event.time)
+            # Without guards only the law changes, but for contacts that this makes open or slide.
+            is_change = bool(event.guards) or event.mode_before != event.mode_after
+            if is_change and self.get_end(k) == math.inf and k + 1 < len(self.modes):
+                k += int(event.mode_after == self.modes[k + 1])
+        return self._pass_clock_ends(k, time)
+
+    def get_end(self, k: int) -> float:
+        """Return the time at which phase k ends by the clock, s; infinite if it does not."""
+        return self.ends[k] if self.ends else math.inf
+
+    def _pass_clock_ends(self, k: int, time: float) -> int:
+        """Return the phase at a time if no guards fire from phase k on."""
+        while self.get_end(k) <= time + _TIME_ROUNDING:
+            k += 1
+        return k
+
+
 @dataclass(frozen=True, eq=False)
 class Feedforwards:
     """A policy without feedback, with one input curve for each phase.
 
-    It goes on to the next curve at each event of guards. The last curve goes on for ever.
+    The last curve goes on for ever.
 
     Attributes:
         curves: The curves.
-        modes: Modes of the phases. If given, only those events count that lead to the mode of the
-            next phase: a foot that slips for a moment as its force vanishes is no phase.
+        phases: Modes and ends of the phases. Without, the next curve comes at each event of guards.
         ndx: Dimension of perturbations of states; None where states have as many coordinates.
     """
 
     curves: tuple[InputCurve, ...]
-    modes: tuple[ModeKey, ...] = ()
+    phases: PhaseSequence | None = None
     ndx: int | None = None
 
     def law(self, history: History) -> InputLaw:
@@ -113,32 +171,41 @@ class Feedforwards:
         Args:
             history: Events so far; its state gives the size of the zero gain.
         """
-        if self.modes:
-            k = find_phase(self.modes, history.events)
-        else:
-            k = len([event for event in history.events if event.guards])
+        k = self._find_phase(history)
         curve = self.curves[min(k, len(self.curves) - 1)]
         zero = np.zeros((curve.coefficients.shape[1], self.ndx or len(history.state)))
         return DifferentiableLaw(
             lambda t, x: curve(t), lambda t, x: zero, lambda t, x: curve.rate(t)
         )
 
+    def next_change(self, history: History) -> float:
+        """Return the time at which the present phase ends by the clock, s; infinite otherwise."""
+        return math.inf if self.phases is None else self.phases.get_end(self._find_phase(history))
+
+    def _find_phase(self, history: History) -> int:
+        if self.phases is not None:
+            return self.phases.find_phase(history.time, history.events)
+        return len([event for event in history.events if event.guards])
+
 
 @dataclass(frozen=True, eq=False)
 class PlanTracking:
     """A policy that tracks each arc of a plan by gains of its own, around the planned inputs.
 
-    It goes on to the next arc when an event leads to the mode of that arc, by whatever guards.
+    It goes on to the next arc when an event leads to the mode of that arc, by whatever guards, or
+    at its time where the arc ends by the clock.
 
     Attributes:
         arcs: Arcs of the plan. Each goes on past its event by its own inputs for a while. Its
             last state and input stay from there on.
         gains: Gains of each arc.
+        phases: Modes and ends of the arcs.
         limits: Least and greatest inputs (2, nu), None for no limits.
     """
 
     arcs: tuple[Arc, ...]
     gains: tuple[GainCurve, ...]
+    phases: PhaseSequence
     limits: Array | None = None
 
     @staticmethod
@@ -163,26 +230,18 @@ class PlanTracking:
         gains = tuple(_compute_lqr_gains(system.mode(arc.mode), arc, *weights) for arc in plan.arcs)
         largest_inputs = np.full(nu, torque)
         limits = parse_limits(largest_inputs, nu) if np.isfinite(largest_inputs).any() else None
-        return PlanTracking(extend_arcs_forward(plan, curves, after=extension), gains, limits)
+        phases = PhaseSequence.from_arcs(plan.arcs, plan.events)
+        arcs = extend_arcs(plan, curves, after=extension)
+        return PlanTracking(arcs, gains, phases, limits)
 
     def law(self, history: History) -> InputLaw:
         """Return feedforward and feedback on the present arc."""
-        k = find_phase([arc.mode for arc in self.arcs], history.events)
+        k = self.phases.find_phase(history.time, history.events)
         return TrackingLaw(self.arcs[k], self.gains[k], self.limits).differentiable()
 
-
-def find_phase(modes: Sequence[ModeKey], events: Iterable[Event]) -> int:
-    """Return the index of the phase that events have led to, through the modes in their order.
-
-    Args:
-        modes: Modes of the phases.
-        events: Events so far. One that leads to another mode than that of the next phase is passed.
-    """
-    k = 0
-    for event in events:
-        if k + 1 < len(modes) and event.mode_after == modes[k + 1]:
-            k += 1
-    return k
+    def next_change(self, history: History) -> float:
+        """Return the time at which the present arc ends by the clock, s; infinite otherwise."""
+        return self.phases.get_end(self.phases.find_phase(history.time, history.events))
 
 
 def _compute_lqr_gains(mode: ModeModel, arc: Arc, q: Array, r: Array) -> GainCurve:
@@ -262,8 +321,8 @@ class MotionPlan:
 
     def build_feedforward(self) -> Feedforwards:
         """Return the policy of the planned inputs alone."""
-        modes = tuple(phase.mode for phase in self.task.phases)
-        return Feedforwards(self.curves, modes, self.system.space.ndx)
+        phases = PhaseSequence.from_arcs(self.motion.arcs, self.motion.events)
+        return Feedforwards(self.curves, phases, self.system.space.ndx)
 
     def build_tracking(self) -> PlanTracking:
         """Return the policy that tracks the plan, inside the input limits of the task."""
@@ -290,8 +349,11 @@ class MotionPlan:
             return Closing(None, np.inf, f"the simulation fails: {error}")
         if deviation := monitor.describe_deviation():
             return Closing(run, np.inf, f"{deviation}; wider margins or more intervals help")
-        reached = [event.state_before for event in monitor.matched_events]
-        reached += [run.final_state] * (len(self.planned) - len(reached))
+        matched = iter(monitor.matched_events)
+        reached = [
+            next(matched).state_before if phase.ends else run(min(curve.end, run.end))
+            for phase, curve in zip(self.task.phases, self.curves, strict=True)
+        ]
         mismatch = float((np.abs(reached - self.planned) / (1.0 + np.abs(self.planned))).max())
         if mismatch <= tolerance:
             return Closing(run, mismatch, "")

@@ -49,10 +49,17 @@ Guess = Callable[[int, float], Array]
 class Phase:
     """One arc of a motion: its mode, the guards that end it together, and its discretisation.
 
+    A phase without guards at its end ends at a time, by the clock. If it is not the last one, the
+    input may jump there, and contacts that are open in the next phase are released by that jump:
+    up to it they press as any other contact, inside their cones, and from then on the input pulls
+    them off with an acceleration of at least `Margins.lift`. The state alone does not decide when
+    they open, and errors do not decide how. A contact whose guard "opens" ends the phase has lost
+    its force there, and with it its cone: the least error makes it slip.
+
     Attributes:
         mode: Key of the mode.
         ends: Names of the guards of the mode that fire together at the end of the phase. Empty for
-            the last phase of a motion that ends at a time.
+            a phase that ends at a time.
         duration: Least and greatest duration, s.
         intervals: Number of collocation intervals.
         points: Number of collocation points in each interval.
@@ -62,10 +69,12 @@ class Phase:
             surface: a piece of stairs, for instance. An open contact may have two, the surface that
             it leaves and the one that it approaches. Its gap then goes from the first to the second
             in proportion to the fraction of the phase that is over.
+        clearance: Height of open contacts in this phase, m, in place of `Margins.clearance`. None
+            for that.
 
     Raises:
-        InputError: A duration or a count is out of range. Whether the system has the mode, the
-            guards and the contacts is checked by the `Task`.
+        InputError: A duration, a clearance or a count is out of range. Whether the system has the
+            mode, the guards and the contacts is checked by the `Task`.
         UnknownNameError: The scheme is neither "legendre" nor "radau".
     """
 
@@ -76,6 +85,7 @@ class Phase:
     points: int = 4
     scheme: Literal["legendre", "radau"] = "legendre"
     ground: Mapping[str, Surface | tuple[Surface, Surface]] = field(default_factory=dict)
+    clearance: float | None = None
 
     def __post_init__(self) -> None:
         least, _ = check_interval("duration", self.duration)
@@ -83,6 +93,8 @@ class Phase:
         check_count("intervals", self.intervals)
         check_count("points", self.points, at_least=2)
         check_member("scheme", self.scheme, ("legendre", "radau"))
+        if self.clearance is not None:
+            check_number("clearance", self.clearance, at_least=0.0)
 
 
 @dataclass(frozen=True)
@@ -96,12 +108,14 @@ class Margins(Settings):
         impulse: Least normal impulse of a contact that an impact closes, N s.
         release: Least normal velocity with which an impact opens a contact, m/s.
         unload: Least rate at which a force falls that ends a phase, N/s.
-        lift: Least normal acceleration of a contact just after its force has vanished, under the
-            input of the next phase, m/s^2.
+        lift: Least normal acceleration of a contact that has just opened, under the input of the
+            next phase, m/s^2: its force has vanished, or the jump of the input releases it (see
+            `Phase`). Such a jump needs a positive one.
         clearance: Height of open contacts, m. With s, the fraction of the phase that is over, their
-            gaps are at least 4 s (1 - s) times this. A contact whose force vanished at the start of
-            the phase rises with the cube of time: its gap is at least 256/27 s^3 (1 - s) times
-            this. Both have the maximum 1.
+            gaps are at least 4 s (1 - s) times this. A contact that a jump of the input released at
+            the start of the phase rises with the square of time, and one whose force vanished there
+            with its cube: gaps are at least 27/4 s^2 (1 - s) and 256/27 s^3 (1 - s) times this. All
+            three have the maximum 1.
         approach: Least rate at which the other guards fall that end a phase, gaps in m/s, sliding
             speeds in m/s^2.
         sliding: Least speed of sliding contacts, m/s.
@@ -364,6 +378,21 @@ class Task:
                 )
         return bounces
 
+    def find_released_contacts(self, k: int) -> tuple[int, ...]:
+        """Return the indices of the contacts that the jump of the input after phase k releases.
+
+        They are closed in this phase, which ends at a time, and open in the next.
+
+        Args:
+            k: Index of the phase.
+        """
+        after = self.find_mode_after(k)
+        if self.phases[k].ends or after is None:
+            return ()
+        return tuple(
+            i for i in closed_contacts(self.phases[k].mode) if i not in closed_contacts(after)
+        )
+
     def find_impact_modes(self, k: int) -> tuple[str, ...] | None:
         """Return the mode of each contact during the impact that ends phase k.
 
@@ -405,7 +434,27 @@ class Task:
                     f"ground of phases[{k}] must have one surface for {name!r}, which is closed"
                 )
         if not phase.ends and k < len(self.phases) - 1:
-            raise InputError(f"phases[{k}] must end with a guard, as another phase follows")
+            self._check_release(k)
+
+    def _check_release(self, k: int) -> None:
+        """Check what changes between phase k, which ends at a time, and the next one.
+
+        Raises:
+            InputError: Anything but contacts that open, or they have no `Margins.lift`.
+        """
+        after, released = self.find_mode_after(k), self.find_released_contacts(k)
+        assert after is not None
+        modes = zip(contact_modes(self.phases[k].mode), contact_modes(after), strict=True)
+        if any(old != new for i, (old, new) in enumerate(modes) if i not in released):
+            raise InputError(
+                f"phases[{k}] must end with guards, as contacts close, stick or slide anew in the "
+                f"next phase: a jump of the input at a time only opens contacts, got {after}"
+            )
+        if released and not self.margins.lift > 0.0:
+            raise InputError(
+                f"lift of margins must be positive where the input releases contacts after "
+                f"phases[{k}], got {self.margins.lift}"
+            )
 
     def _check_joint_limits(self) -> None:
         robot = self.system.robot
@@ -443,8 +492,8 @@ class Task:
         transition.get_start_perturbations(space.nx)
         transition.get_end_outputs(space.nx)
         for k, phase in enumerate(self.phases):
-            if len(phase.ends) > 1 and self.find_mode_after(k) is not None:
+            if len(phase.ends) != 1 and self.find_mode_after(k) is not None:
                 raise InputError(
-                    f"transition must be None where phases[{k}] ends with several guards, "
-                    f"{phase.ends}: the orders in which they fire have a derivative each"
+                    f"transition must be None where phases[{k}] does not end with one guard, but "
+                    f"with {phase.ends}: orders of several guards have a derivative each"
                 )

@@ -191,7 +191,7 @@ def test_a_force_that_ends_a_phase_is_a_force_whatever_its_contact_is_called():
         (
             {"phases": [Phase(("open",), (), (0.1, 1.0)), Phase(("closed",), (), (0.1, 1.0))]},
             InputError,
-            r"phases\[0\] must end with a guard",
+            r"phases\[0\] must end with guards, as contacts close",
         ),
         ({"start": [0.0]}, InputError, "start must have shape"),
         ({"joint_limits": {"y": (0.0, 1.0)}}, UnknownNameError, "'y'"),

@@ -18,7 +18,13 @@ from hybridctl.mechanics import Contact, Plane, Stairs, contact_system
 from hybridctl.mechanics.impacts.impact import impact
 from hybridctl.planning.optimisation import optimise
 from hybridctl.planning.phase_functions import build_phase_functions
-from hybridctl.planning.plan import Feedforwards, InputCurve, _EventMonitor, build_plan
+from hybridctl.planning.plan import (
+    Feedforwards,
+    InputCurve,
+    PhaseSequence,
+    _EventMonitor,
+    build_plan,
+)
 from hybridctl.planning.task import Condition, Margins, Phase, Task
 from hybridctl.planning.task_checks import find_implied_guards
 from hybridctl.planning.transcription import transcribe
@@ -274,8 +280,10 @@ def test_a_plan_without_inputs_is_tracked():
 def test_inputs_go_on_to_the_next_phase_when_its_mode_begins():
     """A foot that slips as its force vanishes is no phase of the plan."""
     curves = tuple(InputCurve(0.0, 1.0, np.array([[float(k)]])) for k in range(3))
-    policy = Feedforwards(curves, (("stick",), ("open",), ("stick",)))
-    run = [SimpleNamespace(guards=("g",), mode_after=(mode,)) for mode in ("slip+", "open")]
+    policy = Feedforwards(curves, PhaseSequence((("stick",), ("open",), ("stick",))))
+    run = [
+        SimpleNamespace(time=0.1, guards=("g",), mode_after=(mode,)) for mode in ("slip+", "open")
+    ]
     seen = [
         policy.law(History((), 0.0, np.zeros(2), tuple(run[:n])))(0.3, np.zeros(2)).item()
         for n in range(3)
@@ -285,7 +293,7 @@ def test_inputs_go_on_to_the_next_phase_when_its_mode_begins():
 
 def test_inputs_have_a_zero_gain_for_perturbations_of_a_floating_base():
     """Its 13 coordinates have 12 perturbations."""
-    policy = Feedforwards((InputCurve(0.0, 1.0, np.zeros((2, 3))),), (("open",),), 12)
+    policy = Feedforwards((InputCurve(0.0, 1.0, np.zeros((2, 3))),), ndx=12)
     x = np.array([*np.zeros(6), 1.0, *np.zeros(6)])
     gain = policy.law(History((), 0.0, x, ())).jacobian(0.3, x)
     assert gain.shape == (3, 12)

@@ -122,7 +122,7 @@ class LaterPeriod:
         if self.symmetry is None:
             return later
         inputs, impulses = self._inverse_input_map(len(event.input_before)), event.impulses
-        if self.symmetry.contacts is not None:
+        if self.symmetry.contacts is not None and impulses.size:  # a change of the law has none
             impulses = np.asarray(impulses[list(self.symmetry.contacts)])
         return replace(
             later,
