@@ -292,7 +292,6 @@ int differentiate_angle(struct kernel *kernel, int contact, double *forces, doub
 /* redundant.c: forces of redundant contacts inside their cones */
 int share_forces(struct kernel *kernel, int needs_forces, double *ratio);
 double factorise_shared(struct kernel *kernel, int with_friction, int *rank);
-int find_weights(struct kernel *kernel, double *half);
 
 /* singular.c: their factorisations */
 int factorise_columns(double *g, int m, double *q, double *b, double *sizes);

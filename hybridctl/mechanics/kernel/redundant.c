@@ -57,7 +57,7 @@ double factorise_shared(struct kernel *p, int with_friction, int *rank) {
 }
 
 /* Write the roots of the weights (m,) of the multipliers; 0 where there are none but one. */
-int find_weights(struct kernel *p, double *half) {
+static int find_weights(struct kernel *p, double *half) {
     const int k = p->closed_count, m = p->active_count;
     const double least = LEAST_WEIGHT * sqrt(multiply(p->solution, p->solution, k));
     if (m == k || !(least > 0.0)) return 0; /* no friction of a contact that sticks, or no load */

@@ -22,7 +22,7 @@ static const double LEAST_WEIGHT = 1e-6; /* relative to all normal forces: modes
 
 int shared_scratch_size(const struct kernel *p) {
     const int r = p->row_count, n = p->nv, z = 2 * n + p->nu, rows = p->all_rows;
-    return (3 * r + 1) * z + 2 * r * n + 2 * n * n + 4 * n * rows + 8 * r + 2 * n + rows;
+    return (3 * r + 1) * z + 2 * r * n + 2 * n * n + 4 * n * rows + 7 * r + 2 * n + rows;
 }
 
 /* Write t = S^-T Q' c and y = Q S^-1 t: m = W^(1/2) Z t, G' y = W^-1 m. */
@@ -55,8 +55,9 @@ static void find_multipliers(const struct kernel *p, const double *z, const doub
 
 /* Write M^-1 J' f (nv,) for forces along the active rows (m,). */
 static void find_motion(const struct kernel *p, const double *y, double *motion) {
-    for (int i = 0; i < p->nv; i++) {
-        motion[i] = 0.0;
+    memset(motion, 0, (size_t)p->nv * sizeof(double));
+    for (int l = 0; l < p->moving_count; l++) {
+        const int i = p->moving[l];
         for (int a = 0; a < p->active_count; a++)
             motion[i] += p->moved[i * p->width + p->active[a]] * y[a];
     }
@@ -146,33 +147,37 @@ static void subtract_change(struct kernel *p, const double *change, const double
                             struct changed_terms *terms, double *motion, double *forces, double *turns,
                             double *t) {
     const int n = p->nv, m = p->active_count, k = p->closed_count, rank = p->shared.rank;
-    const int slides = count_sliding(p), states = slides ? 2 * n : n, columns = 2 * n + p->nu;
+    const int states = 2 * n, columns = states + p->nu;
     memset(forces, 0, (size_t)p->all_rows * sizeof(double));
     for (int i = 0; i < m; i++) forces[p->rows[p->active[i]]] = change[i];
-    if (!slides) {
+    if (!count_sliding(p)) { /* (U^-T Y Q)' D(J' f): fewer columns than those of D(J' f) */
         differentiate_pull(p->tree, forces, terms->equations);
-    } else {
-        for (int j = 0; j < k; j++)
-            for (int e = p->closed[j].first; slides_now(p, j) && e < p->closed[j].last; e++)
-                forces[p->rows[e]] = p->direction[2 * j + e - p->closed[j].first] * change[j];
-        for (int i = 0; i < n; i++) {
-            motion[i] = 0.0;
-            for (int a = 0; a < p->row_count; a++)
-                motion[i] += p->moved[i * p->width + a] * forces[p->rows[a]];
-        }
-        solve_mass_root_transposed(p->terms.mass, n, motion, 1);
-        change_terms(p, motion, forces, states, terms);
-        for (int i = 0; i < n; i++) memset(terms->equations + i * states + n, 0, (size_t)n * sizeof(double));
-        add_turning(p, change, terms->rates, terms->equations, states);
-        for (int i = 0; i < m; i++)
-            memcpy(turns + i * n, terms->accelerations + p->rows[p->active[i]] * states,
-                   (size_t)n * sizeof(double));
+        memcpy(turns, motions, (size_t)n * rank * sizeof(double));
+        solve_mass_root_transposed(p->terms.mass, n, turns, rank);
+        for (int l = 0; l < rank; l++)
+            add_rows(t + l * columns, n, -1.0, turns + l, rank, n, terms->equations, n);
+        return;
     }
+    for (int j = 0; j < k; j++)
+        for (int e = p->closed[j].first; slides_now(p, j) && e < p->closed[j].last; e++)
+            forces[p->rows[e]] = p->direction[2 * j + e - p->closed[j].first] * change[j];
+    for (int i = 0; i < n; i++) {
+        motion[i] = 0.0;
+        for (int a = 0; a < p->row_count; a++)
+            motion[i] += p->moved[i * p->width + a] * forces[p->rows[a]];
+    }
+    solve_mass_root_transposed(p->terms.mass, n, motion, 1);
+    change_terms(p, motion, forces, states, terms);
+    for (int i = 0; i < n; i++) memset(terms->equations + i * states + n, 0, (size_t)n * sizeof(double));
+    add_turning(p, change, terms->rates, terms->equations, states);
+    for (int i = 0; i < m; i++)
+        memcpy(turns + i * n, terms->accelerations + p->rows[p->active[i]] * states,
+               (size_t)n * sizeof(double));
     solve_mass_root(p->terms.mass, n, terms->equations, states);
     for (int l = 0; l < rank; l++) {
         double *own = t + l * columns;
         add_rows(own, states, -1.0, motions + l, rank, n, terms->equations, states);
-        if (slides) add_rows(own, n, -1.0, p->shared.q + l * m, 1, m, turns, n);
+        add_rows(own, n, -1.0, p->shared.q + l * m, 1, m, turns, n);
     }
 }
 
@@ -190,18 +195,17 @@ int differentiate_shared(struct kernel *p, const struct shared_changes *changes,
     double *b = scratch, *even_t = b + r * columns;
     double *even_z = even_t + r * columns, *least_z = even_z + r * columns, *turns = least_z + columns;
     double *right = turns + 2 * r * n, *coordinates = right + r, *y = coordinates + r, *even = y + r;
-    double *other = even + r, *half = other + r, *work = half + r, *motion = work + r;
+    double *other = even + r, *work = other + r, *motion = work + r;
+    const double *half = shared->half;
     double *forces = motion + n, *rest = forces + p->all_rows;
     struct changed_terms terms = {changes->rates, rest, rest + 2 * n * n, rest + 2 * n * (n + p->all_rows)};
     for (int i = 0; i < m; i++) right[i] = p->target[p->active[i]] - p->free[p->active[i]];
     find_adjoint(p, right, shared->s, coordinates, work, y);
     find_multipliers(p, shared->z, NULL, coordinates, even);
-    memcpy(p->solution, even, (size_t)m * sizeof(double));
-    const int is_weighted = find_weights(p, half);
-    if (!is_weighted && m > k) return ASK_PYTHON; /* without a load by which friction is shared */
+    if (!shared->is_weighted && m > k) return ASK_PYTHON; /* without a load by which friction is shared */
     if (slides) turn_mixed_rows(p, y, &terms, motion, forces, turns, b, columns);
     else turn_rows(p, y, motion, b, columns);
-    if (!is_weighted) {
+    if (!shared->is_weighted) {
         solve_changes(p, shared->z, shared->s, t, b, states, m, found);
         return DONE;
     }
@@ -210,7 +214,6 @@ int differentiate_shared(struct kernel *p, const struct shared_changes *changes,
     subtract_change(p, other, changes->motions, &terms, motion, forces, turns, even_t);
     solve_changes(p, shared->z, shared->s, even_t, b, states, k, even_z);
 
-    factorise_weighted(shared->b, half, m, rank, shared->weighted, shared->root);
     find_adjoint(p, right, shared->root, coordinates, work, y);
     find_multipliers(p, shared->weighted, half, coordinates, other);
     if (slides) turn_mixed_rows(p, y, &terms, motion, forces, turns, b, columns);
