@@ -68,14 +68,16 @@ _DIFFERENCE = 1e-5
 """Half the distance of two configurations that give a velocity of the guess, s."""
 _STEPS = 10
 """Newton steps of the inverse kinematics of the guess: the residual is then rounding."""
-_CLOSING = 2e-3
+_CLOSING = 1e-2
 """Tolerance with which simulations follow the plan, relative to 1 + |x|. Half a stride multiplies
-errors by ten: a tenth of this, to which intervals are halved, is left to each."""
+errors of its mesh by ten."""
 _SIMULATION = 1e-11
 """Tolerances of simulations."""
-_EVENT_WINDOW = 1e-6
-"""Time within which feet let go or land together, s: two of them by the plan, which closes to as
-much."""
+_EVENT_WINDOW = 1e-5
+"""Time within which feet land together in the half stride that is closed, s: those of the plan do
+to the accuracy of its mesh."""
+_APART = 1e-9
+"""The same in the half stride whose map has feet that land in turn, s."""
 _MOST_CORRECTIONS = 10
 """Most corrections of Newton's method."""
 _SHOWN = 4
@@ -112,12 +114,12 @@ def make_trot_task(speed: float) -> tuple[Task, Guess]:
     )
     lands = names[1], names[2]
     phases = [
-        Phase(_STANCE, (), DURATIONS[0], 6, 3),
+        Phase(_STANCE, (), DURATIONS[0], 8, 3),
         Phase(
             _FLIGHT,
             tuple(f"{name} closes" for name in lands),
             DURATIONS[1],
-            5,
+            6,
             3,
             clearance=_FLIGHT_CLEARANCE,
         ),
@@ -216,7 +218,7 @@ class TrotWeights:
 
 
 @dataclass(frozen=True, eq=False)
-class TrotRun:
+class TrackedTrot:
     """How a simulation follows a trot.
 
     Attributes:
@@ -290,14 +292,17 @@ class PlannedTrot:
 
     @cached_property
     def map(self) -> Linearization:
-        """First-order map of the orbit, without feedback: piecewise linear where two feet land."""
-        return linearize(self.system, self.orbit)
+        """First-order map of the orbit without feedback, whose feet land in turn.
+
+        Within `_APART` they may do so in either order, and the map has two pieces. Else it has one,
+        for perturbations that keep the order.
+        """
+        return linearize(self.system, self.simulate_from(self.middle, _APART))
 
     def design_feedback(self, weights: TrotWeights | None = None) -> PeriodicLqr:
         """Return the hybrid LQR around the trot, for feet that land together.
 
-        Feet that land in turn have a map of two pieces, for which `close_loop` gives that of this
-        feedback. The lift-off is at a time, so that perturbations go through it unchanged.
+        `close_loop` gives the map of this feedback where they land in turn. The lift-off is at a time, so that perturbations go through it unchanged.
 
         Args:
             weights: Weights of the cost; None for the default ones.
@@ -318,8 +323,12 @@ class PlannedTrot:
         Args:
             feedback: Result of `design_feedback`.
         """
-        gains = feedback.period.gains.arcs
-        return self.map.closed_loop(gains, lambda k, fired: gains[k](self.orbit.events[k].time))
+        stance, flight, again = feedback.period.gains.arcs
+        # Between two landings the gain of the flight goes on.
+        waiting = [flight] * (len(self.map.trajectory.arcs) - 3)
+        touch = self.orbit.events[1].time
+        gains = (stance, flight, *waiting, again)
+        return self.map.closed_loop(gains, lambda k, fired: flight(touch))
 
     def compute_multipliers(
         self, lin: Linearization, *, holds_place: bool = False
@@ -376,7 +385,7 @@ class PlannedTrot:
         x = self.system.space.integrate(self.middle, sizes * rng.normal(size=2 * nv))
         return np.asarray(project(x))
 
-    def follow(self, reference: Reference, policy: Policy, start: Array) -> TrotRun:
+    def follow(self, reference: Reference, policy: Policy, start: Array) -> TrackedTrot:
         """Return how a simulation follows a reference under a policy.
 
         Args:
@@ -408,11 +417,11 @@ class PlannedTrot:
                 on_jam="raise",
             )
         except HybridctlError as error:
-            return TrotRun(str(error).splitlines()[0], np.zeros(0), process_time() - clock)
+            return TrackedTrot(str(error).splitlines()[0], np.zeros(0), process_time() - clock)
         reached = times[times <= run.end]
         errors = [np.abs(space.difference(nominal(t), run(t))).max() for t in reached.tolist()]
         problem = "" if len(reached) == len(times) else f"lost at {run.end - run.start:.2f} s"
-        return TrotRun(problem, np.array(errors), process_time() - clock)
+        return TrackedTrot(problem, np.array(errors), process_time() - clock)
 
     @property
     def _begin(self) -> float:
@@ -485,7 +494,7 @@ def plan_trot(speed: float, start: PlannedTrot | None = None) -> PlannedTrot:
     """
     task, guess = make_trot_task(speed)
     begin: Guess | OptimalTrajectory = guess if start is None else start.optimum
-    return PlannedTrot(task, optimise(task, begin, tolerance=_CLOSING, refinements=2))
+    return PlannedTrot(task, optimise(task, begin, tolerance=_CLOSING, refinements=1))
 
 
 @dataclass(frozen=True)
