@@ -33,6 +33,7 @@ from hybridctl.mechanics.limb_symmetry import limb_symmetry
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import ContactSystem, contact_system
 from hybridctl.orbits.conewise import compute_conewise_map
+from hybridctl.planning.constrained_tracking import ConstrainedTracking
 from hybridctl.planning.optimisation import OptimalTrajectory, optimise
 from hybridctl.planning.plan import Feedforwards, InputCurve, PhaseSequence, PlanTracking
 from hybridctl.planning.task import Condition, Expression, Guess, Margins, Phase, Task
@@ -68,14 +69,16 @@ _DIFFERENCE = 1e-5
 """Half the distance of two configurations that give a velocity of the guess, s."""
 _STEPS = 10
 """Newton steps of the inverse kinematics of the guess: the residual is then rounding."""
-_CLOSING = 2e-3
+_CLOSING = 1e-2
 """Tolerance with which simulations follow the plan, relative to 1 + |x|. Half a stride multiplies
-errors by ten: a tenth of this, to which intervals are halved, is left to each."""
+errors of its mesh by ten."""
 _SIMULATION = 1e-11
 """Tolerances of simulations."""
-_EVENT_WINDOW = 1e-6
-"""Time within which feet let go or land together, s: two of them by the plan, which closes to as
-much."""
+_EVENT_WINDOW = 1e-5
+"""Time within which feet land together in the half stride that is closed, s: those of the plan do
+to the accuracy of its mesh."""
+_APART = 1e-9
+"""The same in the half stride whose map has feet that land in turn, s."""
 _MOST_CORRECTIONS = 10
 """Most corrections of Newton's method."""
 _SHOWN = 4
@@ -84,8 +87,10 @@ _EXTENSION = 0.02
 """Time by which arcs of the reference go on past their ends, s: no touch was that far off."""
 _SPEEDS_PER_ANGLE = 10.0
 """Size of perturbations of velocities relative to those of coordinates, 1/s."""
-_TRACKING_TOLERANCE = 1e-7
+_TRACKING_TOLERANCE = 1e-6
 """Tolerances of simulations under feedback, far below their perturbations."""
+_SHARES = (50.0, 99.0)
+"""Percentiles of the time of a sample that are shown."""
 _LOST = 0.5
 """Distance of a coordinate from the reference at which the trot counts as lost, m or rad."""
 _RICCATI = 1e-8
@@ -112,12 +117,12 @@ def make_trot_task(speed: float) -> tuple[Task, Guess]:
     )
     lands = names[1], names[2]
     phases = [
-        Phase(_STANCE, (), DURATIONS[0], 6, 3),
+        Phase(_STANCE, (), DURATIONS[0], 8, 3),
         Phase(
             _FLIGHT,
             tuple(f"{name} closes" for name in lands),
             DURATIONS[1],
-            5,
+            6,
             3,
             clearance=_FLIGHT_CLEARANCE,
         ),
@@ -216,7 +221,7 @@ class TrotWeights:
 
 
 @dataclass(frozen=True, eq=False)
-class TrotRun:
+class TrackedTrot:
     """How a simulation follows a trot.
 
     Attributes:
@@ -290,14 +295,18 @@ class PlannedTrot:
 
     @cached_property
     def map(self) -> Linearization:
-        """First-order map of the orbit, without feedback: piecewise linear where two feet land."""
-        return linearize(self.system, self.orbit)
+        """First-order map of the orbit without feedback, whose feet land in turn.
+
+        Within `_APART` they may do so in either order, and the map has two pieces. Else it has one,
+        for perturbations that keep the order.
+        """
+        return linearize(self.system, self.simulate_from(self.middle, _APART))
 
     def design_feedback(self, weights: TrotWeights | None = None) -> PeriodicLqr:
         """Return the hybrid LQR around the trot, for feet that land together.
 
-        Feet that land in turn have a map of two pieces, for which `close_loop` gives that of this
-        feedback. The lift-off is at a time, so that perturbations go through it unchanged.
+        `close_loop` gives the map of this feedback where they land in turn. The lift-off is at a
+        time, so that perturbations go through it unchanged.
 
         Args:
             weights: Weights of the cost; None for the default ones.
@@ -318,8 +327,12 @@ class PlannedTrot:
         Args:
             feedback: Result of `design_feedback`.
         """
-        gains = feedback.period.gains.arcs
-        return self.map.closed_loop(gains, lambda k, fired: gains[k](self.orbit.events[k].time))
+        stance, flight, again = feedback.period.gains.arcs
+        # Between two landings the gain of the flight goes on.
+        waiting = [flight] * (len(self.map.trajectory.arcs) - 3)
+        touch = self.orbit.events[1].time
+        gains = (stance, flight, *waiting, again)
+        return self.map.closed_loop(gains, lambda k, fired: flight(touch))
 
     def compute_multipliers(
         self, lin: Linearization, *, holds_place: bool = False
@@ -376,7 +389,7 @@ class PlannedTrot:
         x = self.system.space.integrate(self.middle, sizes * rng.normal(size=2 * nv))
         return np.asarray(project(x))
 
-    def follow(self, reference: Reference, policy: Policy, start: Array) -> TrotRun:
+    def follow(self, reference: Reference, policy: Policy, start: Array) -> TrackedTrot:
         """Return how a simulation follows a reference under a policy.
 
         Args:
@@ -397,7 +410,7 @@ class PlannedTrot:
         try:
             run = simulate(
                 self.system,
-                _STANCE,
+                None,
                 start,
                 (nominal.start, nominal.end),
                 policy,
@@ -408,11 +421,11 @@ class PlannedTrot:
                 on_jam="raise",
             )
         except HybridctlError as error:
-            return TrotRun(str(error).splitlines()[0], np.zeros(0), process_time() - clock)
+            return TrackedTrot(str(error).splitlines()[0], np.zeros(0), process_time() - clock)
         reached = times[times <= run.end]
         errors = [np.abs(space.difference(nominal(t), run(t))).max() for t in reached.tolist()]
         problem = "" if len(reached) == len(times) else f"lost at {run.end - run.start:.2f} s"
-        return TrotRun(problem, np.array(errors), process_time() - clock)
+        return TrackedTrot(problem, np.array(errors), process_time() - clock)
 
     @property
     def _begin(self) -> float:
@@ -485,7 +498,7 @@ def plan_trot(speed: float, start: PlannedTrot | None = None) -> PlannedTrot:
     """
     task, guess = make_trot_task(speed)
     begin: Guess | OptimalTrajectory = guess if start is None else start.optimum
-    return PlannedTrot(task, optimise(task, begin, tolerance=_CLOSING, refinements=2))
+    return PlannedTrot(task, optimise(task, begin, tolerance=_CLOSING, refinements=1))
 
 
 @dataclass(frozen=True)
@@ -496,12 +509,17 @@ class TrotTrials:
         strides: Strides of each.
         starts: Number of starts for each size.
         angles: Sizes of their perturbations, rad or m; see `PlannedTrot.perturb_start`.
-        seed: Seed of the first start.
+        predictive: Whether the LQR is also run with corrections at 50 Hz that keep limits
+            (`ConstrainedTracking`), from the same starts.
+        limit: Greatest torque under feedback, N m.
+        seed: Seed of the starts.
     """
 
     strides: int = 20
     starts: int = 2
-    angles: tuple[float, ...] = (1e-6, 1e-4, 1e-3)
+    angles: tuple[float, ...] = (1e-5, 1e-3)
+    predictive: bool = True
+    limit: float = TORQUE
     seed: int = 0
 
 
@@ -513,7 +531,7 @@ def make_plan_record(trot: PlannedTrot, trials: TrotTrials) -> dict[str, Any]:
 
     Args:
         trot: The plan.
-        trials: Simulations under its LQR.
+        trials: Simulations under feedback.
     """
     feedback = trot.design_feedback()
     maps = [
@@ -539,7 +557,7 @@ def make_plan_record(trot: PlannedTrot, trials: TrotTrials) -> dict[str, Any]:
 def make_trial_records(
     trot: PlannedTrot, feedback: PeriodicLqr, trials: TrotTrials
 ) -> list[dict[str, Any]]:
-    """Return how simulations under the LQR follow the trot, one record for each size of starts.
+    """Return how simulations follow the trot, one record for each law and size of starts.
 
     Args:
         trot: The plan.
@@ -547,25 +565,42 @@ def make_trial_records(
         trials: The simulations.
     """
     reference, gains = trot.make_reference(feedback, trials.strides)
-    nominal = reference.nominal
+    nominal, nu = reference.nominal, trot.system.robot.nu
     phases = PhaseSequence.from_arcs(nominal.arcs, nominal.events)
-    limits = np.array([[-TORQUE], [TORQUE]]) * np.ones(trot.system.robot.nu)
-    policy = PlanTracking(reference.arcs, gains.arcs, phases, limits)
+    most = np.full(nu, trials.limit)
+    laws: dict[str, PlanTracking | ConstrainedTracking] = {
+        "LQR": PlanTracking(reference.arcs, gains.arcs, phases, np.array([-most, most]))
+    }
+    if trials.predictive:
+        weight = TrotWeights().torques * np.eye(nu)
+        laws["50 Hz"] = ConstrainedTracking(feedback, reference, weight, most)
     rng, records = np.random.default_rng(trials.seed), []
     for angle in trials.angles:
         starts = [trot.perturb_start(rng, angle) for _ in range(trials.starts)]
-        runs = [trot.follow(reference, policy, start) for start in starts]
-        held = [run for run in runs if not run.problem]
-        records.append(
-            {
-                "angle": angle,
-                "starts": len(runs),
-                "held": len(held),
-                "first": max((float(run.errors[0]) for run in held), default=np.nan),
-                "last": max((float(run.errors[-1]) for run in held), default=np.nan),
-                "problems": [run.problem for run in runs if run.problem],
-            }
-        )
+        for name, law in laws.items():
+            runs, seconds, active = list[TrackedTrot](), list[float](), 0
+            for start in starts:
+                runs.append(trot.follow(reference, law, start))
+                if isinstance(law, ConstrainedTracking):
+                    seconds += law.seconds
+                    active += law.active
+            held = [run for run in runs if not run.problem]
+            records.append(
+                {
+                    "law": name,
+                    "angle": angle,
+                    "starts": len(runs),
+                    "held": len(held),
+                    "first": max((float(run.errors[0]) for run in held), default=None),
+                    "last": max((float(run.errors[-1]) for run in held), default=None),
+                    "problems": [run.problem for run in runs if run.problem],
+                    "samples": len(seconds),
+                    "active": active,
+                    "milliseconds": [1e3 * float(np.percentile(seconds, p)) for p in _SHARES]
+                    if seconds
+                    else [],
+                }
+            )
     return records
 
 
@@ -580,11 +615,22 @@ def make_multiplier_table(record: dict[str, Any]) -> Table:
 
 
 def make_trial_table(record: dict[str, Any]) -> Table:
-    """Return the table of simulations of a planned trot under its LQR."""
+    """Return the table of simulations of a planned trot under feedback."""
+    rows = [
+        each
+        | {
+            "limited": f"{each['active']} of {each['samples']}" if each["samples"] else "",
+            "times": ", ".join(f"{time:.2g}" for time in each["milliseconds"]),
+            "distance": f"{each['first']:.2g}, {each['last']:.2g}" if each["held"] else "",
+        }
+        for each in record["trials"]
+    ]
     columns = {
+        "law": "{law}",
         "perturbation [rad]": "{angle:.0e}",
         "trots that hold": "{held} of {starts}",
-        "distance at the start": "{first:.2g}",
-        "at the end": "{last:.2g}",
+        "distance at start and end": "{distance}",
+        "samples with limits": "{limited}",
+        "time per sample, p50 and p99 [ms]": "{times}",
     }
-    return make_record_table("Planned trot under its LQR", record["trials"], columns)
+    return make_record_table("Planned trot under feedback", rows, columns)

@@ -346,7 +346,7 @@ def run(config: Config, console: Console) -> Findings:
         )
         claims += [
             Check(
-                f"planned trots under its LQR that hold from {trial['angle']:.0e} rad",
+                f"planned trots that hold from {trial['angle']:.0e} rad ({trial['law']})",
                 trial["held"],
                 least=trial["starts"],
             )

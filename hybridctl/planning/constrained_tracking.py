@@ -30,6 +30,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from time import thread_time
 from typing import NamedTuple
 
 import numpy as np
@@ -296,6 +297,7 @@ class ConstrainedTracking:
         failures: Number of programmes without a solution since the start of the run. The LQR acts
             alone then, cut to the limits.
         active: Number of samples since the start of the run at which the LQR violates a limit.
+        seconds: Processor time of each sample since the start of the run, s.
 
     Raises:
         InputError: Arguments that do not fit together.
@@ -303,6 +305,7 @@ class ConstrainedTracking:
 
     failures: int
     active: int
+    seconds: list[float]
     _corrections: Array  # corrections (n, nu) on the intervals since the last sample
     _ends: Array  # their ends (n,), s
     _sampled: float  # time of the last sample, s; infinite before the first one
@@ -349,6 +352,7 @@ class ConstrainedTracking:
     def reset(self) -> None:
         """Forget all samples, as before the first call."""
         self.failures = self.active = 0
+        self.seconds = []
         self._corrections, self._ends = np.zeros((0, self._nu)), np.zeros(0)
         self._sampled, self._arc = math.inf, -1
 
@@ -363,7 +367,9 @@ class ConstrainedTracking:
             self.reset()
         if k != self._arc or now >= self._sampled + self.horizon.sample - _TIME_ROUNDING:
             self._sampled, self._arc = now, k
+            begun = thread_time()
             self._take_sample(now, history.state, k)
+            self.seconds.append(thread_time() - begun)
         arc, i = self.reference.arcs[k], self._ends.searchsorted(now + _TIME_ROUNDING, "right")
         if i < len(self._corrections):
             inputs = arc.inputs.copy()

@@ -1,5 +1,7 @@
 """Orbits of floating bases up to symmetries: a plank that hops from one end to the other."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from orbits.plank import FREE, GROUND, SPEED, C, G, hop, make_plank, make_robot
@@ -84,6 +86,9 @@ def test_an_orbit_goes_on_as_its_image(plank):
     for t in np.linspace(time, 1.9 * time, 5):
         np.testing.assert_allclose(arc(t), run(t), rtol=0.0, atol=1e-8)
     event = later.map_event(once.events[0], 1)
+    # A change of the law by the clock has impulses of no contact.
+    by_clock = replace(once.events[0], guards=(), impulses=np.zeros(0))
+    assert later.map_event(by_clock, 1).impulses.size == 0
     assert event.guards == ("left closes",)
     assert event.impulses[0] == pytest.approx(once.events[0].impulses[1])
     assert event.time == pytest.approx(2.0 * time)
