@@ -16,7 +16,7 @@ FIGURES = {
     "biped": {"flow"},
     "block": {"landing_snapshots", *(f"{n}_{k}" for n in ("landing", "rocking") for k in CONTACTS)},
     "contact-law": {"solutions"},
-    "cube-drop": {"poses", "snapshots", *CONTACTS},
+    "cube-drop": {"snapshots", *CONTACTS},
     "ilqr": {"ball", "convergence", "block", "door"},
     "lqr": {"costs"},
     "relay": {"errors"},
