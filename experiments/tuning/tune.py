@@ -16,7 +16,7 @@ minus the arc of its event count (see `tuning.ensemble.outcome`), whatever error
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings, experiment, open_journal
-from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, Line, Panel, draw_series
+from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, Panel, draw_series
 from hybridctl.app.report import make_record_table, report_alive, show_progress
 from hybridctl.base.checks import Array, check_number
 from hybridctl.base.errors import InputError, SimulationError
@@ -247,10 +247,6 @@ def make_findings(study: Study, found: Tuning, results: Mapping[str, Statistics]
     """
     summary = summarize(study, found, results)
 
-    def draw(folder: RunFolder) -> None:
-        draw_trade_off(folder / "figures/trade_off.png", summary)
-        draw_distribution(folder / "figures/distribution.png", results)
-
     before, after = results["before"], results["after"]
     return Findings(
         summary,
@@ -259,7 +255,7 @@ def make_findings(study: Study, found: Tuning, results: Mapping[str, Statistics]
             Check("mean error after tuning / before", after.mean_error / before.mean_error, 0.9),
             Check("peak input after tuning / before", after.peak_input / before.peak_input, 1.0),
         ],
-        draw=draw,
+        draw=lambda to: draw_distribution(to / "figures/distribution.png", results),
     )
 
 
@@ -386,24 +382,6 @@ def make_tables(summary: Mapping[str, Any]) -> list[Table | str]:
 
 
 COLORS = {"before": REFERENCE, "after": TRACKING, "conventional": BASELINE}
-
-
-def draw_trade_off(path: Path, summary: Mapping[str, Any]) -> None:
-    """Draw all candidates by peak input and mean error, and stars for unseen runs."""
-    lines = []
-    for kind, style in (("start", "s"), ("prediction", "o-"), ("search", ".")):
-        points = [c for c in summary["candidates"] if c["origin"].startswith(kind)]
-        if points:
-            lines.append(_make_marks(points, kind, "black", style))
-    lines += [_make_marks([summary[n]], n, COLORS[n], "*") for n in ("before", "after")]
-    panel = Panel("mean post-impact error [rad, rad/s]", lines, log=True)
-    title = "Candidates on the runs of the search; stars on unseen runs"
-    draw_series(path, [[panel]], title=title, xlabel="peak input [N m]", xlog=True)
-
-
-def _make_marks(points: Sequence[Mapping[str, Any]], label: str, color: str, style: str) -> Line:
-    peaks, errors = (np.array([p[key] for p in points]) for key in ("peak_input", "mean_error"))
-    return Line(peaks, errors, label, color, style)
 
 
 def draw_distribution(path: Path, results: Mapping[str, Statistics]) -> None:

@@ -45,7 +45,9 @@ from hybridctl.experiments.walking.walk import Walk, draw_start, walk
 from rich.console import Console
 
 from hybridctl.app.experiment import Check, Findings, experiment, open_journal
+from hybridctl.app.page.motion import write_motion
 from hybridctl.app.report import report_alive, show_progress
+from hybridctl.app.view import make_scene
 from hybridctl.base.function_cache import find_compiler
 from hybridctl.base.journal import compute_all, compute_trials
 from hybridctl.base.run_folder import RunFolder
@@ -185,13 +187,11 @@ def _run_in(folder: RunFolder, config: Config, console: Console) -> Findings:
         "steps_walked": [each.steps for each in walks],
         "falls": [each.reason for each in walks],
     }
-    multiplier = float(summary["multipliers_closed"][0])
 
     def draw(folder: RunFolder) -> None:
         figures.draw_gait(folder / "figures/gait.png", gait)
-        figures.draw_errors(folder / "figures/errors.png", gait, walks, multiplier)
         if walks[0].run is not None:
-            figures.write_walk(folder, gait, walks[0].run)
+            write_motion(folder, [make_scene(walks[0].run, gait.walker)])
 
     steps = min(summary["steps_walked"])
     found = Findings(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,9 @@ import numpy as np
 from hybridctl.experiments.walking.controllers import TITLES
 from hybridctl.experiments.walking.gait import Gait
 from hybridctl.experiments.walking.limits import KINDS, TUNED, Name, Survived
-from hybridctl.experiments.walking.walk import Walk
 
-from hybridctl.app.page.motion import Mover, Scene, write_motion
 from hybridctl.app.plots import (
     BASELINE,
-    CURVES,
     REFERENCE,
     TRACKING,
     Line,
@@ -25,9 +21,6 @@ from hybridctl.app.plots import (
     make_figure,
     save_figure,
 )
-from hybridctl.base.checks import Array
-from hybridctl.base.run_folder import RunFolder
-from hybridctl.hybrid.trajectory import HybridTrajectory
 
 _SAMPLES = 200
 """Points of a curve over a step."""
@@ -57,30 +50,6 @@ def draw_gait(path: Path, gait: Gait) -> None:
     ]
     title = f"One step at {gait.speed:g} m/s, left foot on the ground"
     draw_series(path, [[p] for p in panels], title=title, xlabel="time since touchdown [s]")
-
-
-def draw_errors(path: Path, gait: Gait, walks: Sequence[Walk], modulus: float) -> None:
-    """Draw the error after each touchdown, and the slope of the largest multiplier.
-
-    Args:
-        path: File of the figure.
-        gait: Gait that is walked.
-        walks: Walks from random starts.
-        modulus: Modulus of the largest multiplier.
-    """
-    lines = [
-        Line(np.arange(1.0, len(errors) + 1.0), errors, f"start {k + 1}", color, "o-")
-        for (k, each), color in zip(enumerate(walks), cycle(CURVES), strict=False)
-        if each.run is not None and each.steps
-        for errors in [each.compute_errors(gait)[:15]]
-    ]
-    steps = np.arange(2.0, 8.0)
-    label = f"largest multiplier, {modulus:.2f}"
-    lines.append(Line(steps, 0.02 * modulus ** (steps - 2.0), label, "black", "--", 1.0))
-    panel = Panel("error after touchdown [rad, rad/s, m, m/s]", lines, log=True)
-    starts = "a random start" if len(walks) == 1 else "random starts"
-    title = f"Walking at {gait.speed:g} m/s from {starts}, reference spreading"
-    draw_series(path, [[panel]], title=title, xlabel="step")
 
 
 _PAIRS: tuple[tuple[Name | None, Name], ...] = (
@@ -158,34 +127,6 @@ def draw_shares(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
         axes.legend(fontsize=8)
     figure.suptitle("Gaits by the share of friction that they may use (stars: the one that ships)")
     save_figure(figure, path)
-
-
-def write_walk(folder: RunFolder, gait: Gait, run: HybridTrajectory) -> None:
-    """Write the motion of a walk with its forces, for the page.
-
-    Args:
-        folder: Folder of the results.
-        gait: Gait that is walked.
-        run: Run of the walk.
-    """
-    mover = Mover("walker", run, _compute_limbs, system=gait.walker)
-    ends = [run(t)[0] for t in (run.start, run.end)]
-    ground = np.array([[min(ends) - 0.5, 0.0], [max(ends) + 0.5, 0.0]])
-    scene = Scene(f"Walking at {gait.speed:g} m/s", [mover], [ground], ("x", "z"))
-    write_motion(folder, [scene])
-
-
-def _compute_limbs(x: Array) -> list[Array]:
-    """Return the polylines of the left leg, the right leg and the torso, m."""
-    hip = np.array([x[0], x[1]])
-    limbs = []
-    for i in (3, 5):
-        femur, tibia = x[2] + x[i], x[2] + x[i] + x[i + 1]
-        knee = hip - 0.4 * np.array([np.sin(femur), np.cos(femur)])
-        foot = knee - 0.4 * np.array([np.sin(tibia), np.cos(tibia)])
-        limbs.append(np.array([hip, knee, foot]))
-    torso = 0.63 * np.array([np.sin(x[2]), np.cos(x[2])])
-    return [*limbs, np.array([hip, hip + torso])]
 
 
 def draw_plants(path: Path, records: Sequence[Mapping[str, Any]], most: int) -> None:

@@ -12,7 +12,7 @@ from hybridctl.base.errors import ClaimError, InputError
 RECORDED = {"cube-identify", "hopper-jump", "icub-base"}  # on recordings that are elsewhere
 CONTACTS = ("modes", "forces", "energy")
 FIGURES = {
-    "bderivative": {"balls", "errors"},
+    "bderivative": {"balls"},
     "biped": {"flow"},
     "block": {"landing_snapshots", *(f"{n}_{k}" for n in ("landing", "rocking") for k in CONTACTS)},
     "contact-law": {"solutions"},
