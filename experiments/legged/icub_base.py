@@ -31,22 +31,28 @@ from hybridctl.experiments.legged.score import (
 from rich.console import Console
 from rich.table import Table
 
+from hybridctl import smooth
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.plots import BANDS, GREEN, ORANGE, TRACKING, Band, Line, Panel, draw_series
 from hybridctl.app.report import make_record_table, show_progress
 from hybridctl.base.checks import Array
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import Meta, Natural, Positive, Settings
-from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation import Estimate
 from hybridctl.estimation.result import FilterResult
-from hybridctl.estimation.smoother import smooth
-from hybridctl.legged.estimator import BaseEstimator, BaseSettings
-from hybridctl.legged.hypotheses import ContactEvidence
-from hybridctl.legged.kinematics import Foot
+from hybridctl.legged import (
+    BaseEstimator,
+    BaseNoise,
+    BaseSettings,
+    ContactEvidence,
+    Foot,
+    StartDeviations,
+    noise_of_creep,
+    noise_of_innovations,
+    noise_of_standing,
+)
 from hybridctl.legged.measurements import ANGLES
-from hybridctl.legged.noise_levels import noise_of_creep, noise_of_innovations, noise_of_standing
-from hybridctl.legged.start import StartDeviations
-from hybridctl.legged.system import STICK, BaseNoise
+from hybridctl.legged.system import STICK
 
 SUMMARY = "the base of a walking humanoid from angles, inertial sensor and foot forces, recorded"
 

@@ -28,7 +28,16 @@ from hybridctl.robots import block, paddle, rrr_door
 from numpy.polynomial.legendre import leggauss
 from rich.console import Console
 
-from hybridctl import ReferenceSpreading, extend, hybrid_lqr, linearize, simulate
+from hybridctl import (
+    HybridTrajectory,
+    JumpGains,
+    Reference,
+    ReferenceSpreading,
+    extend,
+    hybrid_lqr,
+    linearize,
+    simulate,
+)
 from hybridctl.app.experiment import Check, Findings, experiment, study_cases
 from hybridctl.app.plots import BASELINE, REFERENCE, make_figure, save_figure
 from hybridctl.base.checks import Array
@@ -36,13 +45,10 @@ from hybridctl.base.errors import InputError, SimulationError
 from hybridctl.base.settings import Count, Natural, Positive, Settings
 from hybridctl.control import periodic_lqr
 from hybridctl.control.lqr.finite_horizon import LqrResult
-from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import get_followed_arc, locate
-from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.orbits.return_map import periodic_orbit
+from hybridctl.orbits import periodic_orbit
 from hybridctl.sensitivity import Linearization
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
-from hybridctl.sensitivity.saltation import JumpGains
 
 SUMMARY = "hybrid LQR against the same without saltation: a paddle, a block, the door"
 

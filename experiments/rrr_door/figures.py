@@ -10,6 +10,7 @@ from hybridctl.experiments.contacts.closed_form import draw_contacts
 from hybridctl.experiments.rrr_door.laws import DoorRuns
 from hybridctl.robots.rrr_door import DoorParameters
 
+from hybridctl import HybridTrajectory, Reference
 from hybridctl.app.page.motion import Mover, Scene, write_motion
 from hybridctl.app.plots import (
     BASELINE,
@@ -25,8 +26,6 @@ from hybridctl.app.plots import (
 )
 from hybridctl.base.checks import Array
 from hybridctl.base.run_folder import RunFolder
-from hybridctl.control.reference import Reference
-from hybridctl.hybrid.trajectory import HybridTrajectory
 
 NAMES = ("shoulder", "elbow", "wrist")
 PERIOD = 2e-3

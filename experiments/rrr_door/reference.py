@@ -19,15 +19,14 @@ import numpy as np
 from hybridctl.robots.rrr_door import DoorParameters, contacts, robot
 from scipy.interpolate import BPoly
 
+from hybridctl import HybridSystem, Reference, extend, simulate
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import InfeasibleReferenceError
 from hybridctl.base.settings import Positive, Settings, UnitInterval
-from hybridctl.control.reference import Feedforward, PhantomFeedforward, Reference, extend
+from hybridctl.control.reference import Feedforward, PhantomFeedforward
+from hybridctl.hybrid import History
 from hybridctl.hybrid.laws import InputLaw
-from hybridctl.hybrid.policy import History
-from hybridctl.hybrid.simulate import simulate
-from hybridctl.hybrid.system import HybridSystem
-from hybridctl.mechanics.modes.dynamics import ContactDynamics
+from hybridctl.mechanics import ContactDynamics
 
 OPEN = ("open", "open")
 CLOSED = ("closed", "closed")

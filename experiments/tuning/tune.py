@@ -29,6 +29,15 @@ from hybridctl.experiments.rrr_door.runner import DoorTrial, Perturbations, make
 from rich.console import Console
 from rich.table import Table
 
+from hybridctl import (
+    GainSchedule,
+    HybridSystem,
+    HybridTrajectory,
+    Reference,
+    jump_derivative,
+    linearize,
+    tune,
+)
 from hybridctl.app.experiment import Check, Findings, experiment, open_journal
 from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, Panel, draw_series
 from hybridctl.app.report import make_record_table, report_alive, show_progress
@@ -38,16 +47,10 @@ from hybridctl.base.journal import Journal
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import Count, Meta, Natural, Positive, Settings
 from hybridctl.base.workers import crew
-from hybridctl.control.gains import GainSchedule
-from hybridctl.control.reference import Reference
-from hybridctl.control.tuning.ensemble import Ensemble, Statistics
-from hybridctl.control.tuning.prediction import Prediction
-from hybridctl.control.tuning.search import Tuning, Validation, tune
-from hybridctl.control.tuning.structure import EntryGains
-from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.sensitivity.linearization import Linearization, linearize
-from hybridctl.sensitivity.simultaneous import jump_derivative
+from hybridctl.control import Ensemble, EntryGains, Prediction
+from hybridctl.control.tuning.ensemble import Statistics
+from hybridctl.control.tuning.search import Tuning, Validation
+from hybridctl.sensitivity import Linearization
 
 RECORD = "runs.jsonl"
 SHAPE = (3, 8)  # of a gain: torques, state
