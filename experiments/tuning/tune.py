@@ -24,7 +24,7 @@ from typing import Annotated, Any
 import numpy as np
 from hybridctl.experiments.figures import shares_below
 from hybridctl.experiments.rrr_door import tracking as rrr_door
-from hybridctl.experiments.rrr_door.contact import get_contact_modes
+from hybridctl.experiments.rrr_door.reference import get_contact_modes
 from hybridctl.experiments.rrr_door.runner import DoorTrial, Perturbations, make_statistics_table
 from rich.console import Console
 from rich.table import Table
