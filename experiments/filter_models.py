@@ -16,20 +16,22 @@ import numpy as np
 from hybridctl.robots import ball, block, cube, polygon
 from scipy.spatial.transform import Rotation
 
-from hybridctl import HybridSystem, Measurement, Noise
 from hybridctl.base.checks import Array
 from hybridctl.base.settings import Meta, NotNegative, Positive, UnitInterval
-from hybridctl.estimation import Disturbance, FilterModel, ImpactNoise
 from hybridctl.estimation.filter_model import (
+    FilterModel,
     FilterSettings,
     LogChannel,
     Scenario,
     Sensor,
     surface_noise,
 )
-from hybridctl.estimation.measurement import configuration, coordinates
+from hybridctl.estimation.measurement import Measurement, configuration, coordinates
+from hybridctl.estimation.noise import Disturbance, ImpactNoise, Noise
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.mechanics import RobotStateSpace, closed_contacts
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.mechanics import closed_contacts
+from hybridctl.mechanics.multibody.state import RobotStateSpace
 
 TOSSES = {  # mapping of recorded tosses of cubes, one after the other in a file
     "time": {"rate": "rate_hz"},
