@@ -45,9 +45,7 @@ from hybridctl.experiments.walking.walk import Walk, draw_start, walk
 from rich.console import Console
 
 from hybridctl.app.experiment import Check, Findings, experiment, open_journal
-from hybridctl.app.page.motion import write_motion
 from hybridctl.app.report import report_alive, show_progress
-from hybridctl.app.view import make_scene
 from hybridctl.base.function_cache import find_compiler
 from hybridctl.base.journal import compute_all, compute_trials
 from hybridctl.base.run_folder import RunFolder
@@ -191,7 +189,7 @@ def _run_in(folder: RunFolder, config: Config, console: Console) -> Findings:
     def draw(folder: RunFolder) -> None:
         figures.draw_gait(folder / "figures/gait.png", gait)
         if walks[0].run is not None:
-            write_motion(folder, [make_scene(walks[0].run, gait.walker)])
+            figures.write_walk(folder, gait, walks[0].run)
 
     steps = min(summary["steps_walked"])
     found = Findings(

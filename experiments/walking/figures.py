@@ -1,4 +1,4 @@
-"""The figures show the walker's gait, errors that die out, and disturbances that are survived."""
+"""The figures show the walker's gait, its motion, and disturbances that are survived."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from hybridctl.experiments.walking.controllers import TITLES
 from hybridctl.experiments.walking.gait import Gait
 from hybridctl.experiments.walking.limits import KINDS, TUNED, Name, Survived
 
+from hybridctl import HybridTrajectory
+from hybridctl.app.page.motion import Mover, Scene, write_motion
 from hybridctl.app.plots import (
     BASELINE,
     REFERENCE,
@@ -21,6 +23,8 @@ from hybridctl.app.plots import (
     make_figure,
     save_figure,
 )
+from hybridctl.base.checks import Array
+from hybridctl.base.run_folder import RunFolder
 
 _SAMPLES = 200
 """Points of a curve over a step."""
@@ -127,6 +131,34 @@ def draw_shares(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
         axes.legend(fontsize=8)
     figure.suptitle("Gaits by the share of friction that they may use (stars: the one that ships)")
     save_figure(figure, path)
+
+
+def write_walk(folder: RunFolder, gait: Gait, run: HybridTrajectory) -> None:
+    """Write the motion of a walk with its forces, for the page.
+
+    Args:
+        folder: Folder of the results.
+        gait: Gait that is walked.
+        run: Run of the walk.
+    """
+    mover = Mover("walker", run, _compute_limbs, system=gait.walker)
+    ends = [run(t)[0] for t in (run.start, run.end)]
+    ground = np.array([[min(ends) - 0.5, 0.0], [max(ends) + 0.5, 0.0]])
+    scene = Scene(f"Walking at {gait.speed:g} m/s", [mover], [ground], ("x", "z"))
+    write_motion(folder, [scene])
+
+
+def _compute_limbs(x: Array) -> list[Array]:
+    """Return the polylines of the left leg, the right leg and the torso, m."""
+    hip = np.array([x[0], x[1]])
+    limbs = []
+    for i in (3, 5):
+        femur, tibia = x[2] + x[i], x[2] + x[i] + x[i + 1]
+        knee = hip - 0.4 * np.array([np.sin(femur), np.cos(femur)])
+        foot = knee - 0.4 * np.array([np.sin(tibia), np.cos(tibia)])
+        limbs.append(np.array([hip, knee, foot]))
+    torso = 0.63 * np.array([np.sin(x[2]), np.cos(x[2])])
+    return [*limbs, np.array([hip, hip + torso])]
 
 
 def draw_plants(path: Path, records: Sequence[Mapping[str, Any]], most: int) -> None:
