@@ -10,17 +10,14 @@ any other map by :math:`O(\varepsilon)`. The order is the slope of a line throug
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 
-from hybridctl.app.plots import CURVES, REFERENCE, Line, Panel, draw_series, make_power_line
 from hybridctl.base.checks import Array
 
-STYLES = ("o-", "s--", "^-", "v:", "D:", "x:")
 Rows: TypeAlias = Array | Sequence[Array]
 
 
@@ -67,44 +64,3 @@ def measure_errors(
         for size in sizes
     ]
     return Convergence(np.array(sizes), np.array(errors))
-
-
-def make_panel(
-    label: str, found: Mapping[str, Convergence], guide: Convergence, order: float
-) -> Panel:
-    """Return a panel of errors by name, logarithmic, with a line of an order below the guide.
-
-    Args:
-        label: Label of the ordinate.
-        found: Errors by name.
-        guide: Errors below which the line is drawn.
-        order: Slope of the line.
-    """
-    return Panel(
-        label, [*curves(found), make_power_line(guide.sizes, 0.5 * guide.errors, order)], log=True
-    )
-
-
-def curves(found: Mapping[str, Convergence]) -> list[Line]:
-    """Return a curve of errors over sizes for each name.
-
-    Args:
-        found: Errors by name.
-    """
-    looks = zip(found.items(), (*CURVES, REFERENCE), STYLES, strict=False)
-    return [
-        Line(one.sizes, np.maximum(one.errors, np.finfo(np.float64).eps), name, color, style)
-        for (name, one), color, style in looks
-    ]
-
-
-def draw_errors(path: Path, panels: Sequence[Panel], title: str, xlabel: str) -> None:
-    """Save panels of errors side by side, over the logarithm of the sizes.
-
-    Args:
-        path: File of the figure.
-        panels: The panels.
-        title: Title of the figure.
-        xlabel: Label of the abscissa.
-    """
-    draw_series(path, [panels], title=title, xlabel=xlabel, xlog=True)

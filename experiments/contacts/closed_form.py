@@ -10,6 +10,7 @@ from hybridctl.experiments.runners import tabulate
 from rich.console import Console
 from rich.table import Table
 
+from hybridctl import HybridSystem, HybridTrajectory, simulate
 from hybridctl.app.experiment import Check, Findings
 from hybridctl.app.page.motion import Scene, write_motion
 from hybridctl.app.plots import energy, forces, modes
@@ -18,9 +19,6 @@ from hybridctl.base.checks import Array
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.hybrid.simulate import simulate
-from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.trajectory import HybridTrajectory
 
 Runs = Mapping[str, HybridTrajectory]
 

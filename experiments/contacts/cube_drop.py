@@ -20,15 +20,14 @@ from hybridctl.experiments.cube_filter.tosses import load_toss
 from hybridctl.experiments.runners import tabulate
 from hybridctl.robots import cube
 from rich.console import Console
-from rich.table import Table
 from scipy.spatial.transform import Rotation
 
 from hybridctl import HybridTrajectory, simulate
 from hybridctl.app import plots
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.page.motion import Mover, Scene, write_motion
-from hybridctl.app.plots import Line, Panel, Pose
-from hybridctl.app.report import encode_event, make_record_table, show_progress
+from hybridctl.app.plots import Pose
+from hybridctl.app.report import encode_event, show_progress
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError
 from hybridctl.base.run_folder import RunFolder
@@ -38,16 +37,19 @@ from hybridctl.mechanics import ContactDynamics, closed_contacts, time_stepping
 SUMMARY = "a cube tumbles and slides on a table, beside time stepping and recorded tosses"
 
 OPEN = ("open",) * len(cube.CORNERS)
-INSTANTS = 6  # at which poses are put side by side and drawn, start and end included
+INSTANTS = 6  # at which poses are drawn, start and end included
 LONGEST = 60.0  # s
 STEPS = (1e-5, 1e-2)  # s, shortest and longest of time stepping
 FLAT = 1e-6  # m, largest gap of the four lowest corners of a cube that lies flat; a choice
 PERIOD = 2e-3  # s, of the samples of energy, gaps and forces
 ROUNDING = 1e-12  # J, gain of energy at an impact that is no rounding
-STYLES = {
-    "events": (plots.TRACKING, "-"),
-    "stepping": (plots.REFERENCE, "--"),
-    "recorded": (plots.ORANGE, "-"),
+COLORS = {"events": plots.TRACKING, "stepping": plots.REFERENCE, "recorded": plots.ORANGE}
+DISTANCES = {
+    "motions": "{name}",
+    "mean mm": "{mean_position_mm:.2f}",
+    "final mm": "{final_position_mm:.2f}",
+    "mean deg": "{mean_angle_deg:.2f}",
+    "final deg": "{final_angle_deg:.2f}",
 }
 
 
@@ -82,11 +84,6 @@ class Config(Settings):
     restitution: UnitInterval = 0.125
     rtol: Positive = 1e-9
     atol: Positive = 1e-9
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.data is not None and not isinstance(self.data, str):
-            raise InputError(f"data must be the path of a file, got {self.data!r}")
 
 
 @dataclass(frozen=True)
@@ -140,10 +137,8 @@ def run(config: Config, console: Console) -> Findings:
         }
     contact = _find_worst_contact(drop.model, events)
     summary = {
-        "poses": _select_poses(drop.times, poses),
         "differences": differences,
         "rest": describe_rest(drop.model, events),
-        "modes": _count_modes(events),
         "energy": compute_energy(drop.model, events),
         "contact": contact,
         "events": [encode_event(event) for event in events.events],
@@ -152,7 +147,6 @@ def run(config: Config, console: Console) -> Findings:
     lowest, least = contact["lowest_gap_m"], contact["least_normal_force_N"]
 
     def draw(folder: RunFolder) -> None:
-        _draw_poses(drop.times, poses, folder)
         _draw_snapshots(drop.model, drop.times, poses, folder)
         touching = sorted({i for arc in events.arcs for i in closed_contacts(arc.mode)})
         draw_contacts(folder, "", "The cube", events, [cube.CORNERS[i] for i in touching])
@@ -160,7 +154,7 @@ def run(config: Config, console: Console) -> Findings:
 
     return Findings(
         summary,
-        _print_results(summary),
+        [tabulate("Distances between poses", differences, DISTANCES), *_describe_end(summary)],
         [
             Check("least gap of a corner above the table [m]", lowest, least=-1e-6),
             Check("least normal force of a corner [N]", least, least=-slack),
@@ -244,20 +238,8 @@ def compare_poses(one: Array, other: Array) -> tuple[Array, Array]:
     return 1e3 * distance, np.degrees(turn.magnitude())
 
 
-def _select_poses(times: Array, poses: Mapping[str, Array]) -> dict[str, Array]:
-    """Return times and poses (n, 7) of all motions at a few instants, quaternions alike in sign."""
-    chosen = _instants(times)
-    result = {"times": times[chosen]}
-    reference = poses["events"][chosen, 3:]
-    for name, all_poses in poses.items():
-        result[name] = all_poses[chosen].copy()
-        opposite = np.einsum("ni,ni->n", result[name][:, 3:], reference) < 0.0
-        result[name][opposite, 3:] *= -1.0
-    return result
-
-
 def _instants(times: Array) -> list[int]:
-    """Return the rows at which poses are put side by side."""
+    """Return the rows at which poses are drawn."""
     return [round(k) for k in np.linspace(0, len(times) - 1, INSTANTS).tolist()]
 
 
@@ -276,17 +258,6 @@ def describe_rest(model: cube.CubeParameters, run: HybridTrajectory) -> dict[str
         "speed_m_s": float(np.linalg.norm(x[7:10])),
         "spin_rad_s": float(np.linalg.norm(x[10:])),
         "corners": dict(Counter(run.final_mode)),  # type: ignore[call-overload]
-    }
-
-
-def _count_modes(run: HybridTrajectory) -> dict[str, Any]:
-    """Return the numbers of events and modes, and of corners that close, open, slip and stick."""
-    fired = Counter(guard.split()[-1] for event in run.events for guard in event.guards)
-    return {
-        "events": len(run.events),
-        "modes": len({arc.mode for arc in run.arcs}),
-        "guards": dict(fired),
-        "rests": sum(event.accumulation is not None for event in run.events),
     }
 
 
@@ -331,83 +302,20 @@ def _find_worst_contact(model: cube.CubeParameters, run: HybridTrajectory) -> di
     }
 
 
-def _print_results(summary: Mapping[str, Any]) -> list[Table | str]:
-    """Return poses side by side, their differences, the rest of the cube, and its energy.
-
-    Args:
-        summary: Content of summary.json.
-    """
-    poses, rest, modes, energy = (summary[n] for n in ("poses", "rest", "modes", "energy"))
-    rows = [
-        {"time": t, "name": name, "place": 1e3 * poses[name][k, :3], "turn": poses[name][k, 3:]}
-        for k, t in enumerate(poses["times"])
-        for name in poses
-        if name != "times"
-    ]
-    columns = {"t [s]": "{time:.3f}", "motion": "{name}"}
-    columns |= {axis: f"{{place[{i}]:.1f}}" for i, axis in enumerate("xyz")}
-    columns |= {f"q_{axis}": f"{{turn[{i}]:.2f}}" for i, axis in enumerate("xyzw")}
-    distances = {
-        "motions": "{name}",
-        "mean mm": "{mean_position_mm:.2f}",
-        "final mm": "{final_position_mm:.2f}",
-        "mean deg": "{mean_angle_deg:.2f}",
-        "final deg": "{final_angle_deg:.2f}",
-    }
+def _describe_end(summary: Mapping[str, Any]) -> list[str]:
+    """Return lines on the rest of the cube and on its energy."""
+    rest, energy = summary["rest"], summary["energy"]
     gaps = ", ".join(f"{1e6 * gap:.1e}" for gap in rest["lowest_four_gaps_m"])
-    corners, guards = (
-        ", ".join(f"{number} {word}" for word, number in sorted(counts.items())) or "none"
-        for counts in (rest["corners"], modes["guards"])
-    )
-    found: list[Table | str] = [
-        make_record_table("Poses side by side: positions in mm, quaternions", rows, columns),
-        tabulate("Distances between poses: mean and final", summary["differences"], distances),
+    corners = ", ".join(f"{number} {mode}" for mode, number in sorted(rest["corners"].items()))
+    found = [
         f"at the end the cube {'lies' if rest['flat'] else 'does not lie'} flat",
         f"gaps of the lowest four corners at the end: {gaps} um; {corners}",
-        f"{modes['events']} events through {modes['modes']} modes, corners: {guards}",
         f"energy: {energy['start_J']:.4f} J to {energy['end_J']:.4f} J",
     ]
     if energy["least_loss_at_an_impact_J"] < -ROUNDING:
         gain = -energy["least_loss_at_an_impact_J"]
         found.append(f"Newton's rule with friction gains up to {gain:.2g} J at an impact")
     return found
-
-
-def _draw_poses(times: Array, poses: Mapping[str, Array], folder: RunFolder) -> None:
-    """Save position (left) and quaternion (right) of every motion, named in the first panel.
-
-    Args:
-        times: Times (n,), s.
-        poses: Poses (n, 7) by motion.
-        folder: Folder of the run.
-    """
-
-    def panel(label: str, values: Mapping[str, Array], *, named: bool = False) -> Panel:
-        lines = [Line(times, v, n if named else None, *STYLES[n]) for n, v in values.items()]
-        return Panel(label, lines)
-
-    steady = {name: _unwrap_quaternions(p) for name, p in poses.items()}
-    turns = {name: Rotation.from_quat(p[:, 3:]) for name, p in poses.items()}
-    left = [
-        panel(f"{axis} [mm]", {n: 1e3 * p[:, i] for n, p in steady.items()}, named=i == 0)
-        for i, axis in enumerate("xyz")
-    ]
-    angles = {n: np.degrees((turn[0].inv() * turn).magnitude()) for n, turn in turns.items()}
-    left.append(panel("angle from the start [deg]", angles))
-    right = [
-        panel(f"quaternion {part} [1]", {n: p[:, 3 + i] for n, p in steady.items()})
-        for i, part in enumerate("xyzw")
-    ]
-    rows = list(zip(left, right, strict=True))
-    plots.draw_series(folder / "figures/poses.png", rows, title="Position and attitude of the cube")
-
-
-def _unwrap_quaternions(poses: Array) -> Array:
-    """Return poses whose quaternions do not change sign from one sample to the next."""
-    q = poses[:, 3:]
-    flips = np.where(np.einsum("ni,ni->n", q[1:], q[:-1]) < 0.0, -1.0, 1.0)
-    sign = np.concatenate(([1.0], np.cumprod(flips)))
-    return np.hstack((poses[:, :3], sign[:, None] * q))
 
 
 def _draw_snapshots(
@@ -424,7 +332,7 @@ def _draw_snapshots(
     table = np.array([[corners[:, 0].min(), 0.0], [corners[:, 0].max(), 0.0]])
     scenes = []
     for j, k in enumerate(_instants(times)):
-        cubes = [Pose(edges[name][j], STYLES[name][0], *look) for name, look in looks.items()]
+        cubes = [Pose(edges[name][j], COLORS[name], *look) for name, look in looks.items()]
         scenes.append((f"t = {times[k]:.3f} s", [Pose([table], color=plots.BASELINE), *cubes]))
     title = f"The cube from the side: events wide and blue, {other} narrow and {color}"
     plots.save_snapshots(folder / "figures/snapshots.png", scenes, title=title, vertical="z")

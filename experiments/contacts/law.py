@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from hybridctl.robots import cube
@@ -30,9 +30,10 @@ from rich.console import Console
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.plots import ORANGE, SKY, VERMILION, make_figure, save_figure
 from hybridctl.app.report import make_record_table, show_progress
-from hybridctl.base.checks import Array, check_count, check_vector
+from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError, SeveralContactSolutionsError
 from hybridctl.base.run_folder import RunFolder
+from hybridctl.base.settings import Count, Meta, Natural, Settings
 from hybridctl.mechanics import Contact, Robot
 from hybridctl.mechanics.contact_law import CoulombProblem, CoulombSolution, enumerate_solutions
 from hybridctl.mechanics.contact_law.law import CERTIFIED, scale_problem
@@ -56,7 +57,7 @@ SHADES = {
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """The random cases.
 
     Attributes:
@@ -65,19 +66,16 @@ class Config:
         seed: Seed of the cases.
     """
 
-    frictions: tuple[float, ...] = (0.0, 0.25, 0.5, 1.0, 2.0)
-    samples: tuple[int, ...] = (100, 50, 30, 12, 4)
-    seed: int = 0
+    frictions: tuple[Annotated[float, Meta(ge=0.0, le=2.0)], ...] = (0.0, 0.25, 0.5, 1.0, 2.0)
+    samples: tuple[Count, ...] = (100, 50, 30, 12, 4)
+    seed: Natural = 0
 
     def __post_init__(self) -> None:
-        mu = check_vector("frictions", self.frictions)
-        if not len(mu) or mu.min() < 0.0 or mu.max() > 2.0 or (np.diff(mu) <= 0.0).any():
-            raise InputError(f"frictions must increase from at least 0 to at most 2, got {mu}")
-        if not isinstance(self.samples, tuple) or not 1 <= len(self.samples) <= 5:
+        super().__post_init__()
+        if not self.frictions or (np.diff(self.frictions) <= 0.0).any():
+            raise InputError(f"frictions must increase, got {self.frictions}")
+        if not 1 <= len(self.samples) <= 5:
             raise InputError(f"samples must have one to five entries, got {self.samples!r}")
-        for k, number in enumerate(self.samples):
-            check_count(f"samples[{k}]", number)
-        check_count("seed", self.seed, at_least=0)
 
 
 class ImpactCase(NamedTuple):

@@ -16,7 +16,6 @@ from typing import Annotated
 
 import numpy as np
 from hybridctl.experiments.contacts.closed_form import Comparison, KnownMotion, KnownMotions, Runs
-from hybridctl.experiments.figures import make_time_line
 from hybridctl.robots import ball
 from rich.console import Console
 
@@ -35,6 +34,7 @@ GRAVITY = 9.81
 WITHIN = 1e-5  # m, m/s, s: error that the tolerances of a quick run leave
 BOUNCES = 1000  # of the closed form; at the largest restitution the last has 1e-22 of the speed
 
+PERIOD = 5e-3  # s, between drawn states
 STYLES = (  # color, style and width of a curve; wider where later curves would hide it
     ("black", "--", 1.4),
     (TRACKING, "-", 4.0),
@@ -258,23 +258,24 @@ def _draw_motion(config: Config, runs: Runs, folder: RunFolder) -> None:
         runs: Runs by ball.
         folder: Folder of the run.
     """
+    sampled = {name: list(run.sampled(PERIOD)) for name, run in runs.items()}
+    times = {name: np.concatenate([t for _, t in found]) for name, found in sampled.items()}
+    states = {name: np.vstack([arc(t) for arc, t in found]) for name, found in sampled.items()}
 
-    def lines(part: slice, axis: Array, *, named: bool = False) -> list[Line]:
-        return [
-            make_time_line(run, lambda x: x[:, part] @ axis, name if named else None, *style)
-            for (name, run), style in zip(runs.items(), STYLES, strict=True)
+    def panel(label: str, part: slice, axis: Array, *, named: bool = False) -> Panel:
+        lines = [
+            Line(times[name], x[:, part] @ axis, name if named else None, *style)
+            for (name, x), style in zip(states.items(), STYLES, strict=True)
         ]
+        return Panel(label, lines)
 
     down, away = _axes(config)
     place, speed = slice(0, 2), slice(2, 4)
     panels = [
+        [panel("down the slope [m]", place, down, named=True), panel("height [m]", place, away)],
         [
-            Panel("down the slope [m]", lines(place, down, named=True)),
-            Panel("height [m]", lines(place, away)),
-        ],
-        [
-            Panel("speed down the slope [m/s]", lines(speed, down)),
-            Panel("normal speed [m/s]", lines(speed, away)),
+            panel("speed down the slope [m/s]", speed, down),
+            panel("normal speed [m/s]", speed, away),
         ],
     ]
     draw_series(folder / "figures/motion.png", panels, title="Balls on a slope")

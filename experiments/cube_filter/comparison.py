@@ -52,7 +52,6 @@ LEVELS = (
 FACTOR = 100.0  # largest ratio of a level to its start, or of the start to it, in a search
 LIMITS = {"friction": (0.01, 2.0), "restitution": (1e-3, 1.0), "rounding": (1e-4, 1e-2)}
 TRAINING, HELD_OUT = range(0, 200, 2), range(1, 200, 2)
-TRACE = ",".join(("case", "log_likelihood_per_row", *LEVELS))
 Some = Annotated[int, Meta(ge=1, le=100)]
 Trace = Callable[[float, CubeSettings], None]
 
@@ -166,14 +165,14 @@ def run(config: Config, console: Console) -> Findings:
     """Return the findings of every case on the tosses that are held out."""
     if config.data is None:
         console.print(f"no recordings given (data=FILE; they are from {ORIGIN}): tosses simulated")
-    data, outcomes, trace = _prepare_data(config), dict[CubeCase, CaseOutcome](), [TRACE]
+    data, outcomes = _prepare_data(config), dict[CubeCase, CaseOutcome]()
     rate = float(next(iter(data.held.values())).channels["pose"].rate)
     with show_progress(console, 0.0, 1.0) as begin, crew(config.workers, config.dask) as workers:
         for case in _define_cases(config):
             settings, fit = _choose_start(config, case, outcomes), None
             named = f"{case.camera.label(rate)}, {case.label}"
             if config.evaluations and case.name not in SLOW:
-                watch = _watch_search(config, case, trace, console, begin(f"{named}: levels"))
+                watch = _watch_search(config, case, console, begin(f"{named}: levels"))
                 tosses = [case.camera.record_toss(toss, k) for k, toss in data.training.items()]
                 budget = config.evaluations, workers.parallel_executor
                 fit = search(case, settings, tosses, config.free, *budget, watch)
@@ -194,14 +193,11 @@ def run(config: Config, console: Console) -> Findings:
         "against": score.compare_filters(scores),
     }
     lost = sum(f["lost"] for f in summary["filters"])
-    files = {f"rows/{case.file}.csv": score.write_rows(found) for case, found in scores.items()}
-    if config.evaluations:
-        files["search.csv"] = "\n".join(trace) + "\n"
     return Findings(
         summary,
         score.tabulate_filters(summary),
         [Check("tosses that a filter could not finish", lost, most=0)],
-        texts=files,
+        texts={f"rows/{k.file}.csv": score.write_rows(found) for k, found in scores.items()},
         draw=lambda folder: score.draw_shares(folder / "figures/cube_filter.png", scores, rate),
     )
 
@@ -367,30 +363,23 @@ def _make_filter(
 
 
 def _watch_search(
-    config: Config,
-    case: CubeCase,
-    trace: list[str],
-    console: Console,
-    tick: Callable[[float], None],
+    config: Config, case: CubeCase, console: Console, tick: Callable[[float], None]
 ) -> Trace:
-    """Return a function that records each evaluation of a search, and prints the best so far.
+    """Return a function that counts evaluations of a search, and prints the best so far.
 
     Args:
         config: Settings.
-        case: The filter.
-        trace: Lines of search.csv, to which one is appended for each evaluation.
-        console: Where the best are printed.
-        tick: Function that is called with the share that is done.
+        case: The case.
+        console: Where the best is printed.
+        tick: Function that is called with the share of the evaluations that is done.
     """
     values: list[float] = []
 
-    def record_evaluation(value: float, settings: CubeSettings) -> None:
-        levels = _get_levels(settings)
-        trace.append(",".join((case.file, *(f"{v:.6g}" for v in (value, *levels.values())))))
+    def report_evaluation(value: float, settings: CubeSettings) -> None:
         if value > max(values, default=-float("inf")):
-            at = " ".join(f"{name} {levels[name]:.3g}" for name in config.free)
+            at = " ".join(f"{name} {getattr(settings, name):.3g}" for name in config.free)
             console.print(f"{case.label}: {value:.3f} at {at}")
         values.append(value)
         tick(len(values) / (len(config.free) * config.evaluations))
 
-    return record_evaluation
+    return report_evaluation

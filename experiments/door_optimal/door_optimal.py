@@ -37,6 +37,7 @@ from hybridctl.robots import rrr_door
 from rich.console import Console
 from rich.table import Table
 
+from hybridctl import Reference, feasibility
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.report import make_record_table, report_alive, show_progress
 from hybridctl.base.checks import check_member
@@ -44,9 +45,7 @@ from hybridctl.base.errors import HybridctlError
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import Count, Natural, Positive, Settings
 from hybridctl.base.workers import crew
-from hybridctl.control.feasibility import feasibility
-from hybridctl.control.reference import Reference
-from hybridctl.control.tuning.ensemble import Ensemble
+from hybridctl.control import Ensemble
 
 SUMMARY = "the door by trajectory optimisation; controllers compared with equal tuning"
 LAWS = ("spreading", "spreading, late", "conventional", "nearest arc", "impact-invariant")

@@ -20,15 +20,21 @@ from hybridctl.experiments.rrr_door.reference import CLOSED, OPEN, Design, build
 from hybridctl.experiments.rrr_door.runner import CUT, Perturbations, SpringGains
 from hybridctl.robots import rrr_door
 
+from hybridctl import HybridSystem, Reference, contact_system, extend
 from hybridctl.app.report import encode_event
 from hybridctl.base.checks import Array, check_member
 from hybridctl.base.settings import Positive, Settings
-from hybridctl.control.reference import Reference, extend
-from hybridctl.hybrid.system import HybridSystem
-from hybridctl.mechanics.system import ContactSystem, contact_system
-from hybridctl.planning.optimisation import OptimalTrajectory, optimise, optimise_over_spread
-from hybridctl.planning.task import Condition, Margins, Phase, Task
-from hybridctl.sensitivity.linearization import Linearization
+from hybridctl.mechanics.system import ContactSystem
+from hybridctl.planning import (
+    Condition,
+    Margins,
+    OptimalTrajectory,
+    Phase,
+    Task,
+    optimise,
+    optimise_over_spread,
+)
+from hybridctl.sensitivity import Linearization
 
 CLOSE = ("corner_1 closes", "corner_2 closes")
 LET_GO = ("corner_1 opens", "corner_2 opens")

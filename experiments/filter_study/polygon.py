@@ -25,6 +25,7 @@ from hybridctl.experiments.filter_models import PolygonSettings, polygon_model
 from hybridctl.robots import polygon
 from rich.console import Console
 
+from hybridctl import Noise, Plane, Series, contact_system
 from hybridctl.app.experiment import Check, Findings, experiment, open_journal
 from hybridctl.app.plots import CURVES, Line, Panel, draw_series
 from hybridctl.app.report import make_record_table, show_progress
@@ -35,17 +36,12 @@ from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import Count, Natural, NotNegative, Positive, Settings
 from hybridctl.base.spaces import VectorSpace
 from hybridctl.base.workers import crew
+from hybridctl.estimation import Estimate, FilterModel, Record
 from hybridctl.estimation.consistency import nees
-from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.filter_model import FilterModel
-from hybridctl.estimation.noise import Noise
-from hybridctl.estimation.record import Record, Series
 from hybridctl.estimation.result import FilterResult
 from hybridctl.interop.mujoco import Compliance, MujocoModel, MujocoPlant
-from hybridctl.mechanics.contacts.surfaces import Plane
-from hybridctl.mechanics.system import contact_system
-from hybridctl.mechanics.timestepping import time_stepping
-from hybridctl.sampling.filters import run_filter
+from hybridctl.mechanics import time_stepping
+from hybridctl.sampling import run_filter
 
 SUMMARY = "filters follow a tumbling polygon on rigid and on soft contact, by accuracy and cost"
 RECORD = "tosses.jsonl"

@@ -13,12 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from hybridctl.experiments.legged import figures, robustness
+from hybridctl.experiments.legged import robustness
 from hybridctl.experiments.legged.recording import FEET, INERTIAL, LeggedLog, Source, load
 from hybridctl.experiments.legged.score import (
+    BaseErrors,
     BaseOutcome,
     compute_errors,
     run_filter,
@@ -29,24 +31,33 @@ from hybridctl.experiments.legged.score import (
 from rich.console import Console
 from rich.table import Table
 
+from hybridctl import smooth
 from hybridctl.app.experiment import Check, Findings, experiment
+from hybridctl.app.plots import BANDS, GREEN, ORANGE, TRACKING, Band, Line, Panel, draw_series
 from hybridctl.app.report import make_record_table, show_progress
-from hybridctl.base.errors import InputError
+from hybridctl.base.checks import Array
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import Meta, Natural, Positive, Settings
-from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.smoother import smooth
-from hybridctl.legged.estimator import BaseEstimator, BaseSettings
-from hybridctl.legged.hypotheses import ContactEvidence
-from hybridctl.legged.kinematics import Foot
+from hybridctl.estimation import Estimate
+from hybridctl.estimation.result import FilterResult
+from hybridctl.legged import (
+    BaseEstimator,
+    BaseNoise,
+    BaseSettings,
+    ContactEvidence,
+    Foot,
+    StartDeviations,
+    noise_of_creep,
+    noise_of_innovations,
+    noise_of_standing,
+)
 from hybridctl.legged.measurements import ANGLES
-from hybridctl.legged.noise_levels import noise_of_creep, noise_of_innovations, noise_of_standing
-from hybridctl.legged.start import StartDeviations
-from hybridctl.legged.system import BaseNoise
+from hybridctl.legged.system import STICK
 
 SUMMARY = "the base of a walking humanoid from angles, inertial sensor and foot forces, recorded"
 
 MAIN = "filter"
+DRAWN = {MAIN: TRACKING, "smoother": GREEN, "odometry": ORANGE}  # colours of errors
 
 
 def _make_settings() -> BaseSettings:
@@ -92,11 +103,6 @@ class Config(Settings):
     jump: Positive = 1.5
     lost: Positive = 0.3
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.data, str | None):
-            raise InputError(f"data must be the path of a folder, got {self.data!r}")
-        super().__post_init__()
-
 
 def quick(config: Config) -> Config:
     """Return the settings without the search for noise, and without damaged recordings."""
@@ -129,7 +135,8 @@ def run(config: Config, console: Console) -> Findings:
         summary["robustness"] = robustness.judge_damages(recording, config.settings, walk)
 
     def draw(folder: RunFolder) -> None:
-        figures.draw_figures(folder / "figures", recording.truth, outcomes, result)
+        by_name = {outcome.name: outcome.errors for outcome in outcomes}
+        _draw_errors(folder / "figures/errors.png", by_name, _make_bands(result))
 
     return Findings(summary, make_tables(summary), make_checks(summary), draw=draw)
 
@@ -303,3 +310,45 @@ DAMAGES = {
     "within [%]": "{within:.0f}",
     "flags": "{flags}",
 }
+
+
+def _draw_errors(path: Path, by_name: Mapping[str, BaseErrors], bands: Sequence[Band]) -> None:
+    """Draw errors of position and yaw, within two standard deviations of the filter."""
+    main = by_name[MAIN]
+    assert main.spread is not None
+    panels = []
+    for k, label in enumerate(("x [mm]", "y [mm]", "z [mm]", "yaw [deg]")):
+        scale = 1e3 if k < 3 else np.degrees(1.0)
+        lines = []
+        for name, color in DRAWN.items():
+            found = by_name[name]
+            values = found.position[:, k] if k < 3 else found.angles[:, 2]
+            curve = _break_at_gaps(found.times, scale * values)
+            lines.append(Line(*curve, name if k == 0 else None, color))
+        for sign in (2.0, -2.0):
+            spread = sign * scale * main.spread[:, k]
+            bound = "filter, 2 standard deviations" if k == 0 and sign > 0.0 else None
+            lines.append(Line(main.times, spread, bound, TRACKING, "--", 0.9))
+        panels.append([Panel(label, lines, zero=True, legend="lower left")])
+    draw_series(path, panels, title="Errors of the root; shaded: feet in contact", bands=bands)
+
+
+def _break_at_gaps(times: Array, values: Array) -> tuple[Array, Array]:
+    """Return a curve with a NaN where rows are missing for more than 0.1 s."""
+    late = np.flatnonzero(np.diff(times) > 0.1) + 1
+    return np.insert(times, late, times[late]), np.insert(values, late, np.nan)
+
+
+def _make_bands(result: FilterResult) -> list[Band]:
+    """Return a band for each span of time between changes of the feet in contact."""
+    edges = [result.initial.time, *(event.time for event in result.events), result.times[-1]]
+    modes = [result.initial.mode, *(event.mode_after for event in result.events)]
+    found = []
+    for start, end, mode in zip(edges[:-1], edges[1:], modes, strict=True):
+        assert isinstance(mode, tuple)
+        standing = [side for side, state in zip("LR", mode, strict=True) if state == STICK]
+        color = BANDS[len(standing)] if len(standing) < 2 else BANDS[0]
+        if standing == ["R"]:
+            color = BANDS[2]
+        found.append(Band(start, end, "".join(standing) if end - start > 0.4 else "", color))
+    return found

@@ -11,9 +11,8 @@ from hybridctl.experiments.legged.recording import LeggedLog
 from hybridctl.experiments.legged.score import run_filter, summarize_errors
 from scipy.stats import chi2
 
-from hybridctl.estimation.record import Series
-from hybridctl.legged.estimator import BaseSettings
-from hybridctl.legged.readings import Readings
+from hybridctl import Series
+from hybridctl.legged import BaseSettings, Readings
 
 Damage: TypeAlias = Callable[[Readings], Readings]
 STEP = 7.0  # s, when biases step

@@ -12,9 +12,8 @@ from hybridctl.experiments.legged.recording import FEET, LeggedLog, MotionCaptur
 from hybridctl.base.checks import Array
 from hybridctl.estimation import Estimate, Record
 from hybridctl.estimation.result import FilterResult
-from hybridctl.legged.estimator import BaseEstimator, BaseSettings
+from hybridctl.legged import BaseEstimator, BaseSettings, Readings
 from hybridctl.legged.measurements import ANGLES
-from hybridctl.legged.readings import Readings
 from hybridctl.legged.rotation import matrix, quaternion
 
 

@@ -25,7 +25,7 @@ from typing import Annotated
 
 import casadi as ca
 import numpy as np
-from hybridctl.experiments.convergence import Convergence, draw_errors, make_panel, measure_errors
+from hybridctl.experiments.convergence import Convergence, measure_errors
 from hybridctl.experiments.runners import tabulate
 from rich.console import Console
 
@@ -208,9 +208,6 @@ def run(config: Config, console: Console) -> Findings:
         title, labels = "A ball of initial points and its image after 1 s", ("x1 [m]", "x2 [m]")
         path, surfaces = folder / "figures/balls.png", list(np.eye(2))
         save_plane_pictures(path, [panels], title=title, labels=labels, surfaces=surfaces, size=3.2)
-        panel = make_panel("largest error [m/m]", errors, errors["turning"], 1.0)
-        title = "One-sided differences of the flow against the B-derivative"
-        draw_errors(folder / "figures/errors.png", [panel], title, "step [m]")
 
     title = "B-derivative: largest error against the flow [m/m]"
     return Findings(

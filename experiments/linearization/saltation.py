@@ -4,7 +4,8 @@ The claim of the saltation tutorial, in its own examples: to first order an even
 by the saltation matrix, and covariances by :math:`\Xi P \Xi^T`; the Jacobian of the reset alone
 omits that neighbours have their event at another time, and is wrong by as much as the perturbation
 itself. [Salt] Fig. 1 (balls dropped on a slope), 5 (perturbations through a change of a constant
-flow), 6 (covariances through it), 7 (positions that an impact makes equal).
+flow), 6 (covariances through it), 7 (positions that an impact makes equal). The figure is that of
+5 and 6.
 
 - `flow`: a constant flow that changes at a line. The flow is linear, so the map is exact.
 - `slides`: a plastic impact without friction. It takes g along the slope as free fall does, so
@@ -20,13 +21,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, TypeAlias
 
 import numpy as np
 from hybridctl.experiments.convergence import Convergence, measure_errors
-from hybridctl.experiments.linearization import saltation_figures as figures
 from hybridctl.experiments.linearization.saltation_examples import Config as Config
 from hybridctl.experiments.linearization.saltation_examples import Example, examples
 from hybridctl.experiments.runners import tabulate
@@ -34,21 +34,73 @@ from rich.console import Console
 
 from hybridctl import HybridTrajectory, linearize, simulate, simulate_batch
 from hybridctl.app.experiment import Check, Findings, experiment, study_cases
+from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, Line, Panel, save_plane_pictures
 from hybridctl.app.report import Tick
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import EventLimitError, InputError
+from hybridctl.base.run_folder import RunFolder
 
 SUMMARY = "perturbations and covariances of a ball through an impact, by the saltation matrix"
 
-PATHS = 40  # simulated paths of an ensemble that are drawn
 _ONE_EVENT = (
     "the run from {} must have one event within {:g} s: choose another duration, or a smaller "
     "spread or displacement"
 )
 
+MAPS = {
+    "saltation": (TRACKING, "saltation matrix"),
+    "reset_jacobian": (REFERENCE, "reset's Jacobian"),
+}
+ARROWS = 4  # perturbations that are drawn of the constant flow
+SIGMAS = 2.0  # standard deviations of an ellipse
+PERIOD = 4e-3  # s, between drawn points
 
 Maps: TypeAlias = Mapping[str, Array]
 """First-order maps (nx, nx): "saltation" with the saltation matrix, "reset_jacobian" without."""
+
+
+@dataclass(frozen=True, eq=False)
+class SampledCovariance:
+    """An ensemble before and after an event.
+
+    Attributes:
+        scale: Factor of its spread.
+        starts: Starts (n, nx).
+        ends: Simulated ends (n, nx).
+        before: Covariance (nx, nx) of the starts about their mean.
+        ended: Covariances (nx, nx) of the ends about their mean, as "sampled" and as each map
+            predicts it.
+    """
+
+    scale: float
+    starts: Array
+    ends: Array
+    before: Array
+    ended: Mapping[str, Array]
+
+
+@dataclass(frozen=True, eq=False)
+class ExampleResult:
+    """Simulations of one example beside its maps.
+
+    Attributes:
+        example: The example.
+        run: The nominal run.
+        jumps: Maps of the event by name.
+        maps: Maps from the start to the end of the nominal run by name.
+        errors: Errors of perturbations as the maps predict them, by the name of the map.
+        ensembles: Ensembles, one for each scale.
+        pairs: Records of pairs of starts along the direction of positions that the event makes
+            equal, and along the surface; empty where there are none.
+    """
+
+    example: Example
+    run: HybridTrajectory
+    jumps: Mapping[str, Array]
+    maps: Mapping[str, Array]
+    errors: Mapping[str, Convergence]
+    ensembles: tuple[SampledCovariance, ...]
+    pairs: list[dict[str, Any]]
 
 
 def quick(config: Config) -> Config:
@@ -63,7 +115,7 @@ def run(config: Config, console: Console) -> Findings:
     """Return the findings of perturbations and ensembles beside both maps."""
     streams = (np.random.default_rng([config.seed, k]) for k in count())
 
-    def study(example: Example, tick: Tick) -> figures.ExampleResult:
+    def study(example: Example, tick: Tick) -> ExampleResult:
         return _study_example(example, config, next(streams), tick)
 
     results = study_cases(examples(config), study, console)
@@ -103,13 +155,13 @@ def run(config: Config, console: Console) -> Findings:
         ],
         checks,
         {name: result.run for name, result in results.items()},
-        draw=lambda folder: figures.draw_all(results, folder),
+        draw=lambda folder: _draw_flow(config, results["flow"], folder),
     )
 
 
 def _study_example(
     example: Example, config: Config, rng: np.random.Generator, tick: Tick
-) -> figures.ExampleResult:
+) -> ExampleResult:
     """Return the maps of one example beside simulated perturbations, ensembles and pairs.
 
     Args:
@@ -131,12 +183,9 @@ def _study_example(
     for k, scale in enumerate(config.scales, 1):
         ensembles.append(_simulate_ensemble(example, config, maps, scale, sample))
         tick(0.3 + 0.6 * k / len(config.scales))
-    starts = ensembles[0].starts
-    far = np.argsort(-np.linalg.norm(starts - example.start, axis=1))[:PATHS]
-    paths = tuple(simulate_from(example, config, starts[k]) for k in far)
-    tick(1.0)
     pairs = _simulate_pairs(example, config, jumps["saltation"], maps)
-    return figures.ExampleResult(example, run, jumps, maps, errors, tuple(ensembles), pairs, paths)
+    tick(1.0)
+    return ExampleResult(example, run, jumps, maps, errors, tuple(ensembles), pairs)
 
 
 def simulate_from(example: Example, config: Config, start: Array) -> HybridTrajectory:
@@ -207,7 +256,7 @@ def _sweep_lengths(
 
 def _simulate_ensemble(
     example: Example, config: Config, maps: Maps, scale: float, sample: Array
-) -> figures.SampledCovariance:
+) -> SampledCovariance:
     """Return the ends of a sample of perturbations (n, nx), all of them multiplied by `scale`.
 
     The sample is the same at every scale and symmetric about zero, which removes its odd moments:
@@ -225,12 +274,12 @@ def _simulate_ensemble(
     before, after = (np.cov(states.T, bias=True) for states in (scale * sample, ends))
     ended = {"sampled": after}
     ended |= {name: m @ before @ m.T for name, m in maps.items()}
-    return figures.SampledCovariance(scale, starts, ends, before, ended)
+    return SampledCovariance(scale, starts, ends, before, ended)
 
 
 def _simulate_pairs(
     example: Example, config: Config, matrix: Array, maps: Maps
-) -> tuple[figures.Pair, ...]:
+) -> list[dict[str, Any]]:
     """Return pairs that start apart along the direction that the event removes, and the surface.
 
     The first direction is the null vector of the position block of the saltation matrix. Where the
@@ -244,13 +293,13 @@ def _simulate_pairs(
     """
     _, sizes, rows = np.linalg.svd(matrix[:2, :2])
     if sizes[-1] > 1e-9 * sizes[0]:
-        return ()
-    pairs = []
+        return []
+    pairs: list[dict[str, Any]] = []
     for direction in (rows[-1], np.array([example.normal[1], -example.normal[0]])):
         offset = np.zeros(len(example.start))
         offset[:2] = config.displacement * direction
-        runs = tuple(simulate_from(example, config, example.start + s * offset) for s in (1, -1))
-        gap = (runs[0].final_state - runs[1].final_state)[:2]
+        one, other = (simulate_from(example, config, example.start + s * offset) for s in (1, -1))
+        gap = (one.final_state - other.final_state)[:2]
         record = {
             "direction": direction,
             "displacement": config.displacement,
@@ -259,11 +308,11 @@ def _simulate_pairs(
         }
         for name, m in maps.items():
             record[f"{name}_gap"] = np.linalg.norm(2.0 * (m @ offset)[:2])
-        pairs.append(figures.Pair(runs, record))
-    return tuple(pairs)
+        pairs.append(record)
+    return pairs
 
 
-def _record(result: figures.ExampleResult) -> dict[str, Any]:
+def _record(result: ExampleResult) -> dict[str, Any]:
     """Return an example as it stands in summary.json."""
     event, matrix = result.run.events[0], result.jumps["saltation"]
     sizes = result.errors["saltation"].sizes
@@ -278,11 +327,11 @@ def _record(result: figures.ExampleResult) -> dict[str, Any]:
             for k, size in enumerate(sizes)
         ],
         "covariances": [_record_ensemble(e, result.example.normal) for e in result.ensembles],
-        "pairs": [pair.record for pair in result.pairs],
+        "pairs": result.pairs,
     }
 
 
-def _record_ensemble(ensemble: figures.SampledCovariance, normal: Array) -> dict[str, Any]:
+def _record_ensemble(ensemble: SampledCovariance, normal: Array) -> dict[str, Any]:
     """Return errors relative to the sampled covariance, and deviations along a normal (2,), m."""
     sampled = ensemble.ended["sampled"]
     found: dict[str, Any] = {"scale": ensemble.scale}
@@ -293,3 +342,60 @@ def _record_ensemble(ensemble: figures.SampledCovariance, normal: Array) -> dict
             off = np.linalg.norm(covariance - sampled) / np.linalg.norm(sampled)
             found[f"{name}_error"] = off
     return found
+
+
+def _draw_flow(config: Config, result: ExampleResult, folder: RunFolder) -> None:
+    """Save perturbations (left) and a covariance (right) through a change of a constant flow."""
+    run, e = result.run, result.ensembles[0]
+    nominal, (start, end) = _path(run, "nominal"), (run(0.0), run.final_state)
+    arrows, far = [], np.argsort(-np.linalg.norm(e.starts - start, axis=1))
+    for k, first in enumerate(e.starts[far[:ARROWS]]):
+        shown, offset = simulate_from(result.example, config, first), first - start
+        arrows.append(_path(shown, None if k else "simulated", BASELINE, 1.0))
+        for name, (color, label) in MAPS.items():
+            tip = np.array([end, end + result.maps[name] @ offset])
+            arrows.append(Line.from_points(tip[:, :2], None if k else label, color, ".-"))
+    clouds = [Line.from_points(cloud[:, :2], None, BASELINE, ".") for cloud in (e.starts, e.ends)]
+    caption = f"covariance, ellipses of {SIGMAS:g} standard deviations"
+    row = [
+        Panel("deviations", [*arrows, nominal]),
+        Panel(caption, [*clouds, *_ellipses(result), nominal]),
+    ]
+    normal = result.example.normal
+    save_plane_pictures(
+        folder / "figures/flow.png",
+        [row],
+        title="A constant flow that changes at a line",
+        labels=("q1, horizontal [m]", "q2, vertical [m]"),
+        surfaces=[np.array([normal[1], -normal[0]])],
+    )
+
+
+def _path(
+    run: HybridTrajectory, label: str | None, color: str = "black", width: float = 1.4
+) -> Line:
+    """Return the curve of positions over a whole run."""
+    points = np.concatenate([arc(times)[:, :2] for arc, times in run.sampled(PERIOD)])
+    return Line.from_points(points, label, color, "-", width)
+
+
+def _ellipses(result: ExampleResult) -> list[Line]:
+    """Return ellipses of positions about the nominal ones, at both ends, the end as predicted."""
+    e, run = result.ensembles[0], result.run
+    drawn = [
+        (run(run.start), e.before, BASELINE, "start", 1.6),
+        (run.final_state, e.ended["reset_jacobian"], *MAPS["reset_jacobian"], 1.6),
+        (run.final_state, e.ended["saltation"], *MAPS["saltation"], 2.4),
+    ]
+    return [
+        Line.from_points(centre[:2] + _ellipse(p[:2, :2]), label, color, "-", width)
+        for centre, p, color, label, width in drawn
+    ]
+
+
+def _ellipse(covariance: Array) -> Array:
+    """Return points (n, 2) of the ellipse of `SIGMAS` standard deviations about 0."""
+    sizes, vectors = np.linalg.eigh(covariance)
+    turn = np.linspace(0.0, 2.0 * np.pi, 181)
+    radii = SIGMAS * np.sqrt(np.maximum(sizes, 0.0))
+    return np.asarray((np.stack([np.cos(turn), np.sin(turn)], 1) * radii) @ vectors.T)

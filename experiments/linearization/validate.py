@@ -26,20 +26,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hybridctl.experiments.convergence import (
-    Convergence,
-    curves,
-    draw_errors,
-    make_panel,
-    measure_errors,
-)
+from hybridctl.experiments.convergence import Convergence, measure_errors
 from hybridctl.experiments.linearization.validate_cases import ValidationCase
 from hybridctl.experiments.runners import tabulate
 from rich.console import Console
 
 from hybridctl import HybridTrajectory, simulate
 from hybridctl.app.experiment import Check, Findings, experiment, study_cases
-from hybridctl.app.plots import Panel, prediction
+from hybridctl.app.plots import CURVES, Line, Panel, draw_series, make_power_line, prediction
 from hybridctl.base import plugins
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError
@@ -52,6 +46,7 @@ from hybridctl.sensitivity.radius import Radius
 
 CLEARANCE = 1e-3  # s, least distance of samples from the ends of arcs; a choice
 SHOWN = 0.5  # of the radius: the perturbation that is drawn
+_STYLES = ("o-", "s--", "^-", "v:", "D:")  # of the curves of each case
 
 
 @dataclass(frozen=True)
@@ -433,21 +428,27 @@ def _draw_all(
         results: Simulations by case.
     """
     sizes, steps = np.array(config.sizes), np.array(config.steps)
-    remainders, right, alone = {}, {}, {}
-    for name, found in results.items():
+    remainders, right, alone = list[Line](), list[Line](), list[Line]()
+    for (name, found), color, style in zip(results.items(), CURVES, _STYLES, strict=False):
         largest = np.max([one.errors for one in found.remainders], axis=0)
-        remainders[name] = Convergence(sizes, largest)
-        right[name] = Convergence(steps, found.derivative_errors)
-        alone[name] = Convergence(steps, found.reset_errors)
-    lowest = min(remainders.values(), key=lambda found: found.errors[0])
+        remainders.append(Line(sizes, largest, name, color, style))
+        right.append(Line(steps, found.derivative_errors, name, color, style))
+        alone.append(Line(steps, found.reset_errors, name, color, style))
+    lowest = min((line.values for line in remainders), key=lambda values: float(values[0]))
+    remainders.append(make_power_line(sizes, 0.5 * lowest, 2.0))
     derivative = "error of the final state's derivative"
     panels = [
-        make_panel("largest |x - alpha - epsilon z|", remainders, lowest, 2.0),
-        Panel(derivative, curves(right), log=True),
-        Panel(f"{derivative},\nJacobians of the resets only", curves(alone), log=True),
+        Panel("largest |x - alpha - epsilon z|", remainders, log=True),
+        Panel(derivative, right, log=True),
+        Panel(f"{derivative},\nJacobians of the resets only", alone, log=True),
     ]
-    title, along = f"First-order validation: {validated}", "epsilon, and step of the difference"
-    draw_errors(folder / "validation.png", panels, title, along)
+    draw_series(
+        folder / "validation.png",
+        [panels],
+        title=f"First-order validation: {validated}",
+        xlabel="epsilon, and step of the difference",
+        xlog=True,
+    )
     name, result = next(iter(results.items()))
     title = f"{validated}, {name}: first-order prediction at half the size of 10 % error"
     prediction(result.case.map, result.perturbed, folder / "prediction.png", title=title)

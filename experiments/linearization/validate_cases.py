@@ -15,13 +15,16 @@ from hybridctl.experiments.rrr_door import tracking as rrr_door
 from hybridctl.experiments.rrr_door.laws import run_beside
 from hybridctl.robots import biped
 
-from hybridctl.control.reference import Reference
-from hybridctl.control.spreading import ReferenceSpreading
-from hybridctl.hybrid.policy import Policy
-from hybridctl.hybrid.simulate import simulate
-from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.sensitivity.linearization import Linearization, linearize
+from hybridctl import (
+    HybridSystem,
+    HybridTrajectory,
+    Reference,
+    ReferenceSpreading,
+    linearize,
+    simulate,
+)
+from hybridctl.hybrid import Policy
+from hybridctl.sensitivity import Linearization
 
 CORNER_2_SHARE = 0.3  # of the planned force on the door; see `friction`
 STIFFNESS, DAMPING = 80.0, 3.0  # N/m, N s/m, of the biped's ground

@@ -21,7 +21,6 @@ from typing import Annotated, Any
 
 import casadi as ca
 import numpy as np
-from hybridctl.experiments.figures import make_time_line
 from hybridctl.experiments.optimal.lqr import replace_jumps
 from hybridctl.experiments.rrr_door.reference import OPEN, Design, build
 from hybridctl.experiments.runners import tabulate
@@ -30,19 +29,9 @@ from rich.console import Console
 
 from hybridctl import HybridSystem, HybridTrajectory, VectorSpace, ilqr, linearize, symbolic
 from hybridctl.app.experiment import Check, Findings, experiment
-from hybridctl.app.plots import (
-    BASELINE,
-    GREEN,
-    ORANGE,
-    REFERENCE,
-    TRACKING,
-    Line,
-    Panel,
-    draw_series,
-)
+from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, Line, Panel, draw_series
 from hybridctl.app.report import report_alive
 from hybridctl.base.checks import Array, format_count
-from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import Count, Meta, Positive, Settings
 from hybridctl.control import QuadraticCost
 from hybridctl.control.ilqr.search import OptimalMotion
@@ -54,10 +43,6 @@ GRAVITY, RESTITUTION, HEIGHT = 9.8, 0.75, 4.0  # m/s^2, 1 and m, of the public s
 FINAL_WEIGHT, INPUT_WEIGHT = 40.0, 0.25
 STARTS = {"hovers": 9.8, "falls": 0.0, "is pushed down": -100.0}  # first guess of the force, N
 TARGETS = {"near": 3.0, "far": 1.0}  # heights, m
-# Entries of the state that are drawn, by label.
-BLOCK = {"x [m]": 0, "z [m]": 1, "pitch [rad]": 2, "speed [m/s]": 3}
-DOOR = {f"{joint} [rad]": i for i, joint in enumerate(rrr_door.JOINTS)}
-COLORS = (TRACKING, REFERENCE, GREEN, ORANGE)
 
 
 @dataclass(frozen=True)
@@ -106,10 +91,9 @@ def run(config: Config, console: Console) -> Findings:
     with report_alive(console, "the ball"):
         balls = {name: _optimise_flight(config, *case) for name, case in _ball_cases().items()}
     with report_alive(console, "the block"):
-        slid, thrown = (_optimise_block(config, n) for n in (config.iterations, 0))
+        slid = _optimise_block(config)
     with report_alive(console, "the door"):
-        hit, missed = (_optimise_door(config, n) for n in (config.iterations, 0))
-    found = {**balls, "block": slid, "door": hit}
+        found = {**balls, "block": slid, "door": _optimise_door(config)}
     summary = {name: _record(motion) for name, motion in found.items()}
     cost = {name: entry["cost"] for name, entry in summary.items()}
     bounces = {name: len(entry["events"]) for name, entry in summary.items()}
@@ -131,12 +115,6 @@ def run(config: Config, console: Console) -> Findings:
         "converged": "{converged}",
     }
 
-    def draw(folder: RunFolder) -> None:
-        figures = folder / "figures"
-        _draw_balls(balls, figures)
-        _draw_states(figures / "block.png", "A block that stops at its target", BLOCK, thrown, slid)
-        _draw_states(figures / "door.png", "An arm that opens a door", DOOR, missed, hit)
-
     title = "Iterative LQR through events, first guess -> last iterate"
     return Findings(
         summary,
@@ -153,7 +131,7 @@ def run(config: Config, console: Console) -> Findings:
             ),
         ],
         {name: found[name].trajectory for name in ("block", "door")},
-        draw=draw,
+        draw=lambda folder: _draw_convergence(folder / "figures/convergence.png", balls),
     )
 
 
@@ -220,13 +198,8 @@ def reset_only(system: HybridSystem, motion: HybridTrajectory) -> Linearization:
     return replace_jumps(linearize(system, motion), "reset")
 
 
-def _optimise_block(config: Config, iterations: int) -> OptimalMotion:
-    """Return the motion of the block, searched from a throw without any force.
-
-    Args:
-        config: Settings.
-        iterations: Number of iterations; 0 for the first guess.
-    """
+def _optimise_block(config: Config) -> OptimalMotion:
+    """Return the motion of the block, searched from a throw without any force."""
     system, n = block.system(actuated=True), config.block_intervals
     p = block.BlockParameters()
     cost = QuadraticCost(
@@ -242,20 +215,19 @@ def _optimise_block(config: Config, iterations: int) -> OptimalMotion:
         np.linspace(0.0, config.block_duration, n + 1),
         np.zeros((n + 1, 3)),
         cost,
-        max_iterations=iterations,
+        max_iterations=config.iterations,
         rtol=config.rtol,
         atol=config.atol,
     )
 
 
-def _optimise_door(config: Config, iterations: int) -> OptimalMotion:
+def _optimise_door(config: Config) -> OptimalMotion:
     """Return the motion of the arm, whose wrist is turned at the start.
 
     The first guess is the feedforward of the reference.
 
     Args:
         config: Settings.
-        iterations: Number of iterations; 0 for the first guess.
     """
     p = rrr_door.DoorParameters()
     system = rrr_door.system(p)
@@ -277,7 +249,7 @@ def _optimise_door(config: Config, iterations: int) -> OptimalMotion:
         times,
         [nominal.input(t) for t in times.tolist()],
         cost,
-        max_iterations=iterations,
+        max_iterations=config.iterations,
         rtol=config.rtol,
         atol=config.atol,
     )
@@ -300,66 +272,15 @@ def _record(motion: OptimalMotion) -> dict[str, Any]:
     }
 
 
-def _draw_balls(balls: Mapping[str, OptimalMotion], folder: Path) -> None:
-    """Save the optimal flights, and how the searches for them converge.
-
-    Args:
-        balls: Searches by name.
-        folder: Folder of the figures.
-    """
-    shown = {name: m for name, m in balls.items() if name.count(",") == 1}
-    flights = []
+def _draw_convergence(path: Path, balls: Mapping[str, OptimalMotion]) -> None:
+    """Save how the searches converge for balls that fall, a panel for each target."""
+    panels = []
     for target in TARGETS:
-        some = [(n, m, c) for (n, m), c in zip(_list_searches(shown, target), COLORS, strict=False)]
-        heights = [_state_line(m, 0, n, color) for n, m, color in some]
-        forces = [Line(m.times, m.inputs[:, 0], n, color) for n, m, color in some]
-        flights.append([Panel(f"height [m], {target}", heights), Panel("force [N]", forces)])
-    draw_series(folder / "ball.png", flights, title="Optimal flights of the ball")
-    searches = {name: m for name, m in balls.items() if "falls" in name}
-    panels = [
-        [
-            Panel(
-                f"gradient of the cost\nto the {target} target",
-                [_gradient_line(n, m) for n, m in _list_searches(searches, target)],
-                log=True,
-            )
-        ]
-        for target in TARGETS
-    ]
+        falls = {name: m for name, m in balls.items() if name.startswith(f"{target}, falls")}
+        lines = [_gradient_line(name, motion) for name, motion in falls.items()]
+        panels.append([Panel(f"gradient of the cost\nto the {target} target", lines, log=True)])
     title = "How searches converge (dotted: the bounce is lost)"
-    draw_series(folder / "convergence.png", panels, title=title, xlabel="iteration")
-
-
-def _list_searches(
-    balls: Mapping[str, OptimalMotion], target: str
-) -> list[tuple[str, OptimalMotion]]:
-    """Return the searches to a target, with their names."""
-    return [(name, motion) for name, motion in balls.items() if name.startswith(target)]
-
-
-def _draw_states(
-    path: Path, title: str, labels: Mapping[str, int], first: OptimalMotion, best: OptimalMotion
-) -> None:
-    """Save entries of the state, named by their labels, of the first guess and of the optimum.
-
-    Args:
-        path: File of the figure.
-        title: Title of the figure.
-        labels: Entry of the state by label.
-        first: First guess.
-        best: Optimum.
-    """
-    looks = ((first, "first guess", REFERENCE), (best, "optimum", TRACKING))
-    panels = [
-        [Panel(label, [_state_line(motion, i, name, color) for motion, name, color in looks])]
-        for label, i in labels.items()
-    ]
-    draw_series(path, panels, title=title)
-
-
-def _state_line(motion: OptimalMotion, i: int, name: str, color: str) -> Line:
-    """Return an entry of the state over time."""
-    return make_time_line(motion.trajectory, lambda x: x[:, i], name, color)
+    draw_series(path, panels, title=title, xlabel="iteration")
 
 
 def _gradient_line(name: str, motion: OptimalMotion) -> Line:

@@ -21,29 +21,34 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hybridctl.experiments.convergence import Convergence, draw_errors, make_panel
+from hybridctl.experiments.convergence import Convergence
 from hybridctl.experiments.rrr_door.reference import Design, build
 from hybridctl.experiments.runners import tabulate
 from hybridctl.robots import block, paddle, rrr_door
 from numpy.polynomial.legendre import leggauss
 from rich.console import Console
 
-from hybridctl import ReferenceSpreading, extend, hybrid_lqr, linearize, simulate
+from hybridctl import (
+    HybridTrajectory,
+    JumpGains,
+    Reference,
+    ReferenceSpreading,
+    extend,
+    hybrid_lqr,
+    linearize,
+    simulate,
+)
 from hybridctl.app.experiment import Check, Findings, experiment, study_cases
 from hybridctl.app.plots import BASELINE, REFERENCE, make_figure, save_figure
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError, SimulationError
-from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import Count, Natural, Positive, Settings
 from hybridctl.control import periodic_lqr
 from hybridctl.control.lqr.finite_horizon import LqrResult
-from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import get_followed_arc, locate
-from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.orbits.return_map import periodic_orbit
+from hybridctl.orbits import periodic_orbit
 from hybridctl.sensitivity import Linearization
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
-from hybridctl.sensitivity.saltation import JumpGains
 
 SUMMARY = "hybrid LQR against the same without saltation: a paddle, a block, the door"
 
@@ -166,17 +171,13 @@ def run(config: Config, console: Console) -> Findings:
         for design, (label, _) in WRONG.items()
     }
 
-    def draw(folder: RunFolder) -> None:
-        _draw_costs(folder / "figures/costs.png", results)
-        sizes = np.array(config.sizes)
-        gaps = {name: Convergence(sizes, result.gaps) for name, result in results.items()}
-        lowest = min(gaps.values(), key=lambda found: found.errors[0])
-        panel = make_panel("|simulated cost / value function - 1|", gaps, lowest, 1.0)
-        title, along = "Value functions against simulation", "size of the deviation"
-        draw_errors(folder / "figures/value.png", [panel], title, along)
-
     title = "Simulated cost / simulated cost of the design with the saltation matrix"
-    return Findings(summary, [tabulate(title, rows, columns)], checks, draw=draw)
+    return Findings(
+        summary,
+        [tabulate(title, rows, columns)],
+        checks,
+        draw=lambda folder: _draw_costs(folder / "figures/costs.png", results),
+    )
 
 
 def study(config: Config, case: LqrCase, tick: Callable[[float], None]) -> DesignCosts:

@@ -20,7 +20,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import casadi as ca
 import numpy as np
-from hybridctl.experiments.convergence import Convergence, draw_errors, make_panel, measure_errors
+from hybridctl.experiments.convergence import Convergence, measure_errors
 from hybridctl.experiments.runners import sample_relaxed_run
 from rich.console import Console
 
@@ -135,10 +135,6 @@ def run(config: Config, console: Console) -> Findings:
     def draw(folder: RunFolder) -> None:
         for c, stop in stops.items():
             _draw_stop(folder, "plastic" if c == 0.0 else "elastic", c, stop)
-        label, title = "largest entry [rad, rad/s]", "Variation through the strip, as entered"
-        panel = make_panel(label, {"remainder": remainders}, remainders, 2.0)
-        along = "perturbation of theta_2 [deg]"
-        draw_errors(folder / "figures/variations.png", [panel], title, along)
         _draw_printed(folder, plastic.exact, printed)
         movers = {c: Mover("links", stop.exact, _outline) for c, stop in stops.items()}
         write_motion(folder, [Scene(f"restitution {c:g}", [m]) for c, m in movers.items()])

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import casadi as ca
 import numpy as np
-from hybridctl.experiments.convergence import Convergence, draw_errors, make_panel
+from hybridctl.experiments.convergence import Convergence
 from hybridctl.experiments.runners import tabulate
 from hybridctl.robots import ball
 from rich.console import Console
@@ -119,12 +119,10 @@ def run(config: Config, console: Console) -> Findings:
         "error by width": "{errors:.1e}",
         "order": "{order:.3f}",
     }
-    panel = make_panel("largest difference [m, m/s]", shrinking, shrinking["relay"], 1.0)
 
     def draw(folder: RunFolder) -> None:
         for name, found in runs.items():
             _draw_velocity(folder, name, found)
-        draw_errors(folder / "figures/errors.png", [panel], title, "epsilon [m/s]")
 
     others = "dry friction: distance from the sticking contact mode of `mechanics` [m]"
     return Findings(

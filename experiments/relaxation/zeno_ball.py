@@ -11,12 +11,11 @@ From height 1 at rest, g = 1: the last bounce is at
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, TypeAlias
 
 import numpy as np
-from hybridctl.experiments.convergence import Convergence, draw_errors, make_panel
+from hybridctl.experiments.convergence import Convergence
 from hybridctl.experiments.runners import sample_relaxed_run, tabulate
 from rich.console import Console
 
@@ -28,7 +27,7 @@ from hybridctl.base.checks import Array
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import Meta, Positive, Settings
 from hybridctl.hybrid.mode import Edge, FieldJacobian, GuardJacobian, ResetJacobian
-from hybridctl.relaxation.discrete import OneStep, Rate, discretize_relaxed, euler, runge_kutta
+from hybridctl.relaxation.discrete import discretize_relaxed, euler
 from hybridctl.relaxation.relax import Relaxed
 
 SUMMARY = "a ball goes on past infinitely many bounces, by relaxation; errors over step and width"
@@ -51,10 +50,8 @@ class Config(Settings):
     Attributes:
         restitution: Restitution of the main case.
         restitutions: Restitutions of the runs that predict their last bounce.
-        others: Restitutions of further runs of the scheme.
-        steps: Number of steps of the main case, between `shortest` and 0.1 s.
+        steps: Number of steps of the scheme, between `shortest` and 0.1 s.
         shortest: Its shortest step, s.
-        other_steps: Number of steps down to 1e-3 s for other restitutions and integrators.
         ratio: Width epsilon by the step, m/s.
         widths: Widths epsilon of the exact flows, m.
         lift_width: Width where an input pulls, m.
@@ -64,10 +61,8 @@ class Config(Settings):
 
     restitution: Annotated[float, Meta(gt=0.0, le=0.95)] = 0.5
     restitutions: tuple[Restitution, ...] = (0.0, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
-    others: tuple[Restitution, ...] = (0.1, 0.7, 0.8)
     steps: Several = 25
     shortest: Annotated[float, Meta(gt=0.0, le=0.05)] = 1e-4
-    other_steps: Several = 13
     ratio: Positive = 0.01
     widths: tuple[Width, ...] = tuple(np.geomspace(1e-2, 1e-5, 13).tolist())
     lift_width: Width = 1e-7
@@ -80,10 +75,8 @@ def quick(config: Config) -> Config:
     return replace(
         config,
         restitutions=config.restitutions[::3],
-        others=config.others[:1],
         steps=9,
         shortest=5e-4,
-        other_steps=5,
         widths=config.widths[::3],
         lift_width=1e-5,
     )
@@ -97,8 +90,7 @@ def run(config: Config, console: Console) -> Findings:
         times = [(r, _predict_stop(r), _compute_last_bounce(r)) for r in config.restitutions]
     steps = np.geomspace(1e-1, config.shortest, config.steps)
     with report_alive(console, "discrete schemes"):
-        errors = _scheme_errors(c, euler, steps, config.ratio)
-        others = _compute_other_errors(config)
+        errors = _scheme_errors(c, steps, config.ratio)
     with report_alive(console, "relaxed flows"):
         widths = np.array(config.widths)
         flows = Convergence(widths, np.array([_flow_error(c, width) for width in widths]))
@@ -110,16 +102,13 @@ def run(config: Config, console: Console) -> Findings:
         "error_slope": errors.order,
         "steps": steps,
         "errors": errors.errors,
-        "other_slopes": {name: found.order for name, found in others.items()},
         "flow_slope": flows.order,
         "flow_errors": flows.errors,
         "lift_off": lifts,
     }
-    schemes = {f"Euler, c = {c:g}": errors, **others}
     late = max(abs(found - exact) for _, found, exact in times)
 
     def draw(folder: RunFolder) -> None:
-        _draw_errors(folder, schemes, flows)
         relaxed = hc.relax(_ball(c), SHOWN_WIDTH)
         shown = _simulate_relaxed(relaxed, _compute_last_bounce(c) + 1.0)
         samples = sample_relaxed_run(relaxed, shown, lambda a, b: np.linspace(a, b, 60), 0.0)
@@ -132,7 +121,7 @@ def run(config: Config, console: Console) -> Findings:
         "difference": "{off:.1e}",
     }
     bounces = {f"{r:g}": {"found": a, "exact": b, "off": abs(a - b)} for r, a, b in times}
-    slopes = {**schemes, f"relaxed flow, in epsilon, c = {c:g}": flows}
+    slopes = {"Euler, in the step": errors, "relaxed flow, in epsilon": flows}
     delays = {r: {"delay": delay} for r, delay in lifts.items()}
     return Findings(
         summary,
@@ -141,7 +130,7 @@ def run(config: Config, console: Console) -> Findings:
             tabulate(
                 "Order of the error after the last bounce",
                 {name: {"order": found.order} for name, found in slopes.items()},
-                {"scheme": "{name}", "order": "{order:.2f}"},
+                {f"c = {c:g}": "{name}", "order": "{order:.2f}"},
             ),
             tabulate(
                 "Delay of the lift-off",
@@ -190,33 +179,15 @@ def _predict_stop(c: float) -> float:
     return float(rest.accumulation or 0.0)
 
 
-def _step_symplectic_euler(f: Rate, t: float, y: Array, h: float) -> Array:
-    """Return the state after a step: velocity first, and the height by the new one."""
-    faster = np.append(y[:1], y[1:] + h * f(t, y)[1:])
-    return np.append(y[:1] + h * f(t, faster)[:1], faster[1:])
-
-
-def _scheme_errors(c: float, method: OneStep, steps: Array, ratio: float) -> Convergence:
-    """Return the largest coordinate after the last bounce, by the discrete scheme, by step."""
+def _scheme_errors(c: float, steps: Array, ratio: float) -> Convergence:
+    """Return the largest coordinate after the last bounce, by Euler's scheme, by step."""
     system, start, errors = _ball(c), _compute_last_bounce(c), []
     for h in steps:
         end = np.ceil((start + AFTER) / h) * h
-        run = discretize_relaxed(hc.relax(system, ratio * h), "air", START, (0.0, end), h, method)
+        run = discretize_relaxed(hc.relax(system, ratio * h), "air", START, (0.0, end), h, euler)
         states = np.array(run.mapped_states)[run.times >= start]
         errors.append(np.abs(states).max())
     return Convergence(steps, np.array(errors))
-
-
-def _compute_other_errors(config: Config) -> dict[str, Convergence]:
-    """Return the errors of other restitutions and integrators, by name."""
-    cases = {f"Euler, c = {c:g}": (c, euler) for c in config.others}
-    others = {"Runge-Kutta 4": runge_kutta, "symplectic Euler": _step_symplectic_euler}
-    for name, method in others.items():
-        cases[f"{name}, c = {config.restitution:g}"] = config.restitution, method
-    steps = np.geomspace(1e-1, 1e-3, config.other_steps)
-    return {
-        name: _scheme_errors(c, method, steps, config.ratio) for name, (c, method) in cases.items()
-    }
 
 
 def _flow_error(c: float, width: float) -> float:
@@ -247,17 +218,6 @@ def _lift_off_delay(config: Config, c: float) -> float:
     relaxed = hc.relax(_ball(c), config.lift_width)
     run = _simulate_relaxed(relaxed, pulled + 0.5, hc.SampledPolicy(law, pulled))
     return float(run.arcs[-1].start - pulled) if run.final_mode == "air" else np.inf
-
-
-def _draw_errors(folder: RunFolder, schemes: Mapping[str, Convergence], flows: Convergence) -> None:
-    """Save the errors of the schemes over the step, and of the exact flow over the width."""
-    label, first = "largest |x| [m, m/s]", next(iter(schemes.values()))
-    panel = make_panel(label, schemes, first, 1.0)
-    title, along = "After the last bounce, by a discrete scheme", "step h [s], epsilon = 0.01 h"
-    draw_errors(folder / "figures/scheme.png", [panel], title, along)
-    panel = make_panel(label, {"relaxed flow": flows}, flows, 0.5)
-    title = "After the last bounce, integrated exactly"
-    draw_errors(folder / "figures/flow.png", [panel], title, "epsilon [m]")
 
 
 def _draw_ball(folder: RunFolder, times: Array, states: Array, last: float) -> None:

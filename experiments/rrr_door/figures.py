@@ -1,16 +1,16 @@
-"""The figures of the door experiment are those of the thesis, 5.4 to 5.9."""
+"""The figures of the door experiment: errors, inputs (5.7 of the thesis), poses (5.9), contacts."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 from hybridctl.experiments.contacts.closed_form import draw_contacts
 from hybridctl.experiments.rrr_door.laws import DoorRuns
-from hybridctl.experiments.rrr_door.reference import compute_foot, compute_slide
 from hybridctl.robots.rrr_door import DoorParameters
-from numpy.typing import NDArray
 
+from hybridctl import HybridTrajectory, Reference
 from hybridctl.app.page.motion import Mover, Scene, write_motion
 from hybridctl.app.plots import (
     BASELINE,
@@ -26,12 +26,8 @@ from hybridctl.app.plots import (
 )
 from hybridctl.base.checks import Array
 from hybridctl.base.run_folder import RunFolder
-from hybridctl.control.reference import Reference
-from hybridctl.hybrid.arc import Arc
-from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.trajectory import HybridTrajectory
 
-NAMES = ("shoulder", "elbow", "wrist", "hinge")
+NAMES = ("shoulder", "elbow", "wrist")
 PERIOD = 2e-3
 """Sampling period of curves, s: finer than a pixel of a run of 2 s."""
 
@@ -44,125 +40,31 @@ def draw_all(parameters: DoorParameters, runs: DoorRuns, folder: RunFolder) -> N
         runs: The reference and two runs beside it.
         folder: Folder of the results.
     """
-    if len(runs.reference.arcs) == 2:
-        draw_task_space(parameters, runs, folder)
-    draw_states(runs, folder)
-    draw_inputs(runs, folder)
+    bands = make_mode_bands([(arc.start, arc.end, arc.mode) for arc in runs.tracking.arcs])
+    draw_inputs(runs, bands, folder)
     for name, run in (("reference", runs.reference.nominal), ("tracking", runs.tracking)):
         known = replace(run, system=runs.plant)
         draw_contacts(folder, f"{name}_", f"Arm and door, {name}", known)
-    draw_errors(runs, folder)
+    draw_errors(runs, bands, folder)
     draw_snapshots(parameters, runs, folder)
     write_scene(parameters, runs, folder)
 
 
-def draw_task_space(parameters: DoorParameters, runs: DoorRuns, folder: RunFolder) -> None:
-    """Draw the foot in the world before the event, along the door after it (Fig. 5.4).
-
-    Args:
-        parameters: Parameters of arm and door.
-        runs: Runs whose reference has one event.
-        folder: Folder of the results.
-    """
-    ante, post = (_sample_motion(runs.plant, arc) for arc in runs.reference.arcs)
-    z = np.array([compute_foot(parameters, *motion) for motion in ante[1]])
-    angle = np.array([[part[:3].sum() for part in motion] for motion in ante[1]])
-    slide = np.array([compute_slide(parameters, *motion) for motion in post[1]])
-    door = np.array([[part[3] for part in motion] for motion in post[1]])
-    event = runs.reference.events[0].time
-    before, after = (ante[0], ante[0] <= event), (post[0], post[0] >= event)
-    panels = [
-        [
-            _make_derivative_panel("x", "m", *before, z.real),
-            _make_derivative_panel("s along door", "m", *after, slide),
-        ],
-        [
-            _make_derivative_panel("y", "m", *before, z.imag),
-            _make_derivative_panel("door angle", "rad", *after, door),
-        ],
-        [_make_derivative_panel("theta", "rad", *before, angle)],
-    ]
-    draw_series(
-        folder / "figures/reference_task_space.png",
-        panels,
-        title="Reference: the foot (x, y, theta) before the impact, and what it does at the door",
-    )
-
-
-def _sample_times(arc: Arc) -> Array:
-    """Return times (n,) from start to end of an arc, at most `PERIOD` apart."""
-    return np.linspace(arc.start, arc.end, int((arc.end - arc.start) / PERIOD) + 2)
-
-
-def _sample_motion(plant: HybridSystem, arc: Arc) -> tuple[Array, list[tuple[Array, Array, Array]]]:
-    """Return times of an arc, with angles, rates and accelerations (4,) of the joints there."""
-    times = _sample_times(arc)
-    field = plant.mode(arc.mode).field
-    result = []
-    for t in map(float, times):
-        x, u = arc.state_and_input(t)
-        result.append((x[:4], x[4:], field(t, x, u)[4:]))
-    return times, result
-
-
-def _make_derivative_panel(
-    name: str, unit: str, times: Array, inside: NDArray[np.bool_], values: Array
-) -> Panel:
-    """Return the panel of a coordinate with its velocity and acceleration.
-
-    Args:
-        name: Name of the coordinate.
-        unit: Its unit.
-        times: Times (n,), s.
-        inside: Which of them are part of the run (n,); the curves are dashed at the others.
-        values: Coordinate, velocity and acceleration (n, 3).
-    """
-    kinds = (
-        (f"value [{unit}]", REFERENCE),
-        (f"velocity [{unit}/s]", TRACKING),
-        (f"acceleration [{unit}/s$^2$]", BASELINE),
-    )
-    lines = []
-    for k, (label, color) in enumerate(kinds):
-        lines.append(Line(times[inside], values[inside, k], label, color))
-        lines.append(Line(times[~inside], values[~inside, k], None, color, "--"))
-    return Panel(name, lines)
-
-
-def draw_states(runs: DoorRuns, folder: RunFolder) -> None:
-    """Draw joint positions and velocities, with the extended arcs dashed (Fig. 5.6)."""
-
-    def make_panel(label: str, column: int) -> Panel:
-        followed = _make_run_lines(runs.tracking, column, "states", label="tracking")
-        return Panel(label, [*_make_reference_lines(runs.reference, column, "states"), *followed])
-
-    panels = [
-        [make_panel(f"{name} [rad]", i), make_panel(f"{name} rate [rad/s]", i + 4)]
-        for i, name in enumerate(NAMES)
-    ]
-    title = "States: reference with its extensions (dashed), and tracking"
-    draw_series(
-        folder / "figures/states.png", panels, title=title, bands=_make_bands(runs.tracking)
-    )
-
-
-def draw_inputs(runs: DoorRuns, folder: RunFolder) -> None:
+def draw_inputs(runs: DoorRuns, bands: Sequence[Band], folder: RunFolder) -> None:
     """Draw the torques of the three joints under both kinds of error (Fig. 5.7)."""
     panels = []
-    for i, name in enumerate(NAMES[:3]):
+    for i, name in enumerate(NAMES):
         lines = [
-            *_make_run_lines(runs.conventional, i, "inputs", label="conventional", color=BASELINE),
-            *_make_reference_lines(runs.reference, i, "inputs"),
-            *_make_run_lines(runs.tracking, i, "inputs", label="spreading"),
+            *_make_run_lines(runs.conventional, i, "conventional", BASELINE),
+            *_make_reference_lines(runs.reference, i),
+            *_make_run_lines(runs.tracking, i, "spreading", TRACKING),
         ]
         panels.append([Panel(f"{name} torque [N m]", lines)])
     title = "Inputs: reference, and both kinds of feedback"
-    draw_series(
-        folder / "figures/inputs.png", panels, title=title, bands=_make_bands(runs.tracking)
-    )
+    draw_series(folder / "figures/inputs.png", panels, title=title, bands=bands)
 
 
-def draw_errors(runs: DoorRuns, folder: RunFolder) -> None:
+def draw_errors(runs: DoorRuns, bands: Sequence[Band], folder: RunFolder) -> None:
     """Draw the norm of the error over all states, with and without reference spreading."""
     spread, clock, conventional = runs.spread_error, runs.clock_error, runs.conventional_error
     lines = [
@@ -172,7 +74,6 @@ def draw_errors(runs: DoorRuns, folder: RunFolder) -> None:
     ]
     panel = Panel("|error| [rad, rad/s]", lines, log=True, legend="lower left")
     title = "Tracking error with and without reference spreading"
-    bands = _make_bands(runs.tracking)
     draw_series(folder / "figures/errors.png", [[panel]], title=title, bands=bands)
 
 
@@ -235,17 +136,12 @@ def compute_outline(p: DoorParameters, q: Array) -> list[Array]:
     return [np.column_stack([np.real(shape), np.imag(shape)]) for shape in shapes]
 
 
-def _evaluate_arc(arc: Arc, times: Array, column: int, what: str) -> Array:
-    """Return a column of the "states" or "inputs" of an arc at times (n,)."""
-    return (arc(times) if what == "states" else arc.input(times))[:, column]
-
-
-def _make_reference_lines(reference: Reference, column: int, what: str) -> list[Line]:
-    """Return the curve of a column of the reference, whose extensions are dashed."""
+def _make_reference_lines(reference: Reference, joint: int) -> list[Line]:
+    """Return the curve of a torque of the reference, whose extensions are dashed."""
     lines = []
     for arc, nominal in zip(reference.arcs, reference.nominal.arcs, strict=True):
-        times = _sample_times(arc)
-        values = _evaluate_arc(arc, times, column, what)
+        times = np.linspace(arc.start, arc.end, int((arc.end - arc.start) / PERIOD) + 2)
+        values = arc.input(times)[:, joint]
         inside = (times >= nominal.start) & (times <= nominal.end)
         label = "reference" if arc is reference.arcs[0] else None
         lines.append(Line(times[inside], values[inside], label, REFERENCE))
@@ -254,16 +150,9 @@ def _make_reference_lines(reference: Reference, column: int, what: str) -> list[
     return lines
 
 
-def _make_run_lines(
-    run: HybridTrajectory, column: int, what: str, *, label: str, color: str = TRACKING
-) -> list[Line]:
-    """Return the curves of a column of a run, one for each arc; the first has the label."""
+def _make_run_lines(run: HybridTrajectory, joint: int, label: str, color: str) -> list[Line]:
+    """Return the curves of a torque of a run, one for each arc; the first has the label."""
     return [
-        Line(times, _evaluate_arc(arc, times, column, what), None if arc.index else label, color)
+        Line(times, arc.input(times)[:, joint], None if arc.index else label, color)
         for arc, times in run.sampled(PERIOD)
     ]
-
-
-def _make_bands(run: HybridTrajectory) -> list[Band]:
-    """Return a shaded band for each arc."""
-    return make_mode_bands([(arc.start, arc.end, arc.mode) for arc in run.arcs])

@@ -12,12 +12,11 @@ from hybridctl.experiments.rrr_door import tracking as experiment
 from hybridctl.experiments.rrr_door.reference import FINAL_TIME, IMPACT_TIME, OPEN
 from hybridctl.robots.rrr_door import CORNERS, JOINTS, contacts, system
 
+from hybridctl import Noise, ReferenceSpreading
 from hybridctl.base.errors import InputError
 from hybridctl.base.settings import Meta, NotNegative, Positive
-from hybridctl.control.spreading import ReferenceSpreading
-from hybridctl.estimation.contact_signal import ContactSignal
+from hybridctl.estimation import ContactSignal, FilterModel
 from hybridctl.estimation.filter_model import (
-    FilterModel,
     FilterSettings,
     LogChannel,
     Scenario,
@@ -25,7 +24,6 @@ from hybridctl.estimation.filter_model import (
     surface_noise,
 )
 from hybridctl.estimation.measurement import coordinates
-from hybridctl.estimation.noise import Noise
 
 # Gains are softer than the experiment's, whose feedback is continuous: here an input is held for
 # 10 ms.

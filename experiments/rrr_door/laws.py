@@ -8,17 +8,24 @@ from dataclasses import dataclass
 import numpy as np
 from hybridctl.experiments.rrr_door.reference import OPEN
 
+from hybridctl import (
+    GainSchedule,
+    HybridSystem,
+    HybridTrajectory,
+    Reference,
+    ReferenceSpreading,
+    simulate,
+)
 from hybridctl.base.checks import Array
-from hybridctl.control.baselines import ImpactInvariantTracking, NearestTracking
-from hybridctl.control.detection import DetectedPolicy, Detection
-from hybridctl.control.gains import GainSchedule
-from hybridctl.control.reference import Reference
-from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
+from hybridctl.control import (
+    ClockTracking,
+    DetectedPolicy,
+    Detection,
+    ImpactInvariantTracking,
+    NearestTracking,
+)
 from hybridctl.control.tracking_error import TrackingError
-from hybridctl.hybrid.policy import Policy
-from hybridctl.hybrid.simulate import simulate
-from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.hybrid import Policy
 
 
 @dataclass(frozen=True)

@@ -23,17 +23,15 @@ from hybridctl.experiments.rrr_door.laws import make_joint_gain, make_law, run_b
 from hybridctl.robots.rrr_door import DoorParameters, system
 from rich.table import Table
 
+from hybridctl import GainSchedule, HybridSystem, HybridTrajectory, Reference, tune
 from hybridctl.app.report import make_record_table
 from hybridctl.base.checks import Array
 from hybridctl.base.settings import Meta, NotNegative, Settings
-from hybridctl.control.gains import GainSchedule
-from hybridctl.control.reference import Reference
-from hybridctl.control.tuning.ensemble import Controller, Ensemble, Outcome, Statistics, outcome
-from hybridctl.control.tuning.search import Validation, tune
+from hybridctl.control import Ensemble
+from hybridctl.control.tuning.ensemble import Controller, Outcome, Statistics, outcome
+from hybridctl.control.tuning.search import Validation
 from hybridctl.control.tuning.structure import GainStructure
 from hybridctl.hybrid import DisturbedPolicy, Policy
-from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.trajectory import HybridTrajectory
 
 CUT = 2.5
 """Largest perturbation, in standard deviations: so no mass or stiffness becomes negative."""

@@ -16,9 +16,14 @@ from typing import Any
 
 import numpy as np
 from hybridctl.experiments.rrr_door import figures
-from hybridctl.experiments.rrr_door.contact import ManoeuvrePlan, get_contact_modes
 from hybridctl.experiments.rrr_door.laws import DoorRuns, make_joint_gain, make_law, run_beside
-from hybridctl.experiments.rrr_door.reference import Design, ImpactPlan, build
+from hybridctl.experiments.rrr_door.reference import (
+    Design,
+    ImpactPlan,
+    ManoeuvrePlan,
+    build,
+    get_contact_modes,
+)
 from hybridctl.robots.rrr_door import DoorParameters, system, urdf
 from rich.console import Console
 from rich.table import Table

@@ -16,7 +16,7 @@ minus the arc of its event count (see `tuning.ensemble.outcome`), whatever error
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,13 +24,22 @@ from typing import Annotated, Any
 import numpy as np
 from hybridctl.experiments.figures import shares_below
 from hybridctl.experiments.rrr_door import tracking as rrr_door
-from hybridctl.experiments.rrr_door.contact import get_contact_modes
+from hybridctl.experiments.rrr_door.reference import get_contact_modes
 from hybridctl.experiments.rrr_door.runner import DoorTrial, Perturbations, make_statistics_table
 from rich.console import Console
 from rich.table import Table
 
+from hybridctl import (
+    GainSchedule,
+    HybridSystem,
+    HybridTrajectory,
+    Reference,
+    jump_derivative,
+    linearize,
+    tune,
+)
 from hybridctl.app.experiment import Check, Findings, experiment, open_journal
-from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, Line, Panel, draw_series
+from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, Panel, draw_series
 from hybridctl.app.report import make_record_table, report_alive, show_progress
 from hybridctl.base.checks import Array, check_number
 from hybridctl.base.errors import InputError, SimulationError
@@ -38,16 +47,10 @@ from hybridctl.base.journal import Journal
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import Count, Meta, Natural, Positive, Settings
 from hybridctl.base.workers import crew
-from hybridctl.control.gains import GainSchedule
-from hybridctl.control.reference import Reference
-from hybridctl.control.tuning.ensemble import Ensemble, Statistics
-from hybridctl.control.tuning.prediction import Prediction
-from hybridctl.control.tuning.search import Tuning, Validation, tune
-from hybridctl.control.tuning.structure import EntryGains
-from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.sensitivity.linearization import Linearization, linearize
-from hybridctl.sensitivity.simultaneous import jump_derivative
+from hybridctl.control import Ensemble, EntryGains, Prediction
+from hybridctl.control.tuning.ensemble import Statistics
+from hybridctl.control.tuning.search import Tuning, Validation
+from hybridctl.sensitivity import Linearization
 
 RECORD = "runs.jsonl"
 SHAPE = (3, 8)  # of a gain: torques, state
@@ -247,10 +250,6 @@ def make_findings(study: Study, found: Tuning, results: Mapping[str, Statistics]
     """
     summary = summarize(study, found, results)
 
-    def draw(folder: RunFolder) -> None:
-        draw_trade_off(folder / "figures/trade_off.png", summary)
-        draw_distribution(folder / "figures/distribution.png", results)
-
     before, after = results["before"], results["after"]
     return Findings(
         summary,
@@ -259,7 +258,7 @@ def make_findings(study: Study, found: Tuning, results: Mapping[str, Statistics]
             Check("mean error after tuning / before", after.mean_error / before.mean_error, 0.9),
             Check("peak input after tuning / before", after.peak_input / before.peak_input, 1.0),
         ],
-        draw=draw,
+        draw=lambda to: draw_distribution(to / "figures/distribution.png", results),
     )
 
 
@@ -386,24 +385,6 @@ def make_tables(summary: Mapping[str, Any]) -> list[Table | str]:
 
 
 COLORS = {"before": REFERENCE, "after": TRACKING, "conventional": BASELINE}
-
-
-def draw_trade_off(path: Path, summary: Mapping[str, Any]) -> None:
-    """Draw all candidates by peak input and mean error, and stars for unseen runs."""
-    lines = []
-    for kind, style in (("start", "s"), ("prediction", "o-"), ("search", ".")):
-        points = [c for c in summary["candidates"] if c["origin"].startswith(kind)]
-        if points:
-            lines.append(_make_marks(points, kind, "black", style))
-    lines += [_make_marks([summary[n]], n, COLORS[n], "*") for n in ("before", "after")]
-    panel = Panel("mean post-impact error [rad, rad/s]", lines, log=True)
-    title = "Candidates on the runs of the search; stars on unseen runs"
-    draw_series(path, [[panel]], title=title, xlabel="peak input [N m]", xlog=True)
-
-
-def _make_marks(points: Sequence[Mapping[str, Any]], label: str, color: str, style: str) -> Line:
-    peaks, errors = (np.array([p[key] for p in points]) for key in ("peak_input", "mean_error"))
-    return Line(peaks, errors, label, color, style)
 
 
 def draw_distribution(path: Path, results: Mapping[str, Statistics]) -> None:

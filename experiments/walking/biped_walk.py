@@ -185,11 +185,9 @@ def _run_in(folder: RunFolder, config: Config, console: Console) -> Findings:
         "steps_walked": [each.steps for each in walks],
         "falls": [each.reason for each in walks],
     }
-    multiplier = float(summary["multipliers_closed"][0])
 
     def draw(folder: RunFolder) -> None:
         figures.draw_gait(folder / "figures/gait.png", gait)
-        figures.draw_errors(folder / "figures/errors.png", gait, walks, multiplier)
         if walks[0].run is not None:
             figures.write_walk(folder, gait, walks[0].run)
 

@@ -20,16 +20,13 @@ from hybridctl.experiments.walking.gait import Gait, make_task
 from hybridctl.experiments.walking.phase_laws import LeastValueTracking, ValueFunction
 from hybridctl.robots import five_link
 
+from hybridctl import Reference, ReferenceSpreading, extend
 from hybridctl.base.checks import Array
-from hybridctl.control.lqr.periodic import PeriodicLqr, periodic_lqr
-from hybridctl.control.phase_reset import PhaseReset
-from hybridctl.control.reference import Reference, extend
-from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
+from hybridctl.control import ClockTracking, PhaseReset, periodic_lqr
+from hybridctl.control.lqr.periodic import PeriodicLqr
+from hybridctl.hybrid import Policy
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.hybrid.policy import Policy
-from hybridctl.planning.horizon import Horizon
-from hybridctl.planning.predictive_control import HybridMpc
-from hybridctl.planning.task import Margins
+from hybridctl.planning import Horizon, HybridMpc, Margins
 
 TITLES = {
     "spreading": "reference spreading",

@@ -1,9 +1,8 @@
-"""The figures show the walker's gait, errors that die out, and disturbances that are survived."""
+"""The figures show the walker's gait, its motion, and disturbances that are survived."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,11 @@ import numpy as np
 from hybridctl.experiments.walking.controllers import TITLES
 from hybridctl.experiments.walking.gait import Gait
 from hybridctl.experiments.walking.limits import KINDS, TUNED, Name, Survived
-from hybridctl.experiments.walking.walk import Walk
 
+from hybridctl import HybridTrajectory
 from hybridctl.app.page.motion import Mover, Scene, write_motion
 from hybridctl.app.plots import (
     BASELINE,
-    CURVES,
     REFERENCE,
     TRACKING,
     Line,
@@ -27,7 +25,6 @@ from hybridctl.app.plots import (
 )
 from hybridctl.base.checks import Array
 from hybridctl.base.run_folder import RunFolder
-from hybridctl.hybrid.trajectory import HybridTrajectory
 
 _SAMPLES = 200
 """Points of a curve over a step."""
@@ -57,30 +54,6 @@ def draw_gait(path: Path, gait: Gait) -> None:
     ]
     title = f"One step at {gait.speed:g} m/s, left foot on the ground"
     draw_series(path, [[p] for p in panels], title=title, xlabel="time since touchdown [s]")
-
-
-def draw_errors(path: Path, gait: Gait, walks: Sequence[Walk], modulus: float) -> None:
-    """Draw the error after each touchdown, and the slope of the largest multiplier.
-
-    Args:
-        path: File of the figure.
-        gait: Gait that is walked.
-        walks: Walks from random starts.
-        modulus: Modulus of the largest multiplier.
-    """
-    lines = [
-        Line(np.arange(1.0, len(errors) + 1.0), errors, f"start {k + 1}", color, "o-")
-        for (k, each), color in zip(enumerate(walks), cycle(CURVES), strict=False)
-        if each.run is not None and each.steps
-        for errors in [each.compute_errors(gait)[:15]]
-    ]
-    steps = np.arange(2.0, 8.0)
-    label = f"largest multiplier, {modulus:.2f}"
-    lines.append(Line(steps, 0.02 * modulus ** (steps - 2.0), label, "black", "--", 1.0))
-    panel = Panel("error after touchdown [rad, rad/s, m, m/s]", lines, log=True)
-    starts = "a random start" if len(walks) == 1 else "random starts"
-    title = f"Walking at {gait.speed:g} m/s from {starts}, reference spreading"
-    draw_series(path, [[panel]], title=title, xlabel="step")
 
 
 _PAIRS: tuple[tuple[Name | None, Name], ...] = (

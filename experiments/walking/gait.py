@@ -8,17 +8,15 @@ from functools import cached_property, lru_cache
 import numpy as np
 from hybridctl.robots import five_link
 
+from hybridctl import HybridTrajectory, linearize, simulate
 from hybridctl.base.checks import Array
-from hybridctl.hybrid.simulate import simulate
-from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.mechanics.system import ContactSystem
 from hybridctl.mechanics.terms.sources import TermsChoice
-from hybridctl.planning.optimisation import OptimalTrajectory, optimise
+from hybridctl.planning import Condition, Margins, OptimalTrajectory, Phase, Task, optimise
 from hybridctl.planning.plan import Feedforwards, InputCurve
-from hybridctl.planning.task import Condition, Guess, Margins, Phase, Task
+from hybridctl.planning.task import Guess
+from hybridctl.sensitivity import Linearization, Symmetry
 from hybridctl.sensitivity.floquet import FloquetMultipliers
-from hybridctl.sensitivity.linearization import Linearization, linearize
-from hybridctl.sensitivity.symmetry import Symmetry
 
 TIGHT = 1e-12
 """Relative and absolute tolerance of the orbit."""

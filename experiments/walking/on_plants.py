@@ -24,6 +24,7 @@ from hybridctl.robots import five_link
 from rich.console import Console
 from rich.table import Table
 
+from hybridctl import ReferenceSpreading
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.report import make_record_table, report_alive, show_progress
 from hybridctl.base.checks import Array
@@ -32,10 +33,8 @@ from hybridctl.base.journal import compute_trials
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import Count, Meta, Natural, NotNegative, Positive, Settings
 from hybridctl.base.workers import crew
-from hybridctl.control.controller import Controller
-from hybridctl.control.detectors import Gate, Threshold
+from hybridctl.control import Controller, Gate, Threshold
 from hybridctl.control.lqr.periodic import PeriodicLqr
-from hybridctl.control.spreading import ReferenceSpreading
 from hybridctl.hybrid.plant import Sample
 
 SUMMARY = "the five-link walker on MuJoCo contact, on states and on a filter's estimates"

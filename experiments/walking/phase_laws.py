@@ -19,18 +19,17 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
+from hybridctl import GainSchedule, Reference
 from hybridctl.base.checks import Array, check_callable, check_instance, check_number
 from hybridctl.base.errors import InputError
 from hybridctl.base.spaces import VectorSpace
-from hybridctl.control.gains import GainSchedule
 from hybridctl.control.lqr.periodic import PeriodicLqr
 from hybridctl.control.phase_reset import ShiftedLaw, make_tracking_laws
-from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import PositionTracker
 from hybridctl.control.tracking_law import make_schedule, resolve_limits
+from hybridctl.hybrid import History
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.hybrid.policy import History
 
 Value: TypeAlias = Callable[[int, float], Array]
 """Returns V (ndx, ndx) of an arc and a time on it, s, also where the arc is extended."""

@@ -96,7 +96,7 @@ def make_canonical_form(name: str, value: Any) -> Any:
             The message names where the object stands.
     """
     try:
-        return _Description().form(name, value)
+        return _Description().describe(name, value)
     except RecursionError as error:
         raise InputError(f"{name} is nested too deeply, got {quote(value)}") from error
 
@@ -133,7 +133,7 @@ def _hash_short(content: bytes) -> str:
 
 
 class _Description:
-    """The canonical form of one value, made by one call of `form`.
+    """The canonical form of one value, made by one call of `describe`.
 
     Attributes:
         _open: Ids of the objects that contain the present one, from the outermost. An object that
@@ -146,7 +146,7 @@ class _Description:
         self._open: list[int] = []
         self._known: dict[int, tuple[Any, Any]] = {}
 
-    def form(self, where: str, value: Any) -> Any:
+    def describe(self, where: str, value: Any) -> Any:
         """Return the form of a value.
 
         Args:
@@ -172,8 +172,8 @@ class _Description:
             return {"$again": self._open.index(id(value))}
         self._open.append(id(value))
         try:
-            found = self._scalar_form(where, value)
-            for describe in (self._container_form, self._object_form, self._code_form):
+            found = self._describe_scalar(where, value)
+            for describe in (self._describe_container, self._describe_object, self._describe_code):
                 found = describe(where, value) if found is None else found
         finally:
             self._open.pop()
@@ -185,7 +185,7 @@ class _Description:
             )
         return found
 
-    def _scalar_form(self, where: str, value: Any) -> Any:
+    def _describe_scalar(self, where: str, value: Any) -> Any:
         """Return the form of an enum, number, bytes, path, date or array.
 
         Args:
@@ -201,13 +201,15 @@ class _Description:
         if isinstance(value, Enum):
             # A combination of flags has no name before Python 3.11, nor with unknown bits after.
             label = value.value if isinstance(value, Flag) else value.name
-            return {"$enum": [self.form(where, type(value)), label]}
+            return {"$enum": [self.describe(where, type(value)), label]}
         if isinstance(value, np.ndarray):
-            return self._array_form(where, value)
+            return self._describe_array(where, value)
         if isinstance(value, np.generic) and not value.dtype.hasobject:
             return {"$number": [_describe_dtype(value.dtype), value.tobytes().hex()]}
         if type(value) is complex:
-            return {"$complex": [self.form(where, value.real), self.form(where, value.imag)]}
+            return {
+                "$complex": [self.describe(where, value.real), self.describe(where, value.imag)]
+            }
         if type(value) in (bytes, bytearray):
             return {f"${type(value).__name__}": [len(value), _hash_short(value)]}
         if type(value) in _PATHS:
@@ -216,7 +218,7 @@ class _Description:
             return {f"${type(value).__name__}": repr(value)}
         return None
 
-    def _array_form(self, where: str, value: Any) -> Any:
+    def _describe_array(self, where: str, value: Any) -> Any:
         """Return the form of an array, None for subclasses that hold more than their entries.
 
         Raises:
@@ -225,18 +227,18 @@ class _Description:
         if type(value) is np.ma.MaskedArray:
             # The masked entries count, too: code can clear the mask.
             parts = (np.ma.getdata(value), np.ma.getmaskarray(value), value.fill_value)
-            return {"$masked": [self.form(where, part) for part in parts]}
+            return {"$masked": [self.describe(where, part) for part in parts]}
         if type(value) is np.matrix:  # its `*` is the product of matrices
-            return {"$matrix": self.form(where, np.asarray(value))}
+            return {"$matrix": self.describe(where, np.asarray(value))}
         if type(value) not in _ARRAYS:
             return None
         if value.dtype.hasobject:
-            entries = [self.form(where, entry) for entry in value.ravel().tolist()]
+            entries = [self.describe(where, entry) for entry in value.ravel().tolist()]
             return {"$objects": [list(value.shape), entries]}
         kind = _describe_dtype(value.dtype)
         return {"$array": [kind, list(value.shape), _hash_short(value.tobytes())]}
 
-    def _container_form(self, where: str, value: Any) -> Any:
+    def _describe_container(self, where: str, value: Any) -> Any:
         """Return the form of a list, tuple, set or mapping.
 
         Entries of sets and of dicts without text keys are sorted, as their order has no meaning.
@@ -254,33 +256,33 @@ class _Description:
         """
         kind = type(value)
         if kind is list:
-            return [self.form(f"{where}[{k}]", entry) for k, entry in enumerate(value)]
+            return [self.describe(f"{where}[{k}]", entry) for k, entry in enumerate(value)]
         if isinstance(value, tuple):
-            entries = [self.form(f"{where}[{k}]", entry) for k, entry in enumerate(value)]
+            entries = [self.describe(f"{where}[{k}]", entry) for k, entry in enumerate(value)]
             if kind is tuple:
                 return {"$tuple": entries}
             named = hasattr(kind, "_fields")
-            return {"$tuple": entries, "$type": self.form(where, kind)} if named else None
+            return {"$tuple": entries, "$type": self.describe(where, kind)} if named else None
         if kind in (set, frozenset):
-            entries = [self.form(f"{where}, an entry", entry) for entry in value]
-            return {f"${kind.__name__}": sorted(entries, key=_sort_key)}
+            entries = [self.describe(f"{where}, an entry", entry) for entry in value]
+            return {f"${kind.__name__}": sorted(entries, key=_write_sort_key)}
         if kind is OrderedDict:
-            pairs = [self.form(f"{where}, an entry", entry) for entry in value.items()]
+            pairs = [self.describe(f"{where}, an entry", entry) for entry in value.items()]
             return {"$ordered": pairs}
         if kind is MappingProxyType and hasattr(value, "copy"):
             # The copy is of the mapping within, which may have an order, or values for all keys.
-            return self.form(where, value.copy())
+            return self.describe(where, value.copy())
         if kind is not dict:
             return None
         if all(type(key) is str and not key.startswith("$") for key in value):
-            return {key: self.form(f"{where}.{key}", entry) for key, entry in value.items()}
+            return {key: self.describe(f"{where}.{key}", entry) for key, entry in value.items()}
         pairs = [
-            [self.form(f"{where}, a key", key), self.form(f"{where}[{quote(key)}]", entry)]
+            [self.describe(f"{where}, a key", key), self.describe(f"{where}[{quote(key)}]", entry)]
             for key, entry in value.items()
         ]
-        return {"$mapping": sorted(pairs, key=_sort_key)}
+        return {"$mapping": sorted(pairs, key=_write_sort_key)}
 
-    def _object_form(self, where: str, value: Any) -> Any:
+    def _describe_object(self, where: str, value: Any) -> Any:
         """Return the form of a dataclass or a struct.
 
         Args:
@@ -289,7 +291,7 @@ class _Description:
 
         Returns:
             The form of the class, and by name the forms of its entries: of the state that
-            `_own_state` returns, or else of fields and other attributes. None for other types.
+            `_get_own_state` returns, or else of fields and other attributes. None for other types.
 
         Raises:
             InputError: The class or a field has no form.
@@ -298,16 +300,16 @@ class _Description:
         if is_dataclass(kind):
             # What `__getstate__` leaves out is not part of the value, such as the system of a run.
             # The class is part of the form in any case, see below.
-            own = _own_state(value)
-            entries = _attributes(value) if own is None else own
+            own = _get_own_state(value)
+            entries = _list_attributes(value) if own is None else own
         elif isinstance(value, msgspec.Struct):
             entries = {name: getattr(value, name) for name in kind.__struct_fields__}
         else:
             return None
-        forms = {name: self.form(f"{where}.{name}", entry) for name, entry in entries.items()}
-        return {"$object": self.form(where, kind), "$fields": forms}
+        forms = {name: self.describe(f"{where}.{name}", entry) for name, entry in entries.items()}
+        return {"$object": self.describe(where, kind), "$fields": forms}
 
-    def _code_form(self, where: str, value: Any) -> Any:
+    def _describe_code(self, where: str, value: Any) -> Any:
         """Return the form of a function, a method, a class or a module.
 
         Args:
@@ -326,18 +328,23 @@ class _Description:
         # Exact types from here on: what a subclass adds to them would not be described.
         if type(value) is partial:
             parts = (value.func, value.args, value.keywords)
-            return {"$partial": [self.form(where, part) for part in parts]}
+            return {"$partial": [self.describe(where, part) for part in parts]}
         if isinstance(value, MethodType):
-            return {"$method": [self.form(where, value.__func__), self.form(where, value.__self__)]}
+            return {
+                "$method": [
+                    self.describe(where, value.__func__),
+                    self.describe(where, value.__self__),
+                ]
+            }
         if type(value) in (staticmethod, classmethod):
-            return {f"${type(value).__name__}": self.form(where, value.__func__)}
+            return {f"${type(value).__name__}": self.describe(where, value.__func__)}
         if type(value) is property:
             accessors = (value.fget, value.fset, value.fdel)
-            return {"$property": [self.form(where, part) for part in accessors]}
+            return {"$property": [self.describe(where, part) for part in accessors]}
         if type(value) is cached_property:
-            return {"$property": self.form(where, value.func)}
+            return {"$property": self.describe(where, value.func)}
         if isinstance(value, FunctionType | type):
-            return self._named_form(where, value)
+            return self._describe_named(where, value)
         if isinstance(value, np.ufunc):
             homes = (m for m in _UFUNC_MODULES if getattr(m, value.__name__, None) is value)
             home = next(homes, None)
@@ -355,25 +362,25 @@ class _Description:
         if isinstance(value, WrapperDescriptorType | MethodDescriptorType):
             owner = value.__objclass__
         if isinstance(owner, type):  # such as `tuple.__new__` or `str.__str__`
-            return {"$builtin": [self.form(where, owner), value.__name__]}
+            return {"$builtin": [self.describe(where, owner), value.__name__]}
         if type(value) is _LRU_WRAPPER:
-            return {"$wraps": self.form(where, value.__wrapped__)}
+            return {"$wraps": self.describe(where, value.__wrapped__)}
         return None
 
-    def _named_form(self, where: str, value: Any) -> Any:
+    def _describe_named(self, where: str, value: Any) -> Any:
         """Return the form of a Python function or a class, and add it to `_known`."""
         # The name determines the code together with the version of the package, which the caller
         # has to keep. A function within a function has no name by which it can be found.
         if is_installed(value.__module__) and _is_importable(value):
             found = {"$name": f"{value.__module__}.{value.__qualname__}"}
         else:
-            describe = self._class_parts if isinstance(value, type) else self._function_parts
+            describe = self._describe_class if isinstance(value, type) else self._describe_function
             text = json.dumps(describe(value), sort_keys=True)
             found = {"$code": value.__qualname__, "$digest": _hash_short(text.encode())}
         self._known[id(value)] = (value, found)
         return found
 
-    def _function_parts(self, function: FunctionType) -> Any:
+    def _describe_function(self, function: FunctionType) -> Any:
         """Return what a call executes: code, defaults, and the globals and closure that it reads.
 
         A global without a form is described by the text of its module, which makes its value. The
@@ -398,27 +405,27 @@ class _Description:
         around = {}
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             if name in read:
-                around[name] = self._form_or_source(
+                around[name] = self._describe_or_digest(
                     f"{title} uses {name!r}, which", cell, made_once
                 )
         for name in sorted(read & function.__globals__.keys()):
             value = function.__globals__[name]
-            around[f"global {name}"] = self._form_or_source(
+            around[f"global {name}"] = self._describe_or_digest(
                 f"{title} uses {name!r}, which", value, module
             )
         for name, value in vars(function).items():
             if name != "__wrapped__":  # by `functools.wraps`; what is called is in the closure
-                around[f"attribute {name}"] = self._form_or_source(
+                around[f"attribute {name}"] = self._describe_or_digest(
                     f"{title} has the attribute {name!r}, which", value, made_once
                 )
         defaults = (function.__defaults__, function.__kwdefaults__)
         return [
-            self.form(f"{title}, its constants", _instructions(code)),
-            self._form_or_source(f"{title} has defaults, which", defaults, made_once),
+            self.describe(f"{title}, its constants", _list_instructions(code)),
+            self._describe_or_digest(f"{title} has defaults, which", defaults, made_once),
             around,
         ]
 
-    def _class_parts(self, kind: type) -> Any:
+    def _describe_class(self, kind: type) -> Any:
         """Return what makes a class: its bases, its metaclass, functions, constants and fields.
 
         Functions that `dataclass` and `NamedTuple` write are left out: they follow from the fields
@@ -446,14 +453,14 @@ class _Description:
             if type(value).__name__ in _GENERATED_TYPES:
                 continue
             where = f"class {kind.__qualname__!r} has {name!r}, which"
-            parts[name] = self._form_or_source(where, value, module)
+            parts[name] = self._describe_or_digest(where, value, module)
         title = f"class {kind.__qualname__!r}"
-        bases = [self.form(title, base) for base in kind.__bases__]
+        bases = [self.describe(title, base) for base in kind.__bases__]
         # `type` has no form of its own: it would be described by itself.
-        meta = None if type(kind) is type else self.form(title, type(kind))
+        meta = None if type(kind) is type else self.describe(title, type(kind))
         return [bases, parts, meta]
 
-    def _form_or_source(self, where: str, value: Any, module: ModuleType | None) -> Any:
+    def _describe_or_digest(self, where: str, value: Any, module: ModuleType | None) -> Any:
         """Return the form of a value or, if it has none, a digest of the text that makes it.
 
         Args:
@@ -468,9 +475,9 @@ class _Description:
         Raises:
             InputError: The value has no form, and `module` is None or has no text.
         """
-        value = _content(value)
+        value = _read_cell(value)
         try:
-            return self.form(where, value)
+            return self.describe(where, value)
         except InputError:
             source = None if module is None else digest_sources(module)
             if source is None:
@@ -478,12 +485,12 @@ class _Description:
             return {"$source": source}
 
 
-def _sort_key(form: Any) -> str:
+def _write_sort_key(form: Any) -> str:
     """Return a form as text: forms of different types have no order of their own."""
     return json.dumps(form, sort_keys=True)
 
 
-def _content(value: Any) -> Any:
+def _read_cell(value: Any) -> Any:
     """Return the content of a cell of a closure, None if it is empty; other values unchanged."""
     if type(value).__name__ != "cell":
         return value
@@ -493,7 +500,7 @@ def _content(value: Any) -> Any:
         return None
 
 
-def _own_state(value: Any) -> dict[str, Any] | None:
+def _get_own_state(value: Any) -> dict[str, Any] | None:
     """Return the state by a `__getstate__` that is written in Python, None without a dict of it.
 
     With slots, `dataclass` writes a `__getstate__` that returns a list: the fields are used then.
@@ -523,7 +530,7 @@ def _describe_dtype(dtype: np.dtype[Any]) -> str:
     return str(dtype.descr) if dtype.names else dtype.str
 
 
-def _attributes(value: Any) -> dict[str, Any]:
+def _list_attributes(value: Any) -> dict[str, Any]:
     """Return the fields of a dataclass, and what else its object holds, by name.
 
     A class that derives from a dataclass, or has an `InitVar`, may set more than the fields. Values
@@ -579,9 +586,9 @@ def _is_generated(function: Any) -> bool:
     return bool(code.co_qualname.startswith("__create_fn__."))
 
 
-def _instructions(code: CodeType) -> list[Any]:
+def _list_instructions(code: CodeType) -> list[Any]:
     """Return the instructions of a code with its constants, and those of codes within it."""
-    constants = [_instructions(c) if isinstance(c, CodeType) else c for c in code.co_consts]
+    constants = [_list_instructions(c) if isinstance(c, CodeType) else c for c in code.co_consts]
     return [digest_instructions(code), constants]
 
 

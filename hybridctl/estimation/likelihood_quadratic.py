@@ -30,6 +30,11 @@ other one that the record has at the points of the quadratic, and then gives no 
    and for each pair; from the best point to the top of their quadratic, and on until that gains
    nothing.
 
+Optimisers of scipy do not suffice: restitution and friction of a ball that bounces (the one of
+`tests/estimation/test_identify.py`, from 0.5 and 0.3, four seeds), of which `maximize` finds the
+top each time in 60 to 67 evaluations with errors, are left at a step, 700 to 1,300 below the top,
+by COBYQA four times, by Powell's method three times and by Nelder and Mead's once.
+
 The third order of L moves such a top, and the fourth changes its error: for the logarithm of the
 level of n plain noises by :math:`1 / 6n` (its error is :math:`1 / \sqrt{2n}`), and by one part in
 12 n.

@@ -4,8 +4,8 @@ Contacts of MuJoCo are springs and dampers: a gap r < 0 obeys :math:`\ddot r + 2
 + \omega^2 r = 0` with :math:`\omega = 1 / (T \zeta)`, the time constant T and the damping ratio
 :math:`\zeta`, until the force is zero again. Impacts therefore take time, and their restitution
 follows from the damping ratio. Of a `Contact` the engine has frames, surface, radius and friction,
-not its restitution and static friction. With friction the engine's cone
-is dilated: a sliding body that hits leaves with a normal velocity of mu times its speed.
+not its restitution and static friction. With friction the engine's cone is dilated: a sliding body
+that hits leaves with a normal velocity of mu times its speed.
 
 Install with `pip install "hybridctl[mujoco]"`.
 """
@@ -62,6 +62,12 @@ IMPEDANCE = (0.95, 0.99, 1e-4, 0.5, 2.0)
 and shape of the change between. So near to 1, contacts are nearly as stiff as `solref` says."""
 DAMPING_RATIOS = (1e-3, 30.0)
 """Range of the damping ratio in which that of a restitution is looked for: 0.997 to below 1e-3."""
+_CRITICAL = 1e-7
+"""Distance of a damping ratio from 1 below which the limits at 1 are returned: the quotient there
+is 0 / 0, and the limits are off by as little."""
+_SOLVER_TOLERANCE, _SOLVER_ITERATIONS = 1e-10, 50
+"""The engine's tolerance and most iterations of a solution for contact forces. Its own
+defaults are 1e-8 and 100. A choice."""
 ADDED_THICKNESS = 1e-12
 """Inertia that each body gets, relative to the trace of its own: a flat one then passes the check
 of the engine."""
@@ -126,7 +132,7 @@ def _compute_rebound(ratio: float) -> tuple[float, float]:
     Args:
         ratio: Damping ratio zeta; beyond 1 the functions are hyperbolic.
     """
-    if abs(ratio - 1.0) < 1e-7:
+    if abs(ratio - 1.0) < _CRITICAL:
         return 2.0, math.exp(-2.0)
     if ratio < 1.0:
         turn = 2.0 * math.acos(ratio) / math.sqrt(1.0 - ratio**2)
@@ -326,6 +332,7 @@ class MujocoPlant(EnginePlant):
         self._diverging = int(mujoco.mjtWarning.mjWARN_BADQACC)
         points = [engine.geom(f"point {i}").id for i in range(len(model.contacts))]
         self._contact_of = {geom: i for i, geom in enumerate(points)}
+        # Time of the start of the run, s, and number of its periods so far: times do not drift.
         self._begun, self._count = 0.0, 0
 
     def reset(self, time: float, state: ArrayLike) -> Sample:
@@ -428,7 +435,7 @@ def _compile_model(made: MujocoModel) -> Any:
     option.gravity, option.timestep = tree.gravity, made.timestep
     option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
     option.cone = mujoco.mjtCone.mjCONE_ELLIPTIC
-    option.tolerance, option.iterations = 1e-10, 50
+    option.tolerance, option.iterations = _SOLVER_TOLERANCE, _SOLVER_ITERATIONS
     spec.compiler.degree = False
     bodies = _add_bodies(spec, robot, tree.bodies, tree.armature)
     for i, contact in enumerate(made.contacts):

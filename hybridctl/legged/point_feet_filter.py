@@ -1,9 +1,10 @@
-r"""The filter of a base on point feet, written out: one hypothesis, contacts that are told.
+r"""The filter of a base on point feet, written out, for one hypothesis and given contacts.
 
-It computes what `SaltedKalmanFilter` computes for such a system, and nothing else: a prediction is
-one step in closed form, a row of joint angles is compared with the feet in contact, and a touchdown
-or a lift-off changes the number of states. Tests compare both to 1e-9. With the whitened gain
-:math:`W = L^{-1} H P`, :math:`S = L L^T`, the correction is
+Touchdowns and lift-offs come from outside. It computes what `SaltedKalmanFilter` computes for such
+a system, and nothing else: a prediction is one step in closed form, a row of joint angles is
+compared with the feet in contact, and a touchdown or a lift-off changes the number of states. Tests
+compare both to 1e-9. With the whitened gain :math:`W = L^{-1} H P`, :math:`S = L L^T`, the
+correction is
 
 .. math:: P^+ = J (P - W^T W) J^T, \quad \hat x^+ = \hat x \boxplus W^T L^{-1} r,
 
@@ -265,30 +266,33 @@ class PointFeetFilter:
         r = r.copy()
         h: Array = own.jacobian.copy()
         h[:, :3] = by_turn
-        spread = p.dot(h.T)
+        cross = p.dot(h.T)  # covariance (n, 3 k) of state and residual
         s = self._encoder_variance * feet.products.reshape(-1)[own.lever_blocks]
         s.reshape(-1)[:: len(s) + 1] += place_variance
-        s += h.dot(spread)
+        s += h.dot(cross)
         factor, failed = dpotrf(s, lower=1)
         if failed:
             return None
         # One small inverse serves four products; each solution apart takes twice as long.
         inverse = dtrtri(factor, lower=1)[0]
-        white, score = inverse.dot(spread.T), inverse.dot(r)
+        # W and L^-1 r of the module's equations.
+        white, score = inverse.dot(cross.T), inverse.dot(r)
         nis = float(score.dot(score))
-        size = 2.0 * sum(map(math.log, factor.diagonal().tolist())) + len(r) * _LOG_TURN
+        # log det(2 pi S), with S = L L^T
+        log_volume = 2.0 * sum(map(math.log, factor.diagonal().tolist())) + len(r) * _LOG_TURN
+        likelihood = -0.5 * (nis + log_volume)
         innovation = Innovation(
-            e.time, channel, e.mode, r, s, nis, -0.5 * (nis + size), own.limit, nis <= own.limit
+            e.time, channel, e.mode, r, s, nis, likelihood, own.limit, nis <= own.limit
         )
         if not innovation.accepted:
             return CorrectedBase(e, innovation, rise, place_variance)
-        moved = score.dot(white)
+        correction = score.dot(white)
         if rise is not None:
             by_rise = inverse.dot(h.dot(rise.covariance))
             rise, back = rise.correct(white, by_rise, score)
             if back is not None:
-                moved += back
-        x, along, by_turn = own.formulas.retract(x, moved)
+                correction += back
+        x, along, by_turn = own.formulas.retract(x, correction)
         jacobian: Array = own.identity.copy()
         entries = jacobian.reshape(-1)
         entries[own.turning_blocks] = along
@@ -359,6 +363,12 @@ class PointFeetFilter:
                 self.find_contact_change(key, guard)
 
     def _make_change(self, key: ModeKey, guard: str) -> ContactChange | None:
+        """Return what stays the same in an event of a mode; None where the guard leads nowhere.
+
+        A lift-off drops the foot's rows of the deviation. A touchdown adds them: the foot's error
+        is that of the base's position, and, by the pose, that of the turn, which
+        `change_contact` fills in.
+        """
         base, edge = self._base, find_edge(self._base, key, (guard,))
         if edge is None:
             return None
@@ -377,6 +387,11 @@ class PointFeetFilter:
         return ContactChange(guard, after, kept, np.array(coordinates), number, place.x, place.dx)
 
     def _make_mode(self, key: ModeKey) -> PointFeetMode:
+        """Return what stays the same in a mode.
+
+        Blocks are places in a flat (n, n) matrix: the entries of rows b and columns c are
+        n b + c.
+        """
         base = self._base
         layout, noise = base.layout(key), base.noise
         k, n = len(layout.places), layout.mode.space.ndx
@@ -387,29 +402,37 @@ class PointFeetFilter:
         motion = [np.r_[of(place.number)] for of in columns for place in layout.places]
         feet = [place.dx.start for place in layout.places]
         blocks = [np.r_[first : first + 3] for first in (0, 3, 6, *feet)]
-        rows = [3 * p.number + i for p in layout.places for i in range(3)]
+        own_blocks = [np.add.outer(n * b, b) for b in blocks[3:]]
+        places = np.array([3 * p.number + i for p in layout.places for i in range(3)], np.intp)
         feet_rows = [np.add.outer(n * np.r_[f : f + 3], np.r_[0:3, 9:12, f : f + 3]) for f in feet]
         return PointFeetMode(
-            build_formulas(k),
-            np.array(constants),
-            layout.numbers.tolist(),
-            slice(None) if k == len(base.feet) else layout.numbers,
-            [0.0] * k,
-            np.zeros(n),
-            np.array(motion, dtype=np.intp).reshape(-1),
-            _make_identity(n),
-            np.array(feet_rows, dtype=np.intp).reshape(-1, 9),
-            np.array([np.add.outer(n * b, b) for b in blocks[3:]], np.intp).reshape(-1, 3, 3),
-            np.array([np.add.outer(n * b, b) for b in blocks]),
-            np.array([np.add.outer(n * b, blocks[0]) for b in blocks[1:]]),
-            layout.angles_jacobian,
-            np.add.outer(3 * len(base.feet) * np.array(rows, np.intp), np.array(rows, np.intp)),
-            math.inf if self._gate is None else find_gate_limit(self._gate, 3 * k),
+            formulas=build_formulas(k),
+            constants=np.array(constants),
+            feet=layout.numbers.tolist(),
+            numbers=slice(None) if k == len(base.feet) else layout.numbers,
+            no_parts=[0.0] * k,
+            no_rise=np.zeros(n),
+            motion=np.array(motion, dtype=np.intp).reshape(-1),
+            identity=_make_identity(n),
+            feet_rows=np.array(feet_rows, dtype=np.intp).reshape(-1, 9),
+            feet_blocks=np.array(own_blocks, np.intp).reshape(-1, 3, 3),
+            turning_blocks=np.array([np.add.outer(n * b, b) for b in blocks]),
+            by_turn_blocks=np.array([np.add.outer(n * b, blocks[0]) for b in blocks[1:]]),
+            jacobian=layout.angles_jacobian,
+            lever_blocks=np.add.outer(3 * len(base.feet) * places, places),
+            limit=math.inf if self._gate is None else find_gate_limit(self._gate, 3 * k),
         )
 
 
 def find_gate_limit(probability: float, dimension: int) -> float:
-    """Return the quantile of chi squared; `scipy.stats` costs as much to import as all else."""
+    """Return the quantile of chi squared.
+
+    By its inverse, as `scipy.stats` costs as much to import as all else here.
+
+    Args:
+        probability: Probability of values below the quantile.
+        dimension: Degrees of freedom.
+    """
     return 2.0 * float(gammaincinv(0.5 * dimension, probability))
 
 

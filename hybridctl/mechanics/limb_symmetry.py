@@ -119,6 +119,8 @@ def limb_symmetry(
     mirror = _find_mirror(robot, partners, axis / np.linalg.norm(axis))
     swapped |= _pair_contacts_of_joints(system, partners, mirror)
     order = tuple(names.index(swapped.get(name, name)) for name in names)
+    # Inputs are exchanged as the velocities are that they act on: S_u B = V S_u by least squares,
+    # with the actuation S_u. What is left over are motors without a partner.
     inputs = np.linalg.pinv(robot.actuation) @ mirror.velocities @ robot.actuation
     unmatched = robot.actuation @ inputs - mirror.velocities @ robot.actuation
     if np.abs(unmatched).max(initial=0.0) > _DIFFERENT:
@@ -236,9 +238,12 @@ def _pair_contacts_of_joints(
 
 
 class _Mirror(NamedTuple):
-    """The maps of coordinates S (nq, nq) and velocities V (nv, nv).
+    """The maps of a motion onto its mirror image.
 
-    The error is the largest entry of X J_i - J_p(i) B_i over all joints, in m and without unit.
+    Attributes:
+        coordinates: Map S (nq, nq) of coordinates.
+        velocities: Map V (nv, nv) of velocities.
+        error: Largest entry of X J_i - J_p(i) B_i over all joints, in m and without unit.
     """
 
     coordinates: Array
@@ -282,6 +287,7 @@ def _find_mirror(robot: Robot, partners: Mapping[str, str], normal: Array) -> _M
         InputError: Joints of a pair are of different kinds.
     """
     reflection = np.eye(3) - 2.0 * np.outer(normal, normal)
+    # Columns (6, nv) of all joints, in the world; the pose of joint 1 is not used.
     columns = robot.motion(robot.neutral(), np.zeros(robot.nv), [1]).jacobian
     mirrored = block_diag(reflection, -reflection) @ columns
     bodies = dict(zip(robot.joint_names, robot.tree().bodies, strict=True))
@@ -298,8 +304,8 @@ def _find_mirror(robot: Robot, partners: Mapping[str, str], normal: Array) -> _M
         fit = np.linalg.lstsq(columns[:, other], mirrored[:, own], rcond=None)[0]
         left, _, right = np.linalg.svd(fit)
         block = left @ right  # the nearest orthogonal matrix: a sign where there is one velocity
-        whole = np.round(block)
-        block = np.where(np.abs(block - whole) < _ROUNDING, whole, block)
+        rounded = np.round(block)
+        block = np.where(np.abs(block - rounded) < _ROUNDING, rounded, block)
         error = max(error, float(np.abs(columns[:, other] @ block - mirrored[:, own]).max()))
         v_map[other, own] = block
         coordinates = _make_coordinate_block(body.kind, block)
@@ -372,9 +378,11 @@ def _check_symmetry(
             if not len(tangents) == len(images):
                 raise InputError(_describe_difference(system, i, order[i], "directions of sliding"))
             if len(tangents):
-                seen, own = image_rows[images] @ v_map, rows[tangents]
-                turn = seen @ np.linalg.pinv(own)
-                _raise_to(errors, "directions of sliding", np.abs(seen - turn @ own).max())
+                # By v, the sliding velocities of the image and of the motion: one is the other,
+                # turned.
+                mirrored, own = image_rows[images] @ v_map, rows[tangents]
+                turn = mirrored @ np.linalg.pinv(own)
+                _raise_to(errors, "directions of sliding", np.abs(mirrored - turn @ own).max())
                 signs[i] = float(np.sign(turn[0, 0])) if len(tangents) == 1 else 1.0
     for i, j in enumerate(order):
         for what in _COEFFICIENTS:
@@ -422,5 +430,5 @@ def _mirror_guard(swapped: Mapping[str, str], flipped: frozenset[str], name: str
         contact = name.removesuffix(_LEAVES)
         return swapped.get(contact, contact) + _LEAVES
     contact, space, what = name.rpartition(" ")
-    seen = _OPPOSITE.get(what, what) if contact in flipped else what
-    return swapped.get(contact, contact) + space + seen
+    mirrored = _OPPOSITE.get(what, what) if contact in flipped else what
+    return swapped.get(contact, contact) + space + mirrored

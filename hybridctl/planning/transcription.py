@@ -221,10 +221,11 @@ class Transcription:
         size = self._count_perturbations()
         start = np.concatenate([values[:-1], np.zeros(size), values[-1:]])
         residual = self.perturbation_residual
-        rows = [residual, ca.jacobian(residual, self.column)]
-        missed, slopes = ca.Function("moving", [self.column], rows)(start)
-        own = slice(len(values) - 1, len(values) - 1 + size)
-        start[own] = spsolve(slopes.sparse()[:, own], -np.array(missed).ravel())
+        results = [residual, ca.jacobian(residual, self.column)]
+        # The residual is linear in the perturbations, so that one step from zero solves it.
+        at_zero, slopes = ca.Function("moving", [self.column], results)(start)
+        perturbed = slice(len(values) - 1, len(values) - 1 + size)
+        start[perturbed] = spsolve(slopes.sparse()[:, perturbed], -np.array(at_zero).ravel())
         return start
 
     def _count_perturbations(self) -> int:
@@ -260,18 +261,20 @@ def transcribe(task: Task, implied: frozenset[tuple[int, str]] = frozenset()) ->
         blocks += own_blocks
         mapped += own_mapped
         cost += own_cost
-    after = [phase.after for phase in implicit] or [
+    states_after = [phase.after for phase in implicit] or [
         v.knots[:, -1] if f.jump is None else f.jump(v.knots[:, -1])
         for v, f in zip(variables, functions, strict=True)
     ]
     coordinates = get_state_limits(task)
     for k in phases[1:]:
-        gap = variables[k].knots[:, 0] - after[k - 1]
+        gap = variables[k].knots[:, 0] - states_after[k - 1]
         blocks.append(ConstraintBlock(gap, coordinates, k, is_hard=True))
+    # Implicit phases have the limits of their orders of events among those of their nodes.
     for k in () if implicit else phases:
         blocks += _build_event_order_blocks(task, k, variables, margin)
     cost -= task.widen * margin
-    first, last, duration = variables[0].knots[:, 0], after[-1], sum(v.duration for v in variables)
+    first, last = variables[0].knots[:, 0], states_after[-1]
+    duration = sum(v.duration for v in variables)
     blocks += build_boundary_blocks(task, first, last)
     for condition in task.conditions:
         limit = Limit(condition.name, condition.unit, condition.lower, condition.upper)

@@ -267,7 +267,7 @@ class Linearization:
         """Return the one-sided derivative of the final state along a direction.
 
         It is that of perturbations too small to change the order of events, whatever the size of
-        the direction is.
+        the direction is: merged events count as the separate ones that they are in the run.
 
         Args:
             direction: Direction (ndx,) of the initial state, or m of them in rows.
@@ -367,7 +367,10 @@ class Linearization:
 
         It is that of perturbations too small to change the order of events, also if events are
         merged. Piecewise linear jumps have one if their pieces are equal, as those of two feet of
-        one body that stop sliding. Otherwise it is an `InputError`.
+        one body that stop sliding.
+
+        Raises:
+            InputError: A jump is piecewise linear with pieces that differ.
         """
         total: Array = np.eye(self.trajectory.arcs[0].space.ndx)
         for k, matrix in enumerate(self.transitions):
@@ -410,7 +413,14 @@ class Linearization:
         return FieldJacobian(a.reshape(*shape, *a.shape[1:]), b.reshape(*shape, *b.shape[1:]))
 
     def linear_jump(self, k: int) -> JumpGains:
-        """Return the jump of event k; an `InputError` if it is piecewise linear."""
+        """Return the jump of event k.
+
+        Args:
+            k: Index of the event.
+
+        Raises:
+            InputError: The jump is piecewise linear.
+        """
         return _require_linear(self.jumps[k], self.trajectory.events[k], k)
 
     def merged_jump(

@@ -430,7 +430,7 @@ def test_the_whole_experiment_leaves_a_complete_folder(tmp_path):
     after_push = stored["predictive_on_estimates"]
     assert after_push["steps_walked"] == [config.filtered_steps]
     assert max(after_push["errors"]) < 0.1
-    for name in ("gait.png", "errors.png", "limits.png"):
+    for name in ("gait.png", "limits.png"):
         assert (folder / "figures" / name).stat().st_size > 10000
 
 

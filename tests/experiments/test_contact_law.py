@@ -154,8 +154,8 @@ def test_the_folder_is_complete(result):
     [
         ("frictions=[]", "frictions must increase"),
         ("frictions=[1,0.5]", "frictions must increase"),
-        ("frictions=[-0.5,1]", "frictions must increase"),
-        ("frictions=[0,2.5]", "frictions must increase"),
+        ("frictions=[-0.5,1]", r"frictions\[0\] must be at least 0"),
+        ("frictions=[0,2.5]", r"frictions\[1\] must be at most 2"),
         ("frictions=0.5", "frictions must be a list"),
         ("samples=[]", "samples must have one to five"),
         ("samples=5", "samples must be a list"),

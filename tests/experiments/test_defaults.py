@@ -12,26 +12,24 @@ from hybridctl.base.errors import ClaimError, InputError
 RECORDED = {"cube-identify", "hopper-jump", "icub-base"}  # on recordings that are elsewhere
 CONTACTS = ("modes", "forces", "energy")
 FIGURES = {
-    "bderivative": {"balls", "errors"},
+    "bderivative": {"balls"},
     "biped": {"flow"},
     "block": {"landing_snapshots", *(f"{n}_{k}" for n in ("landing", "rocking") for k in CONTACTS)},
     "contact-law": {"solutions"},
-    "cube-drop": {"poses", "snapshots", *CONTACTS},
-    "ilqr": {"ball", "convergence", "block", "door"},
+    "cube-drop": {"snapshots", *CONTACTS},
+    "ilqr": {"convergence"},
     "lqr": {"costs"},
-    "relay": {"errors"},
+    "relay": {"relay", "friction"},
     "rrr-door": {
         "errors",
         "reference_forces",
         "tracking_forces",
         "inputs",
-        "reference_task_space",
         "snapshots",
-        "states",
     },
-    "saltation": {"drop", "flow", "pairs", "errors"},
+    "saltation": {"flow"},
     "slope": {"motion", *(f"{n}_{k}" for n in ("stops", "bounces") for k in CONTACTS)},
-    "zeno-ball": {"scheme", "flow", "ball"},
+    "zeno-ball": {"ball"},
 }
 pytestmark = pytest.mark.slow
 # Minutes each. Their claims hold on quick settings in tests of their own: `test_bolt_walk`,

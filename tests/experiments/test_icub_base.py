@@ -133,7 +133,7 @@ def test_the_experiment_leaves_what_it_found(config, tmp_path):
     assert rows["smoother"]["position_rmse"] < rows["filter"]["position_rmse"]
     assert rows["odometry"]["yaw_rmse"] > 5.0 * rows["filter"]["yaw_rmse"]
     assert all(row["within"] > 0.95 or row["flags"] for row in summary["robustness"])
-    assert {path.stem for path in (folder / "figures").iterdir()} == {"path", "errors"}
+    assert {path.stem for path in (folder / "figures").iterdir()} == {"errors"}
 
 
 def test_without_data_it_says_where_they_are(tmp_path):

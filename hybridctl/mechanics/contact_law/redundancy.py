@@ -246,17 +246,18 @@ def distribute_forces(
             there are none, so that the contacts cannot be in these states.
     """
     mix, cones = map_multipliers(problem, modes, directions)
-    own = [int(np.flatnonzero(column)[0]) for column in mix.T]
-    constrained, target = own, np.zeros(len(own))
+    # The row of each multiplier: of the normal forces, then of the friction of sticking contacts.
+    rows_of_multipliers = [int(np.flatnonzero(column)[0]) for column in mix.T]
+    constrained, target = rows_of_multipliers, np.zeros(len(rows_of_multipliers))
     if rates is not None:
         sliding = [rows for i, rows, *_ in problem.contacts if modes[i] in SLIPS]
-        constrained = [*own, *(row for rows in sliding for row in rows)]
+        constrained = [*rows_of_multipliers, *(row for rows in sliding for row in rows)]
         target = rates[constrained]
         target[: len(cones)] = 0.0  # the normals come first, and stay closed
     equations = LeastNormEquations(
         problem.delassus[constrained] @ mix, 1.0 / ((mix**2).T @ (1.0 / weights))
     )
-    units = scale_problem(problem)[1].forces[own]
+    units = scale_problem(problem)[1].forces[rows_of_multipliers]
     found = distribute_in_cones(
         equations,
         equations.solve(target - problem.free[constrained]),
@@ -526,10 +527,10 @@ def _solve_on_line(cones: Sequence[Cone], allowed: AffineSet) -> tuple[LeastPoin
         is none, or `_MAX_LINE_STEPS` do not reach it.
     """
     size = allowed.size
-    thick = _find_interval_end(cones, allowed, 0.0, _THICKNESS * size)
-    if thick is None:
+    widened_end = _find_interval_end(cones, allowed, 0.0, _THICKNESS * size)
+    if widened_end is None:
         return None, False
-    end = _find_interval_end(cones, allowed, thick.z, 0.0)
+    end = _find_interval_end(cones, allowed, widened_end.z, 0.0)
     if end is None:
         return None, True
     m, cone = allowed.particular + end.z * allowed.null[:, 0], cones[end.cone]

@@ -121,47 +121,56 @@ class ContactSet:
         bodies = [robot.frame(contact.body) for contact in contacts]
         joint_a = [frame.joint for frame in points]
         joint_b = [frame.joint for frame in bodies]
-        # There may be no contacts; the world then stands for their bodies.
+        # There may be no contacts; the world then stands for their bodies. The bodies with the
+        # points and with the surfaces are indices (c,) into `joints`.
         self.joints = sorted({*joint_a, *joint_b}) or [0]
-        self._a = np.array([self.joints.index(j) for j in joint_a], dtype=np.intp)
-        self._b = np.array([self.joints.index(j) for j in joint_b], dtype=np.intp)
+        self._point_bodies = np.array([self.joints.index(j) for j in joint_a], dtype=np.intp)
+        self._surface_bodies = np.array([self.joints.index(j) for j in joint_b], dtype=np.intp)
+        # Poses (2 c, 4, 4) in the frames of the joints: those of all points, then of all surfaces.
         at_points = [
             _make_pose(np.eye(3), f.position + f.rotation @ contact.offset)
             for f, contact in zip(points, contacts, strict=True)
         ]
         at_surfaces = [_make_pose(frame.rotation, frame.position) for frame in bodies]
-        self._local = np.array(at_points + at_surfaces).reshape(-1, 4, 4)
-        self._radius = np.array([contact.radius for contact in contacts])
-        self._both = np.concatenate((self._a, self._b))
-        # Of all joints, those that mimic others included; there may be no contacts.
+        self._placements = np.array(at_points + at_surfaces).reshape(-1, 4, 4)
+        self._radii = np.array([contact.radius for contact in contacts])
+        self._placed_bodies = np.concatenate((self._point_bodies, self._surface_bodies))
+        # Which velocities move the body with the point (c, n), and 1 where they move that body
+        # alone, -1 where they move the surface alone, 0 where both or none. The n velocities are
+        # of all joints, those that mimic others included; there may be no contacts.
         shape = len(joint_a), len(robot.carriers())
-        self._support_a = np.array([robot.supporting(j) for j in joint_a]).reshape(shape)
-        self._sign = self._support_a - np.array([robot.supporting(j) for j in joint_b]).reshape(
-            shape
+        self._point_support = np.array([robot.supporting(j) for j in joint_a]).reshape(shape)
+        self._relative_support = self._point_support - np.array(
+            [robot.supporting(j) for j in joint_b]
+        ).reshape(shape)
+        self.moved_trees = find_moved_trees(
+            robot, robot.reduce_flags(self._relative_support != 0.0)
         )
-        self.moved_trees = find_moved_trees(robot, robot.reduce_flags(self._sign != 0.0))
         self.loads = np.zeros(len(contacts))
-        self._each = tuple(contact.surface for contact in contacts)
-        self._piecewise = {
+        self._contact_surfaces = tuple(contact.surface for contact in contacts)
+        self._piecewise_surfaces = {
             i: surface
-            for i, surface in enumerate(self._each)
+            for i, surface in enumerate(self._contact_surfaces)
             if isinstance(surface, PiecewiseSurface) and surface.has_borders
         }
-        self._surfaces = group_surfaces(self._each)
-        self._curved = any(surface.curved for surface in self._each)
-        self._frames = self._make_tangent_frames(contacts)
-        self.owner = np.array([*range(len(contacts)), *self._frames.owner], dtype=np.intp)
+        self._surface_groups = group_surfaces(self._contact_surfaces)
+        self._has_curvature = any(surface.curved for surface in self._contact_surfaces)
+        self._tangent_frames = self._make_tangent_frames(contacts)
+        self.owner = np.array([*range(len(contacts)), *self._tangent_frames.owner], dtype=np.intp)
         self.tangents = tuple(
             np.flatnonzero(self.owner[len(contacts) :] == i) + len(contacts)
             for i in range(len(contacts))
         )
         self.joint_a = [joint_a[i] for i in self.owner]
         self.joint_b = [joint_b[i] for i in self.owner]
-        self._row_sign = self._sign[self.owner]
-        self._arm = self._radius[self.owner, None] if self._radius.any() else None
-        # Another surface without curvature may have pieces with different normals.
-        flat = bool(contacts) and all(isinstance(s, Plane | Stairs) for s in self._each)
-        self._flat = self._compute_directions(np.zeros((len(contacts), 3))) if flat else None
+        self._row_support = self._relative_support[self.owner]
+        self._row_radius = self._radii[self.owner, None] if self._radii.any() else None
+        # Directions of all rows (r, 3) in the frames of the surfaces where they are constant, else
+        # None. Another surface without curvature may have pieces with different normals.
+        flat = bool(contacts) and all(isinstance(s, Plane | Stairs) for s in self._contact_surfaces)
+        self._constant_directions = (
+            self._compute_directions(np.zeros((len(contacts), 3))) if flat else None
+        )
 
     def _make_tangent_frames(self, contacts: Sequence[Contact]) -> TangentFrames:
         """Return the tangents of all contacts with friction.
@@ -185,9 +194,9 @@ class ContactSet:
                         f"the surface of contact {contact.name!r} must have a normal everywhere, "
                         f"but it is not finite at {at.tolist()} m in its frame"
                     )
-            p = p - self._radius[:, None] * _multiply(turn, normals[-1])
+            p = p - self._radii[:, None] * _multiply(turn, normals[-1])
             linear = motion.jacobian[:3] - skew(p) @ motion.jacobian[3:]
-            linear = robot.reduce_columns(self._sign[:, None, :] * linear)
+            linear = robot.reduce_columns(self._relative_support[:, None, :] * linear)
             moves.append(turn.transpose(0, 2, 1) @ linear)
         axes: list[Array | None] = [None] * len(contacts)
         for i in rough:
@@ -207,7 +216,7 @@ class ContactSet:
     @property
     def piecewise(self) -> tuple[int, ...]:
         """Indices of the contacts whose surfaces have pieces with borders."""
-        return tuple(self._piecewise)
+        return tuple(self._piecewise_surfaces)
 
     def piece_gaps(self, q: Array, gaps: Array) -> Array:
         """Return the gaps (c,) of closed contacts from the pieces of surface that they are on.
@@ -219,11 +228,11 @@ class ContactSet:
             q: Configuration (nq,).
             gaps: Gaps (c,) at q, m, which are returned for surfaces of one piece.
         """
-        if not self._piecewise:
+        if not self._piecewise_surfaces:
             return gaps
         _, _, r = self._place_contacts(self._robot.poses(q, self.joints))
         gaps = gaps.copy()
-        for i, surface in self._piecewise.items():
+        for i, surface in self._piecewise_surfaces.items():
             gaps[i] = surface.piece_distance(r[i : i + 1])[0]
         return gaps
 
@@ -237,8 +246,8 @@ class ContactSet:
             Margins (c,) in m, negative beyond the border, infinite for surfaces of one piece.
         """
         _, _, r = self._place_contacts(self._robot.poses(q, self.joints))
-        margins = np.full(len(self._each), np.inf)
-        for i, surface in self._piecewise.items():
+        margins = np.full(len(self._contact_surfaces), np.inf)
+        for i, surface in self._piecewise_surfaces.items():
             margins[i] = surface.margin(r[i : i + 1])[0]
         return margins
 
@@ -254,11 +263,13 @@ class ContactSet:
         """
         motion = self._robot.motion(q, np.zeros(self._robot.nv), self.joints)
         p, turn, r = self._place_contacts(motion.poses)
-        rows = np.zeros((len(self._each), self._robot.nv))
-        for i, surface in self._piecewise.items():
+        rows = np.zeros((len(self._contact_surfaces), self._robot.nv))
+        for i, surface in self._piecewise_surfaces.items():
             d = turn[i] @ surface.margin_gradient(r[i : i + 1])[0]
             wrench = np.concatenate((d, np.cross(p[i], d)))
-            rows[i] = self._robot.reduce_columns(self._sign[i] * (wrench @ motion.jacobian))
+            rows[i] = self._robot.reduce_columns(
+                self._relative_support[i] * (wrench @ motion.jacobian)
+            )
         return rows
 
     def gaps_beyond(self, q: Array) -> Array:
@@ -271,8 +282,8 @@ class ContactSet:
             Gaps (c,) in m, positive where the next piece is lower; NaN for surfaces of one piece.
         """
         _, _, r = self._place_contacts(self._robot.poses(q, self.joints))
-        gaps = np.full(len(self._each), np.nan)
-        for i, surface in self._piecewise.items():
+        gaps = np.full(len(self._contact_surfaces), np.nan)
+        for i, surface in self._piecewise_surfaces.items():
             at = r[i : i + 1]
             gaps[i] = surface.distance(
                 at - (surface.margin(at) + _BORDER_STEP) * surface.margin_gradient(at)
@@ -288,10 +299,12 @@ class ContactSet:
         Returns:
             Indices of these contacts, in increasing order.
         """
-        if not self._piecewise:
+        if not self._piecewise_surfaces:
             return ()
         _, _, r = self._place_contacts(self._robot.poses(q, self.joints))
-        return tuple(i for i, s in self._piecewise.items() if s.is_at_riser(r[i : i + 1])[0])
+        return tuple(
+            i for i, s in self._piecewise_surfaces.items() if s.is_at_riser(r[i : i + 1])[0]
+        )
 
     def express_in_world(self, q: Array, normal: Array, friction: Array) -> tuple[Array, Array]:
         """Return contact points (c, 3) in m and forces there (c, 3) in N, both in the world.
@@ -317,7 +330,7 @@ class ContactSet:
         p, turn, r = self._place_contacts(motion.poses)
         points, directions = self._move_to_surfaces(*self._place_rows(p, turn, r))
         wrench = np.concatenate((directions, _cross(points, directions)), axis=1)
-        return self._robot.reduce_columns(self._row_sign * (wrench @ motion.jacobian))
+        return self._robot.reduce_columns(self._row_support * (wrench @ motion.jacobian))
 
     def motion(self, motion: BodyKinematics, v: Array) -> tuple[Array, Array, Array, Array]:
         """Return Jacobian and drift of all rows, gaps and rates.
@@ -331,9 +344,9 @@ class ContactSet:
         """
         p, turn, r = self._place_contacts(motion.poses)
         v_all = self._robot.all_velocities(v)
-        moving = self._sign * v_all
+        moving = self._relative_support * v_all
         relative = moving @ motion.jacobian.T
-        velocity_a = (self._support_a * v_all) @ motion.jacobian.T
+        velocity_a = (self._point_support * v_all) @ motion.jacobian.T
         relative_rate = moving @ motion.jacobian_rate.T
         count, rows = len(p), self.owner
         points, directions = self._place_rows(p, turn, r)
@@ -342,19 +355,23 @@ class ContactSet:
             velocity_a = velocity_a[rows]
         px, dx = skew(np.array((points, directions)))
         spin_a = velocity_a[:, 3:]
+        # The point moves with its body. Directions turn with the surface, at the rate
+        # omega_B x d = d x (omega_A - omega_B - omega_A).
         p_rate = velocity_a[:, :3] - _multiply(px, spin_a)
         rate = _multiply(dx, relative[:, 3:] - spin_a)
-        if self._curved:
+        if self._has_curvature:
+            # A normal turns besides by R H R' s, see `_differentiate_normals`.
             slip = relative[:count, :3] - _multiply(px[:count], relative[:count, 3:])
             local = _multiply(turn.transpose(0, 2, 1), slip)
             rate[:count] += _multiply(
                 turn, _multiply(self._evaluate_surfaces("curvature", r), local)
             )
-        if self._arm is not None:
-            p_rate -= self._arm * rate[rows]
+        if self._row_radius is not None:
+            # From the centre of a round contact to where it touches, p = c - rho n.
+            p_rate -= self._row_radius * rate[rows]
             px = skew(self._move_to_surfaces(points, directions)[0])
         wrench = np.concatenate((directions, _multiply(px, directions)), axis=1)
-        jacobian = self._robot.reduce_columns(self._row_sign * (wrench @ motion.jacobian))
+        jacobian = self._robot.reduce_columns(self._row_support * (wrench @ motion.jacobian))
         wrench_rate = np.concatenate((rate, _multiply(px, rate) - _multiply(dx, p_rate)), axis=1)
         drift = _dot(wrench, relative_rate) + _dot(wrench_rate, relative)
         return jacobian, drift, self._compute_gaps(r), jacobian @ v
@@ -374,8 +391,8 @@ class ContactSet:
         """
         poses = self._robot.poses(q, self.joints)
         k = self._robot.motion_derivatives(q, v, a, self.joints)
-        count, rows = len(self._a), self.owner
-        ia, ib = self._a[rows], self._b[rows]
+        count, rows = len(self._point_bodies), self.owner
+        ia, ib = self._point_bodies[rows], self._surface_bodies[rows]
         point, turn, r = self._place_contacts(poses)
         p, d = self._place_rows(point, turn, r)
         velocity = k.velocity[ia] - k.velocity[ib]
@@ -390,8 +407,8 @@ class ContactSet:
         d_q = -dx @ k.jacobian[ib][:, 3:]
         p_rate_q = k.velocity_q[ia][:, :3] - px @ k.velocity_q[ia][:, 3:] + skew(spin_a) @ p_q
         d_rate_q = -dx @ k.velocity_q[ib][:, 3:]
-        d_v = d_q
-        if self._curved:
+        d_v = d_q  # D_v of the rate of d, which is d_q v, but for what curvature adds to tangents
+        if self._has_curvature:
             first = slice(0, count)
             curve_rate, normal_q, curve_rate_q = self._differentiate_normals(
                 turn, r, p[first], velocity[first], jacobian[first], velocity_q[first],
@@ -403,8 +420,8 @@ class ContactSet:
             d_rate[first] += curve_rate
             d_rate_q[first] += curve_rate_q
         d_rate_q = d_rate_q + skew(spin_b) @ d_q
-        if self._arm is not None:
-            arm, p = self._arm, self._move_to_surfaces(p, d)[0]
+        if self._row_radius is not None:
+            arm, p = self._row_radius, self._move_to_surfaces(p, d)[0]
             px, p_rate = skew(p), p_rate - arm * d_rate[rows]
             p_q = p_q - arm[:, None] * d_q[rows]
             p_rate_q = p_rate_q - arm[:, None] * d_rate_q[rows]
@@ -440,8 +457,10 @@ class ContactSet:
         Returns:
             Matrices (tangents, 3, 3).
         """
-        owner = self.owner[len(self._a) :]
-        slopes = self._frames.differentiate_tangents(self._evaluate_surfaces("normal", r)[owner])
+        owner = self.owner[len(self._point_bodies) :]
+        slopes = self._tangent_frames.differentiate_tangents(
+            self._evaluate_surfaces("normal", r)[owner]
+        )
         tangents: Array = turn[owner] @ slopes @ turn[owner].transpose(0, 2, 1)
         return tangents
 
@@ -455,25 +474,29 @@ class ContactSet:
             turn: Orientations (c, 3, 3) of the surfaces in the world.
             r: Contact points (c, 3) in the frames of the surfaces, m.
         """
-        local = self._compute_directions(r) if self._flat is None else self._flat
+        local = (
+            self._compute_directions(r)
+            if self._constant_directions is None
+            else self._constant_directions
+        )
         if len(self.owner) == len(p):
             return p, _multiply(turn, local)
         return p[self.owner], _multiply(turn[self.owner], local)
 
     def _move_to_surfaces(self, points: Array, directions: Array) -> tuple[Array, Array]:
         """Return points (r, 3), moved from centres to where spheres touch, and the directions."""
-        if self._arm is None:
+        if self._row_radius is None:
             return points, directions
-        return points - self._arm * directions[self.owner], directions
+        return points - self._row_radius * directions[self.owner], directions
 
     def _compute_gaps(self, r: Array) -> Array:
         """Return gaps (c,) in m of contact points r (c, 3) in the frames of their surfaces."""
-        return np.asarray(self._evaluate_surfaces("distance", r) - self._radius)
+        return np.asarray(self._evaluate_surfaces("distance", r) - self._radii)
 
     def _compute_directions(self, r: Array) -> Array:
         """Return the directions (r, 3) of all rows in the frames of the surfaces, at points r."""
         normals = self._evaluate_surfaces("normal", r)
-        tangents = self._frames.compute_tangents(normals[self.owner[len(r) :]])
+        tangents = self._tangent_frames.compute_tangents(normals[self.owner[len(r) :]])
         return np.concatenate((normals, tangents))
 
     def _place_contacts(self, poses: Array) -> tuple[Array, Array, Array]:
@@ -483,22 +506,22 @@ class ContactSet:
             Contact points (c, 3) in the world, orientations (c, 3, 3) of the surfaces in the world,
             and contact points (c, 3) in the frames of the surfaces; lengths in m.
         """
-        placed = poses[self._both] @ self._local
-        count = len(self._a)
+        placed = poses[self._placed_bodies] @ self._placements
+        count = len(self._point_bodies)
         p, turn = placed[:count, :3, 3], placed[count:, :3, :3]
         return p, turn, ((p - placed[count:, :3, 3])[:, None, :] @ turn)[:, 0]
 
     def _evaluate_surfaces(self, what: str, *arguments: Array) -> Array:
         """Return what a method of `Surface`, by its name, gives for each contact at its point."""
-        if not self._surfaces:
+        if not self._surface_groups:
             return np.zeros((0, *_SHAPES[what]))
-        if len(self._surfaces) == 1:
-            return np.asarray(getattr(self._surfaces[0][0], what)(*arguments))
+        if len(self._surface_groups) == 1:
+            return np.asarray(getattr(self._surface_groups[0][0], what)(*arguments))
         parts = [
             (places, getattr(surface, what)(*(argument[places] for argument in arguments)))
-            for surface, places in self._surfaces
+            for surface, places in self._surface_groups
         ]
-        result = np.empty((len(self._a), *parts[0][1].shape[1:]))
+        result = np.empty((len(self._point_bodies), *parts[0][1].shape[1:]))
         for places, part in parts:
             result[places] = part
         return result
@@ -509,35 +532,35 @@ class ContactSet:
 
     def places(self) -> tuple[ContactPlace, ...]:
         """Return the constants of all contacts, from which their motion follows."""
-        count = len(self._each)
+        count = len(self._contact_surfaces)
         return tuple(
             ContactPlace(
                 joint_a=self.joint_a[i],
-                point=self._local[i, :3, 3],
-                radius=float(self._radius[i]),
+                point=self._placements[i, :3, 3],
+                radius=float(self._radii[i]),
                 joint_b=self.joint_b[i],
-                rotation=self._local[count + i, :3, :3],
-                position=self._local[count + i, :3, 3],
-                surface=self._each[i],
+                rotation=self._placements[count + i, :3, :3],
+                position=self._placements[count + i, :3, 3],
+                surface=self._contact_surfaces[i],
                 directions=len(self.tangents[i]),
-                axis=self._frames.axes[i],
+                axis=self._tangent_frames.axes[i],
             )
             for i in range(count)
         )
 
     def find_points_on_planes(self) -> PointsOnPlanes | None:
         """Return the contacts as points on planes of the world; None where one is not."""
-        count = len(self._each)
+        count = len(self._contact_surfaces)
         moving = all(self.joint_a[:count]) and not any(self.joint_b[:count])
-        planes = all(isinstance(surface, Plane) for surface in self._each)
-        if self._flat is None or self._radius.any() or not moving or not planes:
+        planes = all(isinstance(surface, Plane) for surface in self._contact_surfaces)
+        if self._constant_directions is None or self._radii.any() or not moving or not planes:
             return None
-        turn, origin = self._local[count:, :3, :3], self._local[count:, :3, 3]
-        directions = _multiply(turn[self.owner], self._flat)
+        turn, origin = self._placements[count:, :3, :3], self._placements[count:, :3, 3]
+        directions = _multiply(turn[self.owner], self._constant_directions)
         world_origin = ((np.zeros(3) - origin)[:, None, :] @ turn)[:, 0]
         heights = -np.asarray(self._evaluate_surfaces("distance", world_origin))
         return PointsOnPlanes(
-            tuple(self.joint_a[:count]), self._local[:count, :3, 3], directions, heights
+            tuple(self.joint_a[:count]), self._placements[:count, :3, 3], directions, heights
         )
 
     def _differentiate_normals(

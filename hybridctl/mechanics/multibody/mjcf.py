@@ -339,16 +339,17 @@ def _find_joint_equalities(m: Any) -> dict[int, tuple[str, Mimic]]:
         if not m.eq_active0[i] or not linear or driver < 0 or k in driven or k in follows:
             continue
         # The joint at the end of the chain of joints that the driver follows. If it is the joint k,
-        # that would follow itself.
+        # that would follow itself, in a circle.
         end = driver
         while end in follows:
             end = follows[end]
         if end == k:
             continue
         follows[k] = driver
-        at, to = (float(m.qpos0[m.jnt_qposadr[j]]) for j in (k, driver))
+        reference, driver_reference = (float(m.qpos0[m.jnt_qposadr[j]]) for j in (k, driver))
         constant, slope = (float(a) for a in m.eq_data[i, :2])
-        mimic = Mimic(_name_joint(m, driver), slope, at + constant - slope * to)
+        offset = reference + constant - slope * driver_reference
+        mimic = Mimic(_name_joint(m, driver), slope, offset)
         found[i] = _name_joint(m, k), mimic
     return found
 
