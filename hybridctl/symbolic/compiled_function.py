@@ -232,6 +232,14 @@ class BatchedFunction(threading.local):
                 first += width
         return results
 
+    def with_values(self, parameter_values: Array) -> BatchedFunction:
+        """Return the function at a value (n,) of its last argument, which callers then leave out.
+
+        Args:
+            parameter_values: The value.
+        """
+        return BatchedFunction(*self._constructor_arguments[:2], parameter_values)
+
     def _get_function(self, width: int) -> CompiledFunction:
         """Return the function of `width` points, which is made at first use."""
         if width not in self._functions_by_width:

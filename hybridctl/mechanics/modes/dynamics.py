@@ -144,7 +144,8 @@ class ContactDynamics:
         self.terms_choice: TermsChoice = check_member("terms", terms, get_args(TermsChoice))
         self.kernel_choice: KernelChoice = check_member("kernel", kernel, get_args(KernelChoice))
         self._make_terms()
-        self._start_phases()
+        self._phases: dict[Modes, ContactPhase] = {}
+        self._all_closed = self.phase((CLOSED,) * len(self.contacts))
 
     def _list_coefficients(self) -> None:
         """Set the coefficients of friction and restitution from `contacts`."""
@@ -168,11 +169,6 @@ class ContactDynamics:
         self.terms = make_terms(choice, robot, rows)
         self.kernel_terms = make_kernel_terms(choice, self.kernel_choice, robot, rows, self.terms)
 
-    def _start_phases(self) -> None:
-        """Forget the phases that are known, which are of other coefficients."""
-        self._phases: dict[Modes, ContactPhase] = {}
-        self._all_closed = self.phase((CLOSED,) * len(self.contacts))
-
     @cached_property
     def structure(self) -> ModeStructure:
         """The functions of its modes, which dynamics that differ in numbers share."""
@@ -192,9 +188,9 @@ class ContactDynamics:
         return self.mode_constants.numbers
 
     @cached_property
-    def _zeros(self) -> list[NDArray[np.bool_]]:
+    def _zeros(self) -> NDArray[np.bool_]:
         """Which numbers of `mode_constants` are zero: functions are the same where these are."""
-        return self.mode_constants.list_zeros()
+        return np.asarray(self.mode_constants.list_all_numbers() == 0.0)
 
     def with_values(self, robot: Robot, contacts: Sequence[Contact]) -> ContactDynamics:
         """Return the dynamics with other numbers.
@@ -229,22 +225,55 @@ class ContactDynamics:
             other.contact_set = (
                 JointContactSet(robot, contacts, joints) if joints else ContactSet(robot, contacts)
             )
-        other._list_coefficients()
-        other._start_phases()
+        if any(one is not own for one, own in zip(every, self.contacts, strict=True)):
+            other._list_coefficients()
+            other._phases = {}  # those that are known are of other coefficients
         # Terms are of robot and lengths: coefficients alone leave them.
-        if robot is not self.robot or other.contact_set is not self.contact_set:
-            other._make_terms()
-        if self._has_functions and all(map(np.array_equal, other._zeros, self._zeros)):
-            for own, its in ((self.terms, other.terms), (self.kernel_terms, other.kernel_terms)):
-                if isinstance(own, ExpressionTerms) and isinstance(its, ExpressionTerms):
-                    its.share_functions(own)
+        keeps_terms = robot is self.robot and other.contact_set is self.contact_set
+        if not isinstance(self.kernel_terms or self.terms, ExpressionTerms):
+            if not keeps_terms:
+                other._make_terms()
+            return other
+        constants = RobotConstants.of(robot, other.contact_set)
+        friction = list_friction(every)
+        other.mode_constants = constants._replace(friction=friction)
+        is_alike = np.array_equal(other._zeros, self._zeros)
+        if is_alike:
             other.structure = self.structure
+        if not keeps_terms:
+            other._replace_terms(constants, is_alike)
         return other
 
-    @property
-    def _has_functions(self) -> bool:
-        """Whether terms or modes are functions of expressions."""
-        return isinstance(self.kernel_terms or self.terms, ExpressionTerms)
+    def _replace_terms(self, constants: RobotConstants, is_alike: bool) -> None:
+        """Set the terms of a robot with its contacts that differs in numbers from that of these.
+
+        Args:
+            constants: Robot and contacts.
+            is_alike: Whether the same numbers are zero, so that functions are the same.
+        """
+        old, of_kernel = self.terms, self.kernel_terms
+        if isinstance(old, ExpressionTerms):
+            self.terms = old.with_constants(constants, is_alike)
+        else:
+            self.terms = make_terms(self.terms_choice, self.robot, self.contact_set)
+        if of_kernel is old:
+            self.kernel_terms = self.terms
+        elif of_kernel is not None:
+            self.kernel_terms = of_kernel.with_constants(constants, is_alike)
+
+    def has_guards_of(self, other: ContactDynamics) -> bool:
+        """Return whether modes have the same guards as those of dynamics with other numbers.
+
+        They have not where contacts become rough or stop being so, which then have other tangents,
+        or where they begin or cease to rub.
+
+        Args:
+            other: Dynamics of the same contacts, see `with_values`.
+        """
+        if self.contacts is other.contacts:
+            return True
+        one, own = (tuple(map(len, d.contact_set.tangents)) for d in (self, other))
+        return one == own and np.array_equal(self.friction > 0.0, other.friction > 0.0)
 
     def expect_modes(self, modes: frozenset[Modes]) -> ContactDynamics:
         """Return the same dynamics, which prefer `modes` where the law has several solutions.

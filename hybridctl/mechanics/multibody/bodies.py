@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -173,17 +174,35 @@ def _read_body(model: Any, i: int) -> MovingBody:
         q=q,
         v=int(joint.idx_v),
         unit=unit,
-        mass=float(inertia.mass),
-        moment=inertia.mass * np.array(inertia.lever),
-        inertia=np.array(inertia.matrix()[3:, 3:]),
+        **_read_inertia(inertia),
     )
+
+
+def replace_bodies(tree: Tree, model: Any, joints: Iterable[int]) -> Tree:
+    """Return a tree with the inertias that bodies have in another model.
+
+    Args:
+        tree: The tree, as `read_tree` returns it.
+        model: The `pinocchio.Model`, which differs in these inertias alone.
+        joints: Indices of the joints of the bodies, from 1 on.
+    """
+    bodies = list(tree.bodies)
+    for i in joints:
+        bodies[i - 1] = bodies[i - 1]._replace(**_read_inertia(model.inertias[i]))
+    return tree._replace(bodies=tuple(bodies))
+
+
+def _read_inertia(inertia: Any) -> dict[str, Any]:
+    """Return mass, moment and inertia of a `MovingBody` from a `pinocchio.Inertia`."""
+    return {
+        "mass": float(inertia.mass),
+        "moment": inertia.mass * np.array(inertia.lever),
+        "inertia": np.array(inertia.matrix()[3:, 3:]),
+    }
 
 
 def check_inertias(model: Any) -> None:
     """Check masses and inertias of a `pinocchio.Model`.
-
-    Inertias are checked for bodies, links that are fixed to each other together: only these matter
-    to the motion.
 
     Raises:
         InputError: A mass is negative, or an inertia is not positive semidefinite.
@@ -193,7 +212,26 @@ def check_inertias(model: Any) -> None:
             raise InputError(
                 f"the mass at {frame.name!r} must not be negative, got {frame.inertia.mass} kg"
             )
-    moved = [np.linalg.eigvalsh(inertia.inertia) for inertia in model.inertias]
+    check_moved_inertias(model, compute_moments(model))
+
+
+def compute_moments(model: Any) -> list[Array]:
+    """Return the principal moments of inertia (3,) that each joint of a model moves, kg m^2."""
+    return [np.linalg.eigvalsh(inertia.inertia) for inertia in model.inertias]
+
+
+def check_moved_inertias(model: Any, moved: Sequence[Array]) -> None:
+    """Check masses and inertias of bodies, links that are fixed to each other together.
+
+    Only these matter to the motion.
+
+    Args:
+        model: The `pinocchio.Model`.
+        moved: The principal moments (3,) of each joint, see `compute_moments`.
+
+    Raises:
+        InputError: A mass is negative, or an inertia is not positive semidefinite.
+    """
     largest = max(float(np.abs(moments).max()) for moments in moved)
     for name, inertia, moments in zip(model.names, model.inertias, moved, strict=True):
         if not inertia.mass >= 0.0:

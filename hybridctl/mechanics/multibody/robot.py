@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -36,8 +37,11 @@ from hybridctl.mechanics.multibody.bodies import (
     MotionDerivatives,
     Tree,
     check_inertias,
+    check_moved_inertias,
+    compute_moments,
     find_massless_velocity,
     read_tree,
+    replace_bodies,
 )
 from hybridctl.mechanics.multibody.dry_friction import joint_friction
 from hybridctl.mechanics.multibody.joints import (
@@ -154,6 +158,7 @@ class Robot:
         check_joints(model)
         self.source: str | os.PathLike[str] | None = None
         self.keyframes: dict[str, Array] = {}
+        self._known_frames: dict[str, Frame] = {}
         self.collision: CollisionModel | None = None
         self.fixed_by_default: str | None = None
         self._model = model.copy()
@@ -367,16 +372,23 @@ class Robot:
         return labels if self._coupling is None else self._coupling.reduce_labels(labels)
 
     def _set_model(self, model: Any) -> None:
-        """Set the model, and what follows from its inertias: model without weight, mass, weight."""
-        self._model, self._weightless = model, model.copy()
-        self._weightless.gravity.linear = np.zeros(3)
-        self._scratch, self._weightless_scratch = self._make_scratches()
+        """Set the model, and what follows from its inertias: mass and weight."""
+        self._model = model
+        self._start_scratch()
         masses = [float(inertia.mass) for inertia in model.inertias]
         self.mass = sum(masses)
         self.weight = sum(masses[1:]) * max(1.0, float(np.linalg.norm(model.gravity.linear)))
 
-    def _make_scratches(self) -> tuple[ThreadData, ThreadData]:
-        return ThreadData(self._model), ThreadData(self._weightless)
+    def _start_scratch(self) -> None:
+        """Set the scratch memory of the model, which is made where it is first used."""
+        self._scratch = ThreadData(self._model)
+
+    @cached_property
+    def _weightless_scratch(self) -> tuple[Any, ThreadData]:
+        """The model without weight, made at first use, and its scratch memory."""
+        weightless = self._model.copy()
+        weightless.gravity.linear = np.zeros(3)
+        return weightless, ThreadData(weightless)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return all but the scratch memory, which every process and thread makes anew."""
@@ -384,7 +396,7 @@ class Robot:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._scratch, self._weightless_scratch = self._make_scratches()
+        self._start_scratch()
 
     def velocities(self, name: str) -> list[int]:
         """Return the indices in v of the velocities of a joint, none for one that mimics.
@@ -585,11 +597,14 @@ class Robot:
         Raises:
             UnknownNameError: No frame has this name.
         """
-        known = check_member(what, name, tuple(frame.name for frame in self._model.frames))
-        named = [frame for frame in self._model.frames if frame.name == known]
-        frame = min(named, key=rank_frame)
-        at = frame.placement
-        return Frame(int(frame.parentJoint), np.array(at.rotation), np.array(at.translation))
+        known = self._known_frames.get(name) if isinstance(name, str) else None
+        if known is None:
+            checked = check_member(what, name, tuple(frame.name for frame in self._model.frames))
+            frame = min((f for f in self._model.frames if f.name == checked), key=rank_frame)
+            at = frame.placement
+            pose = np.array(at.rotation), np.array(at.translation)
+            known = self._known_frames[name] = Frame(int(frame.parentJoint), *pose)
+        return known
 
     def body(self, name: str) -> Body:
         """Return the rigid body that a frame is fixed to.
@@ -629,10 +644,13 @@ class Robot:
         """
         other, model = object.__new__(type(self)), self._model.copy()
         other.__dict__.update(self.__getstate__())  # a copy would make scratch memory in vain
+        moments = list(self._moments)
         for joint, (mass, center, inertia) in inertias.items():
             model.inertias[joint] = pin.Inertia(mass, center, inertia)
-        check_inertias(model)
+            moments[joint] = np.linalg.eigvalsh(model.inertias[joint].inertia)
+        check_moved_inertias(model, moments)
         other._set_model(model)
+        other._moments, other._tree = moments, replace_bodies(self._tree, model, inertias)
         other.passive = passive
         other.resists = bool(passive.stiffness.any() or passive.damping.any())
         return other
@@ -666,7 +684,7 @@ class Robot:
 
     def sweeps(self, joints: Sequence[int]) -> tuple[Sweeps, Sweeps]:
         """Return sweeps for the bodies of some joints, with gravity and without; none may mimic."""
-        return Sweeps(self._model, joints), Sweeps(self._weightless, joints)
+        return Sweeps(self._model, joints), Sweeps(self._weightless_scratch[0], joints)
 
     def mass_matrix(self, q: Array) -> Array:
         """Return the mass matrix M(q) (nv, nv), symmetric, with armature."""
@@ -741,10 +759,10 @@ class Robot:
             dv: Change of velocity (nv,), held fixed.
             wrenches: Spatial impulses w by joint, see `bias_derivatives`.
         """
-        weightless, data = self._weightless, self._weightless_scratch.data
+        weightless, scratch = self._weightless_scratch
         motion = self._expand_q(q), np.zeros(self._nv_all), self.all_velocities(dv)
         return self._reduce_square(
-            inverse_dynamics_derivatives(weightless, data, motion, wrenches)[0]
+            inverse_dynamics_derivatives(weightless, scratch.data, motion, wrenches)[0]
         )
 
     def regressor(self, q: Array, v: Array, a: Array) -> Array:
@@ -762,8 +780,8 @@ class Robot:
 
     def impulse_regressor(self, q: Array, dv: Array) -> Array:
         """Return the regressor Y (nv, 10 n) with M dv = Y pi, without armature; see `regressor`."""
-        weightless, data, still = self._weightless, self._weightless_scratch.data, np.zeros(self.nv)
-        return self._compute_regressor(weightless, data, q, still, dv)
+        (weightless, scratch), still = self._weightless_scratch, np.zeros(self.nv)
+        return self._compute_regressor(weightless, scratch.data, q, still, dv)
 
     def _compute_regressor(self, model: Any, data: Any, q: Array, v: Array, a: Array) -> Array:
         """Return the regressor (nv, 10 n) of the coordinates that are independent.
@@ -870,5 +888,14 @@ class Robot:
 
     def tree(self) -> Tree:
         """Return the constants of the dynamics; springs and dampers are in `passive`."""
+        return self._tree
+
+    @cached_property
+    def _tree(self) -> Tree:
         tree = read_tree(self._model)
         return tree if self._coupling is None else self._coupling.reduce_tree(tree)
+
+    @cached_property
+    def _moments(self) -> list[Array]:
+        """Principal moments of inertia (3,) that each joint moves, kg m^2."""
+        return compute_moments(self._model)
