@@ -45,12 +45,13 @@ class CompiledFunction(threading.local):
         shapes: Sequence[tuple[int, ...]],
         parameter_values: Array | None = None,
     ) -> None:
-        self._constructor_arguments = function, tuple(shapes), parameter_values
+        shapes = tuple(shapes)
+        self._constructor_arguments = function, shapes, parameter_values
         if parameter_values is None:
-            memory = _FunctionMemory(function, tuple(shapes))
+            memory = _FunctionMemory(function, shapes)
             arguments = memory.arguments
         else:
-            memory = _find_memory(function, tuple(shapes))
+            memory = _find_memory(function, shapes)
             arguments = memory.arguments[:-1]
         # One tuple, since each access to an attribute of a thread-local object costs a look-up.
         self._call = arguments, memory, parameter_values

@@ -144,7 +144,8 @@ class Contact(ByValue):
 
     def has_lengths_of(self, other: Contact) -> bool:
         """Return whether this contact has the offset and the radius of another one."""
-        return bool((self.offset == other.offset).all()) and self.radius == other.radius
+        is_same = self.offset is other.offset or bool((self.offset == other.offset).all())
+        return is_same and self.radius == other.radius
 
 
 class ContactPlace(NamedTuple):

@@ -149,19 +149,18 @@ class ContactDynamics:
 
     def _list_coefficients(self) -> None:
         """Set the coefficients of friction and restitution from `contacts`."""
-        self.restitution = np.array([contact.restitution for contact in self.contacts])
+        table = [
+            (c.restitution, c.friction, c.static_friction, c.tangential_restitution,
+             c.restitution_threshold)
+            for c in self.contacts
+        ]  # fmt: skip
+        columns = np.array(table, dtype=np.float64).T.copy()
+        self.restitution, self.friction, self.static_friction, tangential, threshold = columns
         self.bounces = bool(self.restitution.any())
-        self.friction = np.array([contact.friction for contact in self.contacts])
-        self.static_friction = np.array(
-            [contact.static_friction for contact in self.contacts], dtype=np.float64
-        )
-        each = [self.contacts[i] for i in self.contact_set.owner]
-        normal = np.arange(len(each)) < len(self.contacts)
-        tangential = [contact.tangential_restitution for contact in each]
-        self._row_restitution = np.where(
-            normal, [contact.restitution for contact in each], tangential
-        )
-        self._restitution_threshold = np.array([contact.restitution_threshold for contact in each])
+        owner = self.contact_set.owner  # the first rows are the normals of all contacts
+        tangential_rows = tangential[owner[len(self.contacts) :]]
+        self._row_restitution = np.concatenate((self.restitution, tangential_rows))
+        self._restitution_threshold = threshold[owner]
 
     def _make_terms(self) -> None:
         """Set the terms, from robot and contacts."""
@@ -185,12 +184,12 @@ class ContactDynamics:
     @cached_property
     def mode_numbers(self) -> Array:
         """The numbers of `mode_constants`."""
-        return self.mode_constants.numbers
+        return self._all_numbers[self._all_numbers != 0.0]
 
     @cached_property
-    def _zeros(self) -> NDArray[np.bool_]:
-        """Which numbers of `mode_constants` are zero: functions are the same where these are."""
-        return np.asarray(self.mode_constants.list_all_numbers() == 0.0)
+    def _all_numbers(self) -> Array:
+        """`mode_numbers` with those that are zero: functions are the same where these are."""
+        return self.mode_constants.list_all_numbers()
 
     def with_values(self, robot: Robot, contacts: Sequence[Contact]) -> ContactDynamics:
         """Return the dynamics with other numbers.
@@ -217,8 +216,8 @@ class ContactDynamics:
             made.expected_modes = self.expected_modes
             return made
         other = copy(self)
-        for name in ("structure", "mode_constants", "mode_numbers", "_zeros"):  # of the old numbers
-            other.__dict__.pop(name, None)
+        for name in ("structure", "mode_constants", "mode_numbers", "_all_numbers"):
+            other.__dict__.pop(name, None)  # of the old numbers
         other.robot, other.contacts = robot, every
         old = [contact for contact in self.contacts if isinstance(contact, Contact)]
         if any(not one.has_lengths_of(own) for one, own in zip(contacts, old, strict=True)):
@@ -237,7 +236,7 @@ class ContactDynamics:
         constants = RobotConstants.of(robot, other.contact_set)
         friction = list_friction(every)
         other.mode_constants = constants._replace(friction=friction)
-        is_alike = np.array_equal(other._zeros, self._zeros)
+        is_alike = np.array_equal(other._all_numbers == 0.0, self._all_numbers == 0.0)
         if is_alike:
             other.structure = self.structure
         if not keeps_terms:

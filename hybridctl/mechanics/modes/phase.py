@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -185,8 +184,14 @@ class ContactPhase(ClosedRows):
             friction: Kinetic coefficients (c,) of all contacts.
             static: Static coefficients (c,).
         """
-        other = copy(self)
-        other._set_friction(friction, static)
+        if not self.closed:  # no coefficient is of an open contact
+            return self
+        other: ContactPhase = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        if self.sliding:
+            other._set_friction(friction, static)
+        else:  # nothing else depends on the coefficients
+            other.friction = Friction(static[self.places], friction[self.places])
         return other
 
     def compute_mix(self, directions: dict[int, Array]) -> Array:

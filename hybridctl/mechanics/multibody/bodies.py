@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -178,17 +178,16 @@ def _read_body(model: Any, i: int) -> MovingBody:
     )
 
 
-def replace_bodies(tree: Tree, model: Any, joints: Iterable[int]) -> Tree:
-    """Return a tree with the inertias that bodies have in another model.
+def replace_bodies(tree: Tree, inertias: Mapping[int, Any]) -> Tree:
+    """Return a tree with other inertias of some bodies.
 
     Args:
         tree: The tree, as `read_tree` returns it.
-        model: The `pinocchio.Model`, which differs in these inertias alone.
-        joints: Indices of the joints of the bodies, from 1 on.
+        inertias: Of each body a `pinocchio.Inertia`, by the index of its joint, from 1 on.
     """
     bodies = list(tree.bodies)
-    for i in joints:
-        bodies[i - 1] = bodies[i - 1]._replace(**_read_inertia(model.inertias[i]))
+    for i, inertia in inertias.items():
+        bodies[i - 1] = bodies[i - 1]._replace(**_read_inertia(inertia))
     return tree._replace(bodies=tuple(bodies))
 
 
@@ -212,7 +211,8 @@ def check_inertias(model: Any) -> None:
             raise InputError(
                 f"the mass at {frame.name!r} must not be negative, got {frame.inertia.mass} kg"
             )
-    check_moved_inertias(model, compute_moments(model))
+    masses = [float(inertia.mass) for inertia in model.inertias]
+    check_moved_inertias(tuple(model.names)[1:], masses, compute_moments(model))
 
 
 def compute_moments(model: Any) -> list[Array]:
@@ -220,28 +220,31 @@ def compute_moments(model: Any) -> list[Array]:
     return [np.linalg.eigvalsh(inertia.inertia) for inertia in model.inertias]
 
 
-def check_moved_inertias(model: Any, moved: Sequence[Array]) -> None:
+def check_moved_inertias(
+    joints: Sequence[str], masses: Sequence[float], moments: Sequence[Array]
+) -> None:
     """Check masses and inertias of bodies, links that are fixed to each other together.
 
     Only these matter to the motion.
 
     Args:
-        model: The `pinocchio.Model`.
-        moved: The principal moments (3,) of each joint, see `compute_moments`.
+        joints: Names (n,) of the joints, without the world.
+        masses: Masses (n + 1,) that the world and the joints move, kg.
+        moments: Principal moments (3,) of each, kg m^2, see `compute_moments`.
 
     Raises:
         InputError: A mass is negative, or an inertia is not positive semidefinite.
     """
-    largest = max(float(np.abs(moments).max()) for moments in moved)
-    for name, inertia, moments in zip(model.names, model.inertias, moved, strict=True):
-        if not inertia.mass >= 0.0:
+    largest = max(float(np.abs(own).max()) for own in moments)
+    for name, mass, own in zip(("universe", *joints), masses, moments, strict=True):
+        if not mass >= 0.0:
             raise InputError(
-                f"the mass that joint {name!r} moves must not be negative, got {inertia.mass} kg"
+                f"the mass that joint {name!r} moves must not be negative, got {mass} kg"
             )
-        if not moments[0] >= -_NEGATIVE_MOMENT * largest:
+        if not own[0] >= -_NEGATIVE_MOMENT * largest:
             raise InputError(
                 f"the inertia that joint {name!r} moves must be positive semidefinite, but about "
-                f"its center it has the principal moments {moments.tolist()} kg m^2"
+                f"its center it has the principal moments {own.tolist()} kg m^2"
             )
 
 

@@ -161,30 +161,34 @@ class Robot:
         self._known_frames: dict[str, Frame] = {}
         self.collision: CollisionModel | None = None
         self.fixed_by_default: str | None = None
-        self._model = model.copy()
-        self._model.gravity.linear = np.array(check_vector("gravity", gravity, 3))
-        self.joint_names: tuple[str, ...] = tuple(self._model.names)[1:]
-        tree_joints = find_joint_indices(self._model)
+        self._geometry = model.copy()  # of which robots with other inertias have the rest
+        self._geometry.gravity.linear = np.array(check_vector("gravity", gravity, 3))
+        self._replaced_inertias: dict[int, Any] = {}
+        self.joint_names: tuple[str, ...] = tuple(self._geometry.names)[1:]
+        tree_joints = find_joint_indices(self._geometry)
         self._coupling = find_coupling(mimics, tree_joints, int(model.nq), int(model.nv))
         self.mimics = {} if self._coupling is None else dict(self._coupling.mimics)
         self.joints = tree_joints
         if self._coupling is not None:
             self.joints = self._coupling.reduce_indices(tree_joints)
-        self.limits = read_joint_limits(self._model, tree_joints, self.joints)
-        self._model.armature = compute_armature(model.armature, tree_joints, rotors)
-        self._set_model(self._model)
-        self._nv_all = int(self._model.nv)
+        self.limits = read_joint_limits(self._geometry, tree_joints, self.joints)
+        self._geometry.armature = compute_armature(model.armature, tree_joints, rotors)
+        self._weigh([float(inertia.mass) for inertia in self._geometry.inertias])
+        self._start_scratch()
+        self._nv_all = int(self._geometry.nv)
         tree = self.tree()
         self.armature = tree.armature
         self.armature.flags.writeable = False
         self.nq, self.nv = len(self.neutral()), len(self.armature)
-        self.link_names = tuple(f.name for f in self._model.frames if f.type == pin.FrameType.BODY)
+        self.link_names = tuple(
+            f.name for f in self._geometry.frames if f.type == pin.FrameType.BODY
+        )
         curved = [body for body in tree.bodies if body.unit is not None]
         self._units = [body.unit for body in curved if body.unit is not None]
         self._turns = [
             (slice(b.v, b.v + b.twist.shape[1]), subspace_adjoint(b.twist)) for b in curved
         ]
-        names = [name for name in list_motor_joints(self._model) if name not in self.mimics]
+        names = [name for name in list_motor_joints(self._geometry) if name not in self.mimics]
         if actuated is not None:
             names = check_sequence("actuated", actuated)
         for name in self.mimics:
@@ -196,9 +200,9 @@ class Robot:
         self.actuation[columns, np.arange(self.nu)] = 1.0
         self.actuation.flags.writeable = False
         own = np.arange(self.nv) if self._coupling is None else self._coupling.v_own
-        self.effort = read_motor_efforts(self._model, own[columns].tolist())
-        self.passive = Passive.of(tree_joints, self._model.damping, stiffness, rest, damping)
-        self.friction = joint_friction(self._model, friction)
+        self.effort = read_motor_efforts(self._geometry, own[columns].tolist())
+        self.passive = Passive.of(tree_joints, self._geometry.damping, stiffness, rest, damping)
+        self.friction = joint_friction(self._geometry, friction)
         if self._coupling is not None:
             self.passive = self._coupling.reduce_passive(self.passive)
             self.friction = self._coupling.reduce_friction(self.friction)
@@ -371,24 +375,35 @@ class Robot:
         labels = make_coordinate_labels(self._model)
         return labels if self._coupling is None else self._coupling.reduce_labels(labels)
 
-    def _set_model(self, model: Any) -> None:
-        """Set the model, and what follows from its inertias: mass and weight."""
-        self._model = model
-        self._start_scratch()
-        masses = [float(inertia.mass) for inertia in model.inertias]
-        self.mass = sum(masses)
-        self.weight = sum(masses[1:]) * max(1.0, float(np.linalg.norm(model.gravity.linear)))
+    def _weigh(self, masses: list[float]) -> None:
+        """Set mass and weight, from the masses that all joints move."""
+        gravity = float(np.linalg.norm(self._geometry.gravity.linear))
+        self._masses, self.mass = masses, sum(masses)
+        self.weight = sum(masses[1:]) * max(1.0, gravity)
+
+    @cached_property
+    def _model(self) -> Any:
+        """The model, which is `_geometry` but for inertias that were replaced.
+
+        It is made at first use: runs in compiled modes have no need of it.
+        """
+        if not self._replaced_inertias:
+            return self._geometry
+        model = self._geometry.copy()
+        for joint, inertia in self._replaced_inertias.items():
+            model.inertias[joint] = inertia
+        return model
 
     def _start_scratch(self) -> None:
         """Set the scratch memory of the model, which is made where it is first used."""
-        self._scratch = ThreadData(self._model)
+        self._scratch = ThreadData(lambda: self._model)
 
     @cached_property
     def _weightless_scratch(self) -> tuple[Any, ThreadData]:
         """The model without weight, made at first use, and its scratch memory."""
         weightless = self._model.copy()
         weightless.gravity.linear = np.zeros(3)
-        return weightless, ThreadData(weightless)
+        return weightless, ThreadData(lambda: weightless)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return all but the scratch memory, which every process and thread makes anew."""
@@ -619,15 +634,17 @@ class Robot:
         frame = self.frame(name)
         if frame.joint == 0:
             raise InputError(f"frame {name!r} must move with a joint, but is fixed to the world")
-        inertia = self._model.inertias[frame.joint]
-        return Body(frame.joint, frame.rotation, float(inertia.mass), np.array(inertia.lever))
+        mass, center, _ = self.inertia(frame.joint)
+        return Body(frame.joint, frame.rotation, mass, center)
 
     def inertia(self, joint: int) -> tuple[float, Array, Array]:
         """Return mass, center of mass (3,) and inertia (3, 3) about it of a joint's body.
 
         Center and axes are in the frame of the joint, in m and kg m^2.
         """
-        found = self._model.inertias[joint]
+        found = self._replaced_inertias.get(joint)
+        if found is None:
+            found = self._geometry.inertias[joint]
         return float(found.mass), np.array(found.lever), np.array(found.inertia)
 
     def replace(
@@ -642,15 +659,20 @@ class Robot:
         Raises:
             InputError: An inertia is not physical.
         """
-        other, model = object.__new__(type(self)), self._model.copy()
+        other: Robot = object.__new__(type(self))
         other.__dict__.update(self.__getstate__())  # a copy would make scratch memory in vain
-        moments = list(self._moments)
-        for joint, (mass, center, inertia) in inertias.items():
-            model.inertias[joint] = pin.Inertia(mass, center, inertia)
-            moments[joint] = np.linalg.eigvalsh(model.inertias[joint].inertia)
-        check_moved_inertias(model, moments)
-        other._set_model(model)
-        other._moments, other._tree = moments, replace_bodies(self._tree, model, inertias)
+        other.__dict__.pop("_model", None)
+        masses, moments = list(self._masses), list(self._moments)
+        new = {joint: pin.Inertia(*values) for joint, values in inertias.items()}
+        for joint, inertia in new.items():
+            masses[joint] = float(inertia.mass)
+            if not np.array_equal(inertia.inertia, self.inertia(joint)[2]):
+                moments[joint] = np.linalg.eigvalsh(inertia.inertia)
+        check_moved_inertias(self.joint_names, masses, moments)
+        other._moments, other._tree = moments, replace_bodies(self._tree, new)
+        other._replaced_inertias = {**self._replaced_inertias, **new}
+        other._weigh(masses)
+        other._start_scratch()
         other.passive = passive
         other.resists = bool(passive.stiffness.any() or passive.damping.any())
         return other
