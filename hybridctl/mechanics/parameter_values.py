@@ -60,6 +60,10 @@ class NamedParameters(SystemFamily):
         _ = self.columns  # which refuse what has no derivative
         self._check_different()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes alone, without what follows from them."""
+        return {"system": self.system, "names": self.names}
+
     @cached_property
     def columns(self) -> ParameterColumns:
         """Derivatives of the model's data by the parameters, with the system's values."""

@@ -13,9 +13,8 @@ that threads can share it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from functools import cached_property
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -147,6 +146,18 @@ class ContactDynamics:
         self._phases: dict[Modes, ContactPhase] = {}
         self._all_closed = self.phase((CLOSED,) * len(self.contacts))
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return all but what is made at first use, so that runs change no pickled form."""
+        made = "mode_constants", "mode_numbers", "_all_numbers"
+        kept = {name: value for name, value in self.__dict__.items() if name not in made}
+        return {**kept, "structure": self.structure, "_phases": {}, "_alike_phases": {}}
+
+    def _copy(self) -> ContactDynamics:
+        """Return a copy that shares all attributes, also those that pickled forms lack."""
+        other: ContactDynamics = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        return other
+
     def _list_coefficients(self) -> None:
         """Set the coefficients of friction and restitution from `contacts`."""
         table = [
@@ -215,7 +226,7 @@ class ContactDynamics:
             )
             made.expected_modes = self.expected_modes
             return made
-        other = copy(self)
+        other = self._copy()
         for name in ("structure", "mode_constants", "mode_numbers", "_all_numbers"):
             other.__dict__.pop(name, None)  # of the old numbers
         other.robot, other.contacts = robot, every
@@ -280,7 +291,7 @@ class ContactDynamics:
         So a plan is followed through impacts and accelerations where its modes are one solution of
         several.
         """
-        other = copy(self)
+        other = self._copy()
         other.expected_modes = modes
         return other
 

@@ -78,6 +78,8 @@ from hybridctl.mechanics.multibody.urdf import Root as Root
 from hybridctl.mechanics.multibody.urdf import model_of, rank_frame, refuse_massless_joint
 from hybridctl.mechanics.multibody.urdf_document import parse_urdf
 
+_MADE_AT_FIRST_USE = "_model", "_moments", "_scratch", "_weightless_scratch"
+"""Attributes that follow from others, and so belong to no pickled form."""
 _UNIT_NORM_TOLERANCE = 1e-6
 """Deviation from 1 of the norm of a quaternion or unit circle: files have six digits."""
 
@@ -372,7 +374,7 @@ class Robot:
     @property
     def labels(self) -> CoordinateLabels:
         """Names, with units, of coordinates, velocities and forces along these."""
-        labels = make_coordinate_labels(self._model)
+        labels = make_coordinate_labels(self._geometry)
         return labels if self._coupling is None else self._coupling.reduce_labels(labels)
 
     def _weigh(self, masses: list[float]) -> None:
@@ -406,8 +408,9 @@ class Robot:
         return weightless, ThreadData(lambda: weightless)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return all but the scratch memory, which every process and thread makes anew."""
-        return {k: v for k, v in self.__dict__.items() if not k.endswith("scratch")}
+        """Return all but what is made at first use, which every process makes anew."""
+        kept = {k: v for k, v in self.__dict__.items() if k not in _MADE_AT_FIRST_USE}
+        return {**kept, "_known_frames": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -436,7 +439,7 @@ class Robot:
         known = check_member("joint", name, self.joint_names)
         if known in self.mimics:
             return [], []
-        joint = self._model.joints[self._model.getJointId(known)]
+        joint = self._geometry.joints[self._geometry.getJointId(known)]
         q, v = joint.idx_q, joint.idx_v
         if self._coupling is not None:
             q, v = int(self._coupling.q_source[q]), int(self._coupling.v_source[v])
@@ -464,7 +467,7 @@ class Robot:
 
     def neutral(self) -> Array:
         """Return the neutral configuration (nq,): zero positions, and unit quaternions."""
-        return self._reduce_q(np.array(pin.neutral(self._model)))
+        return self._reduce_q(np.array(pin.neutral(self._geometry)))
 
     def posture(self, joints: Mapping[str, float]) -> Array:
         """Return the neutral configuration (nq,) with some joints at given positions.
@@ -495,17 +498,17 @@ class Robot:
     def integrate(self, q: Array, dq: Array) -> Array:
         """Return the configuration (nq,) reached from q (nq,) along dq (nv,)."""
         q_all, dq_all = self._expand_q(q), self.all_velocities(dq)
-        return self._reduce_q(np.array(pin.integrate(self._model, q_all, dq_all)))
+        return self._reduce_q(np.array(pin.integrate(self._geometry, q_all, dq_all)))
 
     def difference(self, q0: Array, q1: Array) -> Array:
         """Return the perturbation (nv,) that leads from q0 (nq,) to q1 (nq,)."""
-        change = np.array(pin.difference(self._model, self._expand_q(q0), self._expand_q(q1)))
+        change = np.array(pin.difference(self._geometry, self._expand_q(q0), self._expand_q(q1)))
         return change if self._coupling is None else np.asarray(change[self._coupling.v_own])
 
     def difference_jacobians(self, q0: Array, q1: Array) -> tuple[Array, Array]:
         """Return the derivatives (nv, nv) of `difference` by perturbations of q0 and of q1."""
         ends = self._expand_q(q0), self._expand_q(q1)
-        first, second = map(np.array, pin.dDifference(self._model, *ends))
+        first, second = map(np.array, pin.dDifference(self._geometry, *ends))
         if self._coupling is None:
             return first, second
         own = np.ix_(self._coupling.v_own, self._coupling.v_own)
@@ -516,7 +519,7 @@ class Robot:
         if self.nq == self.nv:
             return v
         columns = self.all_velocities(v.reshape(self.nv, -1))
-        rates = np.asarray(pin.tangentMapProduct(self._model, self._expand_q(q), columns))
+        rates = np.asarray(pin.tangentMapProduct(self._geometry, self._expand_q(q), columns))
         return np.reshape(self._reduce_q(rates), (self.nq, *v.shape[1:]))
 
     def transport(self, v: Array) -> Array:
@@ -530,7 +533,7 @@ class Robot:
         """Return a configuration q (nq,) with quaternions and unit circles scaled to norm 1."""
         if self.nq == self.nv:
             return q
-        return self._reduce_q(np.array(pin.normalize(self._model, self._expand_q(q))))
+        return self._reduce_q(np.array(pin.normalize(self._geometry, self._expand_q(q))))
 
     def check(self, name: str, q: Array) -> None:
         """Check that quaternions and unit circles of a configuration have norm 1.
@@ -614,8 +617,8 @@ class Robot:
         """
         known = self._known_frames.get(name) if isinstance(name, str) else None
         if known is None:
-            checked = check_member(what, name, tuple(frame.name for frame in self._model.frames))
-            frame = min((f for f in self._model.frames if f.name == checked), key=rank_frame)
+            checked = check_member(what, name, tuple(frame.name for frame in self._geometry.frames))
+            frame = min((f for f in self._geometry.frames if f.name == checked), key=rank_frame)
             at = frame.placement
             pose = np.array(at.rotation), np.array(at.translation)
             known = self._known_frames[name] = Frame(int(frame.parentJoint), *pose)
@@ -660,9 +663,10 @@ class Robot:
             InputError: An inertia is not physical.
         """
         other: Robot = object.__new__(type(self))
-        other.__dict__.update(self.__getstate__())  # a copy would make scratch memory in vain
-        other.__dict__.pop("_model", None)
         masses, moments = list(self._masses), list(self._moments)
+        other.__dict__.update(self.__dict__)
+        for name in _MADE_AT_FIRST_USE:
+            other.__dict__.pop(name, None)
         new = {joint: pin.Inertia(*values) for joint, values in inertias.items()}
         for joint, inertia in new.items():
             masses[joint] = float(inertia.mass)
@@ -687,8 +691,8 @@ class Robot:
             Numbers (model.nv,) for the velocities of all joints, as the columns of `motion`.
         """
         mask = np.zeros(self._nv_all)
-        for ancestor in list(self._model.supports[joint])[1:]:
-            moved = self._model.joints[ancestor]
+        for ancestor in list(self._geometry.supports[joint])[1:]:
+            moved = self._geometry.joints[ancestor]
             mask[moved.idx_v : moved.idx_v + moved.nv] = 1.0
         return mask
 
@@ -698,7 +702,7 @@ class Robot:
         Returns:
             Values (model.nv, model.nv) for the velocities of all joints.
         """
-        joints = list(self._model.joints)[1:]
+        joints = list(self._geometry.joints)[1:]
         owners = [j for j, joint in enumerate(joints, 1) for _ in range(joint.nv)]
         return np.array([self.supporting(j) for j in owners]) > 0.0
 

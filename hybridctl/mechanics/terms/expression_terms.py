@@ -96,6 +96,10 @@ class ExpressionTerms(Terms):
         for place in self._constants.places:
             contact_expressions.check_expressed(place.surface)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return all but the functions, which every process reads from disk."""
+        return {"native": self.native, "_constants": self._constants, "_made": {}}
+
     def values(self, q: Array, v: Array, u: Array) -> TermValues:
         """Return all terms at a point.
 
