@@ -67,12 +67,14 @@ class NumberSlopes(NamedTuple):
         numbers: Index (e,) of the number of each entry, among `parameter_values` of the mode.
         rows: Index (e,) of the quantity of each entry.
         size: Number k of quantities.
+        last_weights: The last changes with what multiplies entries along these; empty at first.
     """
 
     function: BatchedFunction
     numbers: Indices
     rows: Indices
     size: int
+    last_weights: list[tuple[Array, Array]]
 
     @staticmethod
     def of(made: Function, finished: Function) -> NumberSlopes:
@@ -85,7 +87,7 @@ class NumberSlopes(NamedTuple):
         pattern = made.sparsity_out(1)
         numbers, rows = (np.array(found, dtype=np.intp) for found in pattern.get_triplet())
         function = BatchedFunction(finished, [(1,), (len(rows),)])
-        return NumberSlopes(function, numbers, rows, pattern.size2())
+        return NumberSlopes(function, numbers, rows, pattern.size2(), [])
 
     def with_values(self, parameter_values: Array) -> NumberSlopes:
         """Return the derivatives with a value of the last argument of their function."""
@@ -98,11 +100,19 @@ class NumberSlopes(NamedTuple):
             changes: Derivatives of the numbers by np parameters.
             *points: Arguments of the function at m points.
         """
+        known = tuple(self.last_weights)  # read once, as another thread may replace it
+        if known and known[0][0] is changes:
+            weights = known[0][1]
+        else:
+            weights = np.zeros((len(self.rows), self.size, changes.shape[1]))
+            weights[np.arange(len(self.rows)), self.rows] = changes[self.numbers]
+            self.last_weights[:] = [(changes, weights)]
+        count = len(points[0])
+        if not weights.any():  # as of gaps, which depend on lengths alone
+            return np.ones(count), np.zeros((count, *weights.shape[1:]))
         sound, entries = self.function(*points)
-        weights = np.zeros((len(self.rows), self.size, changes.shape[1]))
-        weights[np.arange(len(self.rows)), self.rows] = changes[self.numbers]
         along = entries @ weights.reshape(len(weights), self.size * changes.shape[1])
-        return sound[:, 0], along.reshape(len(entries), *weights.shape[1:])
+        return sound[:, 0], along.reshape(count, *weights.shape[1:])
 
 
 class GeneratedPoint(ContactPoint):

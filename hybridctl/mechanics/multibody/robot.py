@@ -535,6 +535,24 @@ class Robot:
             return q
         return self._reduce_q(np.array(pin.normalize(self._geometry, self._expand_q(q))))
 
+    def normalize_rows(self, x: Array) -> Array:
+        """Return m rows (m, ...) that begin with a configuration, each as `normalize` returns it.
+
+        Sums of squares are in Pinocchio's order, so that both are equal to the bit where it uses no
+        fused operations.
+
+        Args:
+            x: Configurations, with what may follow them.
+        """
+        result = x.copy()
+        for unit in self._units:
+            squares = x[:, unit] ** 2
+            while squares.shape[1] > 1:
+                half = squares.shape[1] // 2
+                squares = squares[:, :half] + squares[:, half:]
+            result[:, unit] /= np.sqrt(squares)
+        return result
+
     def check(self, name: str, q: Array) -> None:
         """Check that quaternions and unit circles of a configuration have norm 1.
 
