@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -37,8 +36,6 @@ from hybridctl.mechanics.multibody.bodies import (
     MotionDerivatives,
     Tree,
     check_inertias,
-    check_moved_inertias,
-    compute_moments,
     find_massless_velocity,
     read_tree,
     replace_bodies,
@@ -67,6 +64,7 @@ from hybridctl.mechanics.multibody.passive import (
     compute_armature,
     find_joint_indices,
 )
+from hybridctl.mechanics.multibody.rigid_model import RigidModel
 from hybridctl.mechanics.multibody.sweeps import (
     Sweeps,
     ThreadData,
@@ -75,11 +73,9 @@ from hybridctl.mechanics.multibody.sweeps import (
     subspace_adjoint,
 )
 from hybridctl.mechanics.multibody.urdf import Root as Root
-from hybridctl.mechanics.multibody.urdf import model_of, rank_frame, refuse_massless_joint
+from hybridctl.mechanics.multibody.urdf import model_of, refuse_massless_joint
 from hybridctl.mechanics.multibody.urdf_document import parse_urdf
 
-_MADE_AT_FIRST_USE = "_model", "_moments", "_scratch", "_weightless_scratch"
-"""Attributes that follow from others, and so belong to no pickled form."""
 _UNIT_NORM_TOLERANCE = 1e-6
 """Deviation from 1 of the norm of a quaternion or unit circle: files have six digits."""
 
@@ -160,37 +156,35 @@ class Robot:
         check_joints(model)
         self.source: str | os.PathLike[str] | None = None
         self.keyframes: dict[str, Array] = {}
-        self._known_frames: dict[str, Frame] = {}
         self.collision: CollisionModel | None = None
         self.fixed_by_default: str | None = None
-        self._geometry = model.copy()  # of which robots with other inertias have the rest
-        self._geometry.gravity.linear = np.array(check_vector("gravity", gravity, 3))
-        self._replaced_inertias: dict[int, Any] = {}
-        self.joint_names: tuple[str, ...] = tuple(self._geometry.names)[1:]
-        tree_joints = find_joint_indices(self._geometry)
+        geometry = model.copy()
+        geometry.gravity.linear = np.array(check_vector("gravity", gravity, 3))
+        self.joint_names: tuple[str, ...] = tuple(geometry.names)[1:]
+        tree_joints = find_joint_indices(geometry)
         self._coupling = find_coupling(mimics, tree_joints, int(model.nq), int(model.nv))
         self.mimics = {} if self._coupling is None else dict(self._coupling.mimics)
         self.joints = tree_joints
         if self._coupling is not None:
             self.joints = self._coupling.reduce_indices(tree_joints)
-        self.limits = read_joint_limits(self._geometry, tree_joints, self.joints)
-        self._geometry.armature = compute_armature(model.armature, tree_joints, rotors)
-        self._weigh([float(inertia.mass) for inertia in self._geometry.inertias])
-        self._start_scratch()
-        self._nv_all = int(self._geometry.nv)
-        tree = self.tree()
+        self.limits = read_joint_limits(geometry, tree_joints, self.joints)
+        geometry.armature = compute_armature(model.armature, tree_joints, rotors)
+        self._rigid = RigidModel(geometry)
+        self.mass, self.weight = sum(self._rigid.masses), self._rigid.weight
+        self._nv_all = int(geometry.nv)
+        tree = read_tree(geometry)
+        self._tree = tree if self._coupling is None else self._coupling.reduce_tree(tree)
+        tree = self._tree
         self.armature = tree.armature
         self.armature.flags.writeable = False
         self.nq, self.nv = len(self.neutral()), len(self.armature)
-        self.link_names = tuple(
-            f.name for f in self._geometry.frames if f.type == pin.FrameType.BODY
-        )
+        self.link_names = tuple(f.name for f in geometry.frames if f.type == pin.FrameType.BODY)
         curved = [body for body in tree.bodies if body.unit is not None]
         self._units = [body.unit for body in curved if body.unit is not None]
         self._turns = [
             (slice(b.v, b.v + b.twist.shape[1]), subspace_adjoint(b.twist)) for b in curved
         ]
-        names = [name for name in list_motor_joints(self._geometry) if name not in self.mimics]
+        names = [name for name in list_motor_joints(geometry) if name not in self.mimics]
         if actuated is not None:
             names = check_sequence("actuated", actuated)
         for name in self.mimics:
@@ -202,9 +196,9 @@ class Robot:
         self.actuation[columns, np.arange(self.nu)] = 1.0
         self.actuation.flags.writeable = False
         own = np.arange(self.nv) if self._coupling is None else self._coupling.v_own
-        self.effort = read_motor_efforts(self._geometry, own[columns].tolist())
-        self.passive = Passive.of(tree_joints, self._geometry.damping, stiffness, rest, damping)
-        self.friction = joint_friction(self._geometry, friction)
+        self.effort = read_motor_efforts(geometry, own[columns].tolist())
+        self.passive = Passive.of(tree_joints, geometry.damping, stiffness, rest, damping)
+        self.friction = joint_friction(geometry, friction)
         if self._coupling is not None:
             self.passive = self._coupling.reduce_passive(self.passive)
             self.friction = self._coupling.reduce_friction(self.friction)
@@ -377,44 +371,17 @@ class Robot:
         labels = make_coordinate_labels(self._geometry)
         return labels if self._coupling is None else self._coupling.reduce_labels(labels)
 
-    def _weigh(self, masses: list[float]) -> None:
-        """Set mass and weight, from the masses that all joints move."""
-        gravity = float(np.linalg.norm(self._geometry.gravity.linear))
-        self._masses, self.mass = masses, sum(masses)
-        self.weight = sum(masses[1:]) * max(1.0, gravity)
-
-    @cached_property
+    @property
     def _model(self) -> Any:
-        """The model, which is `_geometry` but for inertias that were replaced.
+        return self._rigid.model
 
-        It is made at first use: runs in compiled modes have no need of it.
-        """
-        if not self._replaced_inertias:
-            return self._geometry
-        model = self._geometry.copy()
-        for joint, inertia in self._replaced_inertias.items():
-            model.inertias[joint] = inertia
-        return model
+    @property
+    def _geometry(self) -> Any:
+        return self._rigid.geometry
 
-    def _start_scratch(self) -> None:
-        """Set the scratch memory of the model, which is made where it is first used."""
-        self._scratch = ThreadData(lambda: self._model)
-
-    @cached_property
-    def _weightless_scratch(self) -> tuple[Any, ThreadData]:
-        """The model without weight, made at first use, and its scratch memory."""
-        weightless = self._model.copy()
-        weightless.gravity.linear = np.zeros(3)
-        return weightless, ThreadData(lambda: weightless)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return all but what is made at first use, which every process makes anew."""
-        kept = {k: v for k, v in self.__dict__.items() if k not in _MADE_AT_FIRST_USE}
-        return {**kept, "_known_frames": {}}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._start_scratch()
+    @property
+    def _scratch(self) -> ThreadData:
+        return self._rigid.scratch
 
     def velocities(self, name: str) -> list[int]:
         """Return the indices in v of the velocities of a joint, none for one that mimics.
@@ -633,14 +600,7 @@ class Robot:
         Raises:
             UnknownNameError: No frame has this name.
         """
-        known = self._known_frames.get(name) if isinstance(name, str) else None
-        if known is None:
-            checked = check_member(what, name, tuple(frame.name for frame in self._geometry.frames))
-            frame = min((f for f in self._geometry.frames if f.name == checked), key=rank_frame)
-            at = frame.placement
-            pose = np.array(at.rotation), np.array(at.translation)
-            known = self._known_frames[name] = Frame(int(frame.parentJoint), *pose)
-        return known
+        return self._rigid.frame(name, what)
 
     def body(self, name: str) -> Body:
         """Return the rigid body that a frame is fixed to.
@@ -663,10 +623,7 @@ class Robot:
 
         Center and axes are in the frame of the joint, in m and kg m^2.
         """
-        found = self._replaced_inertias.get(joint)
-        if found is None:
-            found = self._geometry.inertias[joint]
-        return float(found.mass), np.array(found.lever), np.array(found.inertia)
+        return self._rigid.inertia(joint)
 
     def replace(
         self, inertias: Mapping[int, tuple[float, Array, Array]], passive: Passive
@@ -681,21 +638,10 @@ class Robot:
             InputError: An inertia is not physical.
         """
         other: Robot = object.__new__(type(self))
-        masses, moments = list(self._masses), list(self._moments)
         other.__dict__.update(self.__dict__)
-        for name in _MADE_AT_FIRST_USE:
-            other.__dict__.pop(name, None)
-        new = {joint: pin.Inertia(*values) for joint, values in inertias.items()}
-        for joint, inertia in new.items():
-            masses[joint] = float(inertia.mass)
-            if not np.array_equal(inertia.inertia, self.inertia(joint)[2]):
-                moments[joint] = np.linalg.eigvalsh(inertia.inertia)
-        check_moved_inertias(self.joint_names, masses, moments)
-        other._moments, other._tree = moments, replace_bodies(self._tree, new)
-        other._replaced_inertias = {**self._replaced_inertias, **new}
-        other._weigh(masses)
-        other._start_scratch()
-        other.passive = passive
+        other._rigid, new = self._rigid.replace(inertias)
+        other._tree, other.mass = replace_bodies(self._tree, new), sum(other._rigid.masses)
+        other.weight, other.passive = other._rigid.weight, passive
         other.resists = bool(passive.stiffness.any() or passive.damping.any())
         return other
 
@@ -728,7 +674,7 @@ class Robot:
 
     def sweeps(self, joints: Sequence[int]) -> tuple[Sweeps, Sweeps]:
         """Return sweeps for the bodies of some joints, with gravity and without; none may mimic."""
-        return Sweeps(self._model, joints), Sweeps(self._weightless_scratch[0], joints)
+        return Sweeps(self._model, joints), Sweeps(self._rigid.weightless[0], joints)
 
     def mass_matrix(self, q: Array) -> Array:
         """Return the mass matrix M(q) (nv, nv), symmetric, with armature."""
@@ -803,7 +749,7 @@ class Robot:
             dv: Change of velocity (nv,), held fixed.
             wrenches: Spatial impulses w by joint, see `bias_derivatives`.
         """
-        weightless, scratch = self._weightless_scratch
+        weightless, scratch = self._rigid.weightless
         motion = self._expand_q(q), np.zeros(self._nv_all), self.all_velocities(dv)
         return self._reduce_square(
             inverse_dynamics_derivatives(weightless, scratch.data, motion, wrenches)[0]
@@ -824,7 +770,7 @@ class Robot:
 
     def impulse_regressor(self, q: Array, dv: Array) -> Array:
         """Return the regressor Y (nv, 10 n) with M dv = Y pi, without armature; see `regressor`."""
-        (weightless, scratch), still = self._weightless_scratch, np.zeros(self.nv)
+        (weightless, scratch), still = self._rigid.weightless, np.zeros(self.nv)
         return self._compute_regressor(weightless, scratch.data, q, still, dv)
 
     def _compute_regressor(self, model: Any, data: Any, q: Array, v: Array, a: Array) -> Array:
@@ -933,13 +879,3 @@ class Robot:
     def tree(self) -> Tree:
         """Return the constants of the dynamics; springs and dampers are in `passive`."""
         return self._tree
-
-    @cached_property
-    def _tree(self) -> Tree:
-        tree = read_tree(self._model)
-        return tree if self._coupling is None else self._coupling.reduce_tree(tree)
-
-    @cached_property
-    def _moments(self) -> list[Array]:
-        """Principal moments of inertia (3,) that each joint moves, kg m^2."""
-        return compute_moments(self._model)

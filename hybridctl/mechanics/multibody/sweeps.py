@@ -7,7 +7,7 @@ sweep is valid until the same sweep runs again in the same thread.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -291,13 +291,13 @@ class ThreadData(threading.local):
     """The memory that Pinocchio writes into while it evaluates a model, one for each thread.
 
     Args:
-        find_model: Returns the `pinocchio.Model`.
+        model: The `pinocchio.Model`.
     """
 
-    def __init__(self, find_model: Callable[[], Any]) -> None:
-        self._find_model = find_model
+    def __init__(self, model: Any) -> None:
+        self._model = model
 
     @cached_property
     def data(self) -> Any:
         """The `pinocchio.Data`, made at first use: runs in compiled modes hardly need any."""
-        return self._find_model().createData()
+        return self._model.createData()
