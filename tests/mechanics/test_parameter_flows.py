@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import numpy as np
-import pinocchio as pin
 import pytest
 from hybridctl.experiments.rrr_door.reference import OPEN, Design, build
 from hybridctl.robots import ball, block, rrr_door
