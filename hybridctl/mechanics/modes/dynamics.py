@@ -195,7 +195,7 @@ class ContactDynamics:
     @cached_property
     def mode_numbers(self) -> Array:
         """The numbers of `mode_constants`."""
-        return self._all_numbers[self._all_numbers != 0.0]
+        return np.asarray(self._all_numbers[self._all_numbers != 0.0])
 
     @cached_property
     def _all_numbers(self) -> Array:
@@ -262,14 +262,14 @@ class ContactDynamics:
             is_alike: Whether the same numbers are zero, so that functions are the same.
         """
         old, of_kernel = self.terms, self.kernel_terms
-        if isinstance(old, ExpressionTerms):
+        if of_kernel is not None:
+            self.kernel_terms = of_kernel.with_constants(constants, is_alike)
+        if self.kernel_terms is not None and of_kernel is old:
+            self.terms = self.kernel_terms
+        elif isinstance(old, ExpressionTerms):
             self.terms = old.with_constants(constants, is_alike)
         else:
             self.terms = make_terms(self.terms_choice, self.robot, self.contact_set)
-        if of_kernel is old:
-            self.kernel_terms = self.terms
-        elif of_kernel is not None:
-            self.kernel_terms = of_kernel.with_constants(constants, is_alike)
 
     def has_guards_of(self, other: ContactDynamics) -> bool:
         """Return whether modes have the same guards as those of dynamics with other numbers.

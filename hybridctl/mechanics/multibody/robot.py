@@ -518,7 +518,7 @@ class Robot:
                 half = squares.shape[1] // 2
                 squares = squares[:, :half] + squares[:, half:]
             result[:, unit] /= np.sqrt(squares)
-        return result
+        return np.asarray(result)
 
     def check(self, name: str, q: Array) -> None:
         """Check that quaternions and unit circles of a configuration have norm 1.

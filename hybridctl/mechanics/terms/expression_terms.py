@@ -334,7 +334,7 @@ class RobotConstants(NamedTuple):
         A number that becomes zero, or stops being so, makes another structure.
         """
         every = self.list_all_numbers()
-        return every[every != 0.0]
+        return np.asarray(every[every != 0.0])
 
     def list_all_numbers(self) -> Array:
         """Return `numbers` with those that are zero, in the same order for each robot."""
@@ -350,7 +350,7 @@ class RobotConstants(NamedTuple):
             The derivatives. None if a number that is zero, which is none of `numbers`, changes.
         """
         is_number, derivatives = self.list_all_numbers() != 0.0, changes.list_all_numbers()
-        return None if derivatives[~is_number].any() else derivatives[is_number]
+        return None if derivatives[~is_number].any() else np.asarray(derivatives[is_number])
 
     def make_zero(self) -> RobotConstants:
         """Return the constants with zeros in place of all numbers."""
@@ -413,8 +413,8 @@ class RobotConstants(NamedTuple):
             for place in self.places
         )
         joints = tuple(joint._replace(limit=next(new), load=next(new)) for joint in self.joints)
-        changed = {"tree": tree, "springs": springs, "places": places, "joints": joints}
-        return self._replace(**changed, friction=next(new))
+        changed = self._replace(tree=tree, springs=springs, places=places, joints=joints)
+        return changed._replace(friction=next(new))
 
     def make_terms(self, q: Expression, v: Expression, u: Expression) -> TermExpressions:
         """Return the terms at a point.
