@@ -83,6 +83,7 @@ HOME = {
     "pinocchio": {
         "legged/rotation.py",
         "mechanics/multibody/mjcf.py",
+        "mechanics/multibody/rigid_model.py",
         "mechanics/multibody/robot.py",
         "mechanics/multibody/sweeps.py",
         "mechanics/multibody/urdf.py",

@@ -27,7 +27,8 @@ _MEAN_ITERATIONS = 20  # each squares the error; more than this is a spread with
 class Space(Protocol):
     """A state space of dimension `ndx`, embedded in `nx` coordinates.
 
-    A space may also have a method `tangent_map(x)`, see `compute_tangent_map`.
+    A space may also have the methods `tangent_map(x)`, see `compute_tangent_map`, and
+    `normalize_rows(x)`, see `normalize_points`.
     """
 
     @property
@@ -205,6 +206,21 @@ def compute_tangent_map(space: Space, x: Array) -> Array:
         return np.asarray(own(x))
     columns = [space.rate(x, unit) for unit in np.eye(space.ndx)]
     return np.asarray(np.array(columns).reshape(-1, space.nx).T)
+
+
+def normalize_points(space: Space, points: Array) -> Array:
+    """Return m points (m, nx), normalised; by one call where the space has `normalize_rows`.
+
+    Args:
+        space: The space.
+        points: Coordinates (m, nx) of almost these points.
+    """
+    if isinstance(space, VectorSpace):
+        return points
+    rows = getattr(space, "normalize_rows", None)
+    if rows is not None:
+        return np.asarray(rows(points))
+    return np.array([space.normalize(x) for x in points]).reshape(points.shape)
 
 
 def compute_differences(space: Space, x: Array, points: Array) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -54,6 +54,10 @@ class ParametricSystem:
                 "symbolic.parametric_system; for other systems give a function that returns the "
                 "system and its ParameterDerivatives"
             )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return all but the system of the last values, so that runs change no pickled form."""
+        return {**self.__dict__, "_last": None}
 
     @property
     def nominal_values(self) -> Array | None:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hybridctl.base.checks import Array
-from hybridctl.base.spaces import Space, VectorSpace
+from hybridctl.base.spaces import Space, normalize_points
 from hybridctl.hybrid.mode import ModeKey, ModeModel
 from hybridctl.hybrid.model import Point
 from hybridctl.hybrid.series import SLOPES, TO_SERIES, basis
@@ -212,11 +212,8 @@ class Arc:
         k = np.maximum(self.breaks.searchsorted(times, "right") - 1, 0)
         s = 2.0 * (times - self.breaks[k]) / self.lengths[k] - 1.0
         both = (basis(s)[:, None] @ series[k])[:, 0]
-        nx, space = self.space.nx, self.space
-        states = both[:, :nx]
-        if not isinstance(space, VectorSpace):
-            states = np.array([space.normalize(x) for x in states])
-        return states, both[:, nx:]
+        nx = self.space.nx
+        return normalize_points(self.space, both[:, :nx]), both[:, nx:]
 
     @cached_property
     def _joint_series(self) -> tuple[list[float], list[float], Array]:
@@ -254,9 +251,7 @@ class Arc:
         k_all = np.maximum(self.breaks.searchsorted(times, side) - 1, 0)
         s_all = 2.0 * (times - self.breaks[k_all]) / self.lengths[k_all] - 1.0
         values = np.einsum("nk,nkx->nx", basis(s_all), series[k_all])
-        if space is None or isinstance(space, VectorSpace):
-            return np.asarray(values)
-        return np.array([space.normalize(x) for x in values])
+        return np.asarray(values if space is None else normalize_points(space, values))
 
 
 def make_arc_from_steps(

@@ -135,7 +135,9 @@ def compute_outcome(
                 "; give this event a transition of its own",
             )
             raise error
-    jump = replace(first.jump, impulses=first.impulses)
+    jump = first.jump
+    if first.impulses is not jump.impulses:  # those of several resets
+        jump = replace(jump, impulses=first.impulses)
     return EventOutcome.from_jump(first.mode, jump, guards)
 
 

@@ -28,6 +28,7 @@ CONTACT_KINDS = ("restitution", "tangential_restitution", "friction", "static_fr
 LENGTH_KINDS = ("offset_x", "offset_y", "offset_z", "radius")
 JOINT_KINDS = ("stiffness", "damping", "rest")
 KINDS = (*CONTACT_KINDS, *LENGTH_KINDS, *JOINT_KINDS, *INERTIAL_KINDS)
+_KINDS_OF_CONTACTS = frozenset((*CONTACT_KINDS, *LENGTH_KINDS))
 
 
 class ParameterColumns:
@@ -54,7 +55,6 @@ class ParameterColumns:
         self.row_count, self.stabilization = len(dynamics.contact_set.owner), dynamics.stabilization
         nv, c = dynamics.robot.nv, len(dynamics.contacts)
         self._members = tuple(map(tuple, members))
-        self._bodies = np.zeros((10 * len(dynamics.robot.joint_names), self.count))
         self._joints = {kind: np.zeros((nv, self.count)) for kind in JOINT_KINDS}
         self._contacts = {kind: np.zeros((c, self.count)) for kind in CONTACT_KINDS}
         self._lengths = np.zeros((len(dynamics.contact_set.places()), 4, self.count))
@@ -79,25 +79,29 @@ class ParameterColumns:
         other = copy(self)
         other.__dict__.pop("number_changes", None)
         other.__dict__.pop("_terms", None)
+        other.__dict__.pop("_bodies", None)
         other._robot, other._dynamics = dynamics.robot, dynamics
-        if self._bodies.any():
-            other._bodies = np.zeros_like(self._bodies)
         contacts = {contact.name: contact for contact in dynamics.contacts}
-        singles = ((k, name) for k, names in enumerate(self._members) for name in names)
-        for column, name in singles:
-            kind, _, owner = name.partition(":")
-            contact = contacts.get(owner)
-            if kind in INERTIAL_KINDS:
-                other._add_inertia(column, kind, owner)
-            elif kind not in JOINT_KINDS and isinstance(contact, Contact):
-                _check_contact(name, kind, contact)
+        for names in self._members:
+            for name in names:
+                kind, _, owner = name.partition(":")
+                contact = contacts.get(owner)
+                if kind in _KINDS_OF_CONTACTS and isinstance(contact, Contact):
+                    _check_contact(name, kind, contact)
         return other
 
-    def _add_inertia(self, column: int, kind: str, link: str) -> None:
-        """Add an inertial parameter of a link to a column."""
-        body = self._robot.body(link)
-        rows = slice(10 * (body.joint - 1), 10 * body.joint)
-        self._bodies[rows, column] += differentiate_inertia(body, kind)
+    @cached_property
+    def _bodies(self) -> Array:
+        """Derivatives (10 n, np) of the inertial parameters of all n bodies."""
+        found = np.zeros((10 * len(self._robot.joint_names), self.count))
+        for column, names in enumerate(self._members):
+            for name in names:
+                kind, _, link = name.partition(":")
+                if kind in INERTIAL_KINDS:
+                    body = self._robot.body(link)
+                    rows = slice(10 * (body.joint - 1), 10 * body.joint)
+                    found[rows, column] += differentiate_inertia(body, kind)
+        return found
 
     def _add(self, dynamics: ContactDynamics, column: int, name: str) -> None:
         """Add a parameter to a column.
@@ -115,7 +119,7 @@ class ParameterColumns:
         if not colon:
             raise UnknownNameError(f"parameter {name!r} is unknown, expected KIND:OWNER")
         check_member("kind of parameter", kind, KINDS)
-        if kind in CONTACT_KINDS or kind in LENGTH_KINDS:
+        if kind in _KINDS_OF_CONTACTS:
             owners = [contact.name for contact in dynamics.contacts]
             i = owners.index(check_member(f"contact of parameter {name!r}:", owner, owners))
             contact = dynamics.contacts[i]
@@ -141,7 +145,7 @@ class ParameterColumns:
             self._joints[kind][velocity, column] += 1.0
         else:
             check_member(f"link of parameter {name!r}:", owner, self._robot.link_names)
-            self._add_inertia(column, kind, owner)
+            self._robot.body(owner)  # which refuses links of the world
 
     @cached_property
     def number_changes(self) -> Array | None:

@@ -60,6 +60,10 @@ class NamedParameters(SystemFamily):
         _ = self.columns  # which refuse what has no derivative
         self._check_different()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes alone, without what follows from them."""
+        return {"system": self.system, "names": self.names}
+
     @cached_property
     def columns(self) -> ParameterColumns:
         """Derivatives of the model's data by the parameters, with the system's values."""
@@ -162,13 +166,21 @@ class NamedParameters(SystemFamily):
         # What keeps its value is left as it is, and shared.
         pairs = zip(self.members, numbers.tolist(), self.values.tolist(), strict=True)
         every = {one: value for single, value, own in pairs if value != own for one in single}
+        by_owner: dict[str, dict[str, float]] = {}
+        others = {}
+        for name, value in every.items():
+            kind, _, owner = name.partition(":")
+            if kind in CONTACT_KINDS or kind in LENGTH_KINDS:
+                by_owner.setdefault(owner, {})[kind] = value
+            else:
+                others[name] = value
         old = self.system.dynamics
-        robot = _change_robot(old.robot, every)
-        contacts = [_change_contact(c, every) for c in old.contacts if isinstance(c, Contact)]
-        dynamics = old.with_values(robot, contacts)
-        # Where contacts become rough, or stop being so, their guards are others.
-        is_alike = dynamics.contact_set is old.contact_set
-        return ContactSystem(dynamics, self.system.guard_names if is_alike else None)
+        contacts = [c for c in old.contacts if isinstance(c, Contact)]
+        changed = [
+            _change_contact(c, by_owner[c.name]) if c.name in by_owner else c for c in contacts
+        ]
+        dynamics = old.with_values(_change_robot(old.robot, others), changed)
+        return ContactSystem(dynamics, self.system if dynamics.has_guards_of(old) else None)
 
 
 def _read_value(system: ContactSystem, name: str) -> float:
@@ -198,33 +210,32 @@ def _read_value(system: ContactSystem, name: str) -> float:
 
 
 def _change_contact(contact: Contact, values: dict[str, float]) -> Contact:
-    """Return a contact with those of the values that are its own."""
-    own: dict[str, Any] = {}
-    for kind in CONTACT_KINDS:
-        if f"{kind}:{contact.name}" in values:
-            own[kind] = values[f"{kind}:{contact.name}"]
+    """Return a contact with other values of its parameters, by their kinds."""
+    coefficients = {kind: value for kind, value in values.items() if kind in CONTACT_KINDS}
+    changed = contact.with_coefficients(coefficients) if coefficients else contact
+    lengths: dict[str, Any] = {}
     for kind in LENGTH_KINDS:
-        if f"{kind}:{contact.name}" not in values:
+        if kind not in values:
             continue
-        value, (what, _, axis) = values[f"{kind}:{contact.name}"], kind.partition("_")
+        what, _, axis = kind.partition("_")
         if axis:
-            own.setdefault("offset", np.array(contact.offset))[_AXES.index(axis)] = value
+            lengths.setdefault("offset", np.array(contact.offset))[_AXES.index(axis)] = values[kind]
         else:
-            own[what] = value
-    return replace(contact, **own) if own else contact
+            lengths[what] = values[kind]
+    return replace(changed, **lengths) if lengths else changed
 
 
 def _change_robot(robot: Robot, values: dict[str, float]) -> Robot:
-    """Return a robot with those of the values that are of joints and links."""
+    """Return a robot with other values of parameters of joints and links; itself for none."""
+    if not values:
+        return robot
     passive = {kind: getattr(robot.passive, kind).copy() for kind in JOINT_KINDS}
     inertias: dict[int, tuple[float, Array, Array]] = {}
-    is_changed = False
     for name, value in values.items():
         kind, _, owner = name.partition(":")
         if kind in JOINT_KINDS:
             passive[kind][robot.joints.velocity(name, owner)] = value
-            is_changed = True
-        elif kind in INERTIAL_KINDS:
+        else:
             body = robot.body(owner)
             mass, center, inertia = inertias.get(body.joint) or robot.inertia(body.joint)
             what, _, axes = kind.partition("_")
@@ -239,9 +250,6 @@ def _change_robot(robot: Robot, values: dict[str, float]) -> Robot:
                 along = np.outer(a, b)
                 inertia = inertia + change * (along if axes[0] == axes[1] else along + along.T)
             inertias[body.joint] = mass, center, inertia
-            is_changed = True
-    if not is_changed:
-        return robot
     return robot.replace(inertias, Passive(*robot.passive[:2], *_in_order(passive)))
 
 

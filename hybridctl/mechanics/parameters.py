@@ -416,15 +416,21 @@ def _differentiate_impact_velocity(
         own[slide.rows] = change * impulses[slide.contact]
     size = len(result.terms.jacobian)
     change = result.velocity_after - v
-    lengths = columns.differentiate_terms(q, 0.0 * v, change, phase.scatter_rows(impulses, size))
-    before_p = columns.differentiate_terms(q, 0.0 * v, v, np.zeros(size)).accelerations
+    upper = rows.T @ own - columns.momentum(q, change)
+    xi_p = np.zeros_like(columns.restitution)
     before = result.terms.rates
-    # A plastic impact, such as the last of an accumulation, has none of the contacts' restitution.
-    is_used = result.restitution == dynamics.select_restitution(before)
-    xi_p = columns.restitution * (dynamics.is_rebounding(before) * is_used * before)[:, None]
-    xi_p += lengths.accelerations + before_p + result.restitution[:, None] * before_p
+    if columns.restitution.any():
+        # A plastic impact, such as the last of an accumulation, has none of the contacts'
+        # restitution.
+        is_used = result.restitution == dynamics.select_restitution(before)
+        xi_p += columns.restitution * (dynamics.is_rebounding(before) * is_used * before)[:, None]
+    if columns.has_lengths:
+        still, along = 0.0 * v, phase.scatter_rows(impulses, size)
+        lengths = columns.differentiate_terms(q, still, change, along)
+        before_p = columns.differentiate_terms(q, still, v, np.zeros(size)).accelerations
+        xi_p += lengths.accelerations + before_p + result.restitution[:, None] * before_p
+        upper += lengths.pushes
     xi_p = xi_p[phase.all_rows]  # at fixed v+
-    upper = rows.T @ own - columns.momentum(q, change) + lengths.pushes
 
     def explicit(z: Array, forces: Array) -> tuple[Array, Array]:
         w = rows @ z

@@ -135,22 +135,32 @@ class ContactSystem(HybridSystem):
 
     Args:
         dynamics: Dynamics of the robot with its contacts.
-        guard_names: Names of all guards, where those of a system are known that differs in
-            numbers alone. None to list them.
+        alike: A system that differs in numbers alone, with which this one shares what does not
+            depend on them. None for none.
 
     Attributes:
         dynamics: The same.
         space: State space of (q, v).
     """
 
-    def __init__(self, dynamics: ContactDynamics, guard_names: Iterable[str] | None = None) -> None:
+    def __init__(self, dynamics: ContactDynamics, alike: ContactSystem | None = None) -> None:
         self.dynamics = dynamics
         robot = dynamics.robot
-        flat = robot.nq == robot.nv
-        self.space: Space = VectorSpace(2 * robot.nv) if flat else RobotStateSpace(robot)
-        self._contact_modes: dict[Modes, ContactMode] = {}
-        names = self._list_guard_names() if guard_names is None else guard_names
+        self._contact_modes: dict[ModeKey, ContactMode] = {}
+        # One mode of each key that any of the systems alike has made.
+        self._alike_modes: dict[ModeKey, ContactMode] = {}
+        if alike is None:
+            flat = robot.nq == robot.nv
+            self.space: Space = VectorSpace(2 * robot.nv) if flat else RobotStateSpace(robot)
+            names: Iterable[str] | None = self._list_guard_names()
+        else:
+            self.space, self._alike_modes = alike.space, alike._alike_modes
+            names = alike.guard_names
         super().__init__(self._find_mode, self._make_edges, names)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return all but the modes, which are made anew."""
+        return {**super().__getstate__(), "_contact_modes": {}, "_alike_modes": {}}
 
     @property
     def robot(self) -> Robot:
@@ -361,11 +371,13 @@ class ContactSystem(HybridSystem):
 
     def _find_contact_mode(self, key: ModeKey) -> ContactMode:
         """Return the mode of a key, made once, with the inputs of `dynamics`."""
-        modes = self._check_key(key)
-        known = self._contact_modes.get(modes)
+        known = self._contact_modes.get(key)
         if known is None:
-            kind = self._mode_class
-            known = self._contact_modes.setdefault(modes, kind(self.dynamics, modes, self.space))
+            alike = self._alike_modes.get(key)
+            modes = self._check_key(key) if alike is None else alike.modes
+            made = self._mode_class(self.dynamics, modes, self.space, alike)
+            known = self._contact_modes.setdefault(modes, made)
+            self._alike_modes.setdefault(modes, made)
         return known
 
     @property

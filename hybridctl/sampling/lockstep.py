@@ -18,6 +18,7 @@ import numpy as np
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import HybridctlError, SimulationError
 from hybridctl.base.progress import Report
+from hybridctl.base.spaces import normalize_points
 from hybridctl.hybrid.arc import Arc, make_arc_from_steps
 from hybridctl.hybrid.events import Crossing
 from hybridctl.hybrid.laws import HeldInput
@@ -242,10 +243,7 @@ class Lockstep:
             key: The mode.
             wave: The members at the end of the span.
         """
-        space = self._run.system.mode(key).space
-        states = wave.states
-        if space.nx != space.ndx:
-            states = np.array([space.normalize(x) for x in states]).reshape(states.shape)
+        states = normalize_points(self._run.system.mode(key).space, wave.states)
         for k, i in enumerate(wave.rows.tolist()):
             matrix = None if wave.matrices is None else wave.matrices[k]
             self.ends[i] = MemberEnd(key, states[k], matrix, self._events[i])

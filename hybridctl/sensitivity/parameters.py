@@ -539,15 +539,14 @@ class _Augmentation(Change):
         Raises:
             SystemDefinitionError: `by_p` has another shape.
         """
-        n = self.n
+        n, (rows, columns) = self.n, d.state.shape
+        time, state = np.zeros(rows + n), np.zeros((rows + n, columns + n))
+        by_input = np.zeros((rows + n, d.input.shape[1]))
+        time[:rows], by_input[:rows], state[:rows, :columns] = d.time, d.input, d.state
         if by_p is not None:
-            self.check_shape("a reset", by_p, len(d.time))
-        p_rows = np.hstack((np.zeros((n, d.state.shape[1])), np.eye(n)))
-        return ResetJacobian(
-            np.concatenate((d.time, np.zeros(n))),
-            np.vstack((self.append(d.state, by_p), p_rows)),
-            np.vstack((d.input, np.zeros((n, d.input.shape[1])))),
-        )
+            state[:rows, columns:] = self.check_shape("a reset", by_p, rows)
+        np.einsum("ii->i", state[rows:, columns:])[:] = 1.0
+        return ResetJacobian(time, state, by_input)
 
     def append(self, d_x: Array, by_p: Array | None = None) -> Array:
         """Return derivatives by x with those by p appended.

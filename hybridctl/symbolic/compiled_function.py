@@ -45,12 +45,13 @@ class CompiledFunction(threading.local):
         shapes: Sequence[tuple[int, ...]],
         parameter_values: Array | None = None,
     ) -> None:
-        self._constructor_arguments = function, tuple(shapes), parameter_values
+        shapes = tuple(shapes)
+        self._constructor_arguments = function, shapes, parameter_values
         if parameter_values is None:
-            memory = _FunctionMemory(function, tuple(shapes))
+            memory = _FunctionMemory(function, shapes)
             arguments = memory.arguments
         else:
-            memory = _find_memory(function, tuple(shapes))
+            memory = _find_memory(function, shapes)
             arguments = memory.arguments[:-1]
         # One tuple, since each access to an attribute of a thread-local object costs a look-up.
         self._call = arguments, memory, parameter_values
@@ -231,6 +232,14 @@ class BatchedFunction(threading.local):
                     result[rows] = value
                 first += width
         return results
+
+    def with_values(self, parameter_values: Array) -> BatchedFunction:
+        """Return the function at a value (n,) of its last argument, which callers then leave out.
+
+        Args:
+            parameter_values: The value.
+        """
+        return BatchedFunction(*self._constructor_arguments[:2], parameter_values)
 
     def _get_function(self, width: int) -> CompiledFunction:
         """Return the function of `width` points, which is made at first use."""

@@ -190,13 +190,21 @@ class CompiledMode(ModeModel, CompiledSteps):
 
     def _compile(self, name: str) -> CompiledFunction:
         """Return a function of `build_function` as a compiled one."""
+        return CompiledFunction(*self.describe_function(name), self.parameter_values)
+
+    def describe_function(self, name: str) -> tuple[Function, list[tuple[int, ...]]]:
+        """Return a function of `build_function`, and the shapes of its results as arrays.
+
+        Args:
+            name: Name of the function.
+        """
         function = self.build_function(name)
         # CasADi writes matrices by columns: read by rows, they have their shape reversed.
         shapes: list[tuple[int, ...]] = [
             function.size_out(i)[::-1] if i in _MATRIX_RESULTS[name] else (function.numel_out(i),)
             for i in range(function.n_out())
         ]
-        return CompiledFunction(function, shapes, self.parameter_values)
+        return function, shapes
 
     @cached_property
     def _step(self) -> CompiledFunction:

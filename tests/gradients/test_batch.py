@@ -56,6 +56,15 @@ def test_a_process_keeps_the_last_flow_that_it_was_sent():
     assert pickle.loads(other) is not pickle.loads(same)
 
 
+def test_runs_change_no_pickled_form():
+    """Workers keep the modes of a flow that the parent runs, too, between batches."""
+    flow, *given = falling_ball(times=(0.1,), parameters=("friction:slope", "mass:ball"))
+    first, nominal = pickle.dumps(flow.run), flow.nominal_parameters
+    flow.run(given[0]).vjp(np.ones((1, 4)))
+    flow.run(given[0], None, 1.01 * nominal).vjp(np.ones((1, 4)))
+    assert pickle.dumps(flow.run) == first
+
+
 def test_inputs_and_parameters_of_all_members_are_given_once():
     flow, starts, inputs, values = members(2)
     one = flow.differentiate_batch(loss, starts, inputs[0], values[0])

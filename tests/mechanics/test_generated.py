@@ -2,7 +2,7 @@
 
 import pickle
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pinocchio as pin
@@ -14,6 +14,7 @@ from hybridctl.base.errors import InputError
 from hybridctl.mechanics import Contact, Robot
 from hybridctl.mechanics.contacts.contact_kinematics import ContactSet
 from hybridctl.mechanics.contacts.surfaces import Plane
+from hybridctl.mechanics.multibody.bodies import read_tree
 from hybridctl.mechanics.terms.expression_terms import ExpressionTerms
 from hybridctl.mechanics.terms.general_terms import GeneralTerms
 from hybridctl.symbolic import compiled_function
@@ -223,6 +224,7 @@ def test_robots_that_differ_in_numbers_alone_share_a_file(directory, monkeypatch
     for i, placement in list(enumerate(model.jointPlacements))[1:]:
         model.inertias[i] = pin.Inertia.Random()
         model.jointPlacements[i] = pin.SE3(placement.rotation, 1.3 * placement.translation)
+    heavier.robot._tree = read_tree(model)
     assert _made(p, monkeypatch) == ["values"]
     assert _made(heavier, monkeypatch) == []
     assert len(list(directory.iterdir())) == 1
@@ -243,9 +245,9 @@ def test_slopes_and_steps_of_the_ground_share_a_file(directory, monkeypatch):
 
 
 def test_another_structure_has_another_file(directory, monkeypatch):
-    p, round_body = point_of(4), point_of(4)
-    model = round_body.robot._model
-    model.inertias[1] = pin.Inertia(9.0, np.zeros(3), np.eye(3))
+    p = point_of(4)
+    inertias = {1: (9.0, np.zeros(3), np.eye(3))}
+    round_body = replace(p, robot=p.robot.replace(inertias, p.robot.passive))
     assert _made(p, monkeypatch) == ["values"]
     assert _made(round_body, monkeypatch) == ["values"]
     assert len(list(directory.iterdir())) == 2

@@ -1,12 +1,14 @@
 """A system with other values of its parameters shares what does not depend on these."""
 
+import pickle
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from hybridctl.robots import block, cube
 
-from hybridctl.mechanics import contact_system
+from hybridctl.base.errors import InputError
+from hybridctl.mechanics import Robot, contact_system
 from hybridctl.mechanics.parameter_columns import ParameterColumns
 from hybridctl.mechanics.parameter_values import NamedParameters
 from hybridctl.mechanics.parameters import differentiate_by_parameters
@@ -104,3 +106,49 @@ def test_columns_of_another_system_are_those_that_are_made_for_it():
         again.calc(named.system.mode(SLIDING).calc(0.0, point.x, point.u)).field,
         with_columns.calc(point).field,
     )
+
+
+def test_a_mode_that_another_system_made_is_one_of_its_own():
+    """Modes share guards and functions, whichever system was asked first; numbers they do not."""
+    named = NamedParameters(landing_block(), ("friction", "mass:block"))
+    light, heavy = (named.make_system(named.values * factor) for factor in ([0.5, 1], [1, 3]))
+    for system in (heavy, light, named.system):
+        alone, mode = contact_system(system.robot, system.contacts), system.mode(SLIDING)
+        own = alone.mode(SLIDING)
+        assert mode.dynamics is system.dynamics
+        assert mode.guard_names == own.guard_names
+        np.testing.assert_array_equal(mode.guard_scales, own.guard_scales)
+        for one, other in zip(evaluate(system), evaluate(alone), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_contacts_that_cease_to_rub_have_other_guards():
+    """Without kinetic friction nothing jams: such modes are not those of rough contacts."""
+    parameters = block.BlockParameters(friction=0.3, static_friction=0.5)
+    system = contact_system(block.robot(parameters), block.contacts(parameters))
+    named = NamedParameters(system, ("friction",))
+    smooth = named.make_system([0.0])
+    assert "sliding jams" in system.mode(SLIDING).guard_names
+    assert "sliding jams" not in smooth.mode(SLIDING).guard_names
+
+
+def test_a_robot_with_other_inertias_is_the_robot_of_a_model_with_these():
+    robot = block.robot(block.BlockParameters(), actuated=True)
+    mass, center, inertia = 2.5, np.array([0.01, 0.0, -0.02]), 3.0 * robot.inertia(3)[2]
+    changed = robot.replace({3: (mass, center, inertia)}, robot.passive)
+    assert robot.mass == block.robot(block.BlockParameters(), actuated=True).mass
+    q, v, a = np.array([0.1, 0.2, 0.3]), np.array([0.4, 0.5, 0.6]), np.array([0.7, 0.8, 0.9])
+    for one in (changed, pickle.loads(pickle.dumps(changed))):
+        wanted = Robot(one.model)
+        assert one.mass == wanted.mass
+        assert one.weight == wanted.weight
+        assert repr(one.tree()) == repr(wanted.tree())
+        np.testing.assert_array_equal(one.mass_matrix(q), wanted.mass_matrix(q))
+        np.testing.assert_array_equal(one.bias(q, v), wanted.bias(q, v))
+        np.testing.assert_array_equal(one.impulse_regressor(q, a), wanted.impulse_regressor(q, a))
+
+
+def test_a_coefficient_out_of_range_is_refused():
+    named = NamedParameters(landing_block(), ("friction",))
+    with pytest.raises(InputError, match="friction must be at least 0"):
+        named.make_system([-0.1])

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import numpy as np
-import pinocchio as pin
 import pytest
 from hybridctl.experiments.rrr_door.reference import OPEN, Design, build
 from hybridctl.robots import ball, block, rrr_door
@@ -68,12 +67,12 @@ def block_parts(dp, **options):
     kinetic, static, mass = np.array([p.friction, static, p.mass]) + dp
     robot = block.robot(replace(p, mass=mass), actuated=True)
     # the mass alone changes, not the inertia that `BlockParameters` makes of it
-    robot._model.inertias[3] = pin.Inertia(mass, np.zeros(3), block_inertia(p))
+    robot = robot.replace({3: (mass, np.zeros(3), block_inertia(p))}, robot.passive)
     return robot, block.contacts(replace(p, friction=kinetic, static_friction=static))
 
 
 def block_inertia(p):
-    return block.robot(p)._model.inertias[3].inertia
+    return block.robot(p).inertia(3)[2]
 
 
 def block_map(modes, x0, span, push, **options):

@@ -78,27 +78,11 @@ class Contact(ByValue):
                 f"contact {self.name!r} must join two bodies, but its point and its surface both "
                 f"belong to {self.frame!r}"
             )
-        friction = check_number("friction", self.friction, at_least=0.0)
-        static = friction if self.static_friction is None else self.static_friction
         radius = check_number("radius", self.radius, at_least=0.0)
-        checked = {
-            "offset": check_vector("offset", self.offset, 3),
-            "restitution": check_number("restitution", self.restitution, at_least=0.0, at_most=1.0),
-            "friction": friction,
-            "static_friction": check_number("static_friction", static, at_least=friction),
-            "restitution_threshold": check_number(
-                "restitution_threshold", self.restitution_threshold, at_least=0.0
-            ),
-            "radius": radius,
-            "tangential_restitution": check_number(
-                "tangential_restitution", self.tangential_restitution, at_least=0.0, at_most=1.0
-            ),
-        }
-        if checked["tangential_restitution"] and not friction:
-            raise InputError(
-                f"tangential_restitution of contact {self.name!r} must be 0 without "
-                f"friction, which reverses sliding velocities, got {self.tangential_restitution}"
-            )
+        checked = {"offset": check_vector("offset", self.offset, 3), "radius": radius}
+        for what, value in checked.items():
+            object.__setattr__(self, what, value)
+        self._check_coefficients()
         if radius and isinstance(self.surface, PiecewiseSurface | Terrain):
             kind = type(self.surface).__name__
             raise InputError(
@@ -111,8 +95,47 @@ class Contact(ByValue):
                 f"radius of contact {self.name!r} must be below that of its bowl, {bowl.radius:g} "
                 f"m, got {radius:g} m"
             )
-        for what, value in checked.items():
-            object.__setattr__(self, what, value)
+
+    def _check_coefficients(self) -> None:
+        """Set the coefficients to floats.
+
+        Raises:
+            InputError: One is out of its range.
+        """
+        friction = check_number("friction", self.friction, at_least=0.0)
+        static = friction if self.static_friction is None else self.static_friction
+        checked = {
+            "restitution": check_number("restitution", self.restitution, at_least=0.0, at_most=1.0),
+            "friction": friction,
+            "static_friction": check_number("static_friction", static, at_least=friction),
+            "restitution_threshold": check_number(
+                "restitution_threshold", self.restitution_threshold, at_least=0.0
+            ),
+            "tangential_restitution": check_number(
+                "tangential_restitution", self.tangential_restitution, at_least=0.0, at_most=1.0
+            ),
+        }
+        if checked["tangential_restitution"] and not friction:
+            raise InputError(
+                f"tangential_restitution of contact {self.name!r} must be 0 without "
+                f"friction, which reverses sliding velocities, got {self.tangential_restitution}"
+            )
+        self.__dict__.update(checked)  # as the class is frozen
+
+    def with_coefficients(self, coefficients: Mapping[str, float]) -> Contact:
+        """Return this contact with other coefficients, which alone are checked.
+
+        Args:
+            coefficients: New values of restitution, tangential restitution and friction, by the
+                names of the fields.
+
+        Raises:
+            InputError: One is out of its range.
+        """
+        other: Contact = object.__new__(type(self))
+        other.__dict__.update(self.__dict__, **coefficients)
+        other._check_coefficients()
+        return other
 
     @property
     def rough(self) -> bool:
@@ -121,7 +144,8 @@ class Contact(ByValue):
 
     def has_lengths_of(self, other: Contact) -> bool:
         """Return whether this contact has the offset and the radius of another one."""
-        return bool((self.offset == other.offset).all()) and self.radius == other.radius
+        is_same = self.offset is other.offset or bool((self.offset == other.offset).all())
+        return is_same and self.radius == other.radius
 
 
 class ContactPlace(NamedTuple):

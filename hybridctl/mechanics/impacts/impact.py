@@ -419,9 +419,8 @@ def linearise_impact(phase: ContactPhase, result: ImpactResult) -> LinearisedImp
             across = np.zeros(len(rates))
             across[slide.rows] = -s[1], s[0]
             mix, select = np.column_stack((mix, across)), np.vstack((select, across))
-    system = KKT(
-        mass + rows.T @ turning @ rows, select @ rows, rows.T @ mix, 1.0 / (mix**2).sum(axis=0)
-    )
+    stiffened = mass + rows.T @ turning @ rows if phase.spatial else mass
+    system = KKT(stiffened, select @ rows, rows.T @ mix, 1.0 / (mix**2).sum(axis=0))
     return LinearisedImpact(rates, impulses, directions, mix, turning, select, system)
 
 

@@ -70,10 +70,11 @@ def differentiate_impact(
     """
     nv, count = dynamics.robot.nv, len(dynamics.contacts)
     states = result.perturbed_states if states is None else states
-    velocity_z = np.hstack([np.zeros((nv, nv)), np.eye(nv)])
     impulses_z, friction_z = np.zeros((count, 2 * nv)), np.zeros((count, 2, 2 * nv))
     phase = dynamics.phase(states)
-    if phase.closed:
+    if not phase.closed:
+        velocity_z = np.eye(nv, 2 * nv, nv)
+    else:
         closed, size = list(phase.closed), len(dynamics.contact_set.owner)
         mass, rows = result.terms.mass, result.terms.jacobian[phase.all_rows]
         equations, e = result.linearise(phase), result.restitution[phase.all_rows, None]
@@ -82,7 +83,7 @@ def differentiate_impact(
         d = dynamics.terms.impulse_derivatives(q, change, phase.scatter_rows(impulses, size))
         change_q, momentum_q = d.rates[phase.all_rows], d.momentum.copy()
         before_q = dynamics.terms.impulse_derivatives(q, v, np.zeros(size)).rates[phase.all_rows]
-        xi_z = np.hstack([change_q + before_q + e * before_q, e * rows])  # at fixed v+
+        xi_z = np.concatenate((change_q + before_q + e * before_q, e * rows), axis=1)  # at fixed v+
 
         def explicit(z: Array, forces: Array) -> tuple[Array, Array]:
             d = dynamics.terms.impulse_derivatives(q, z, phase.scatter_rows(forces, size))
@@ -94,7 +95,7 @@ def differentiate_impact(
                 np.hstack([tilted, np.zeros_like(tilted)]),
             )
 
-        upper = np.hstack([-momentum_q, mass])
+        upper = np.concatenate((-momentum_q, mass), axis=1)
         velocity_z, m_z, xi_z = solve_impact_changes(
             phase, result, equations, upper, xi_z, explicit
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -79,9 +79,21 @@ class ContactEdges:
     dynamics: ContactDynamics
     modes: Modes
     guards: tuple[ContactGuard, ...]
+    _known_edges: dict[tuple[str, ...], Edge | None] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def edge(self, fired: tuple[str, ...]) -> Edge | None:
-        """Return the edge of guards that fire together, None if a name is no guard of this mode."""
+        """Return the edge of guards that fire together, None if a name is no guard of this mode.
+
+        It is made once: an event and its derivatives ask for it some five times.
+        """
+        if fired not in self._known_edges:
+            self._known_edges[fired] = self._make_edge(fired)
+        return self._known_edges[fired]
+
+    def _make_edge(self, fired: tuple[str, ...]) -> Edge | None:
+        """Return the edge of guards that fire together, see `edge`."""
         events = self._find_guards(fired)
         if events is None:
             return None
@@ -259,9 +271,10 @@ class ImpactReset(ResetModel):
         q, v = self._split_state(at.x)
         result, nv = self._find_result(at), len(v)
         d = differentiate_impact(self.dynamics, q, v, result)
-        state = self._differentiate_closing(q, result) @ np.vstack(
-            [np.eye(nv, 2 * nv), d.velocity_z]
-        )
+        state = np.concatenate((np.eye(nv, 2 * nv), d.velocity_z))
+        closing = self._differentiate_closing(q, result)
+        if closing is not None:
+            state = closing @ state
         return ResetJacobian(np.zeros(2 * nv), state, np.zeros((2 * nv, len(at.u))))
 
     def find_border(self, at: JumpPoint, key: ModeKey, u_after: Array) -> ResetBorder | None:
@@ -279,16 +292,21 @@ class ImpactReset(ResetModel):
         if border is None:
             return None
         closing = self._differentiate_closing(q, result)
+        if closing is None:
+            return border
         return border._replace(
             positive=border.positive._replace(state=closing @ border.positive.state),
             negative=border.negative._replace(state=closing @ border.negative.state),
         )
 
-    def _differentiate_closing(self, q: Array, result: ImpactResult) -> Array:
-        """Return how perturbations after the impact change where gaps are closed (2 nv, 2 nv)."""
+    def _differentiate_closing(self, q: Array, result: ImpactResult) -> Array | None:
+        """Return how perturbations after the impact change where gaps are closed (2 nv, 2 nv).
+
+        None where none are, so that perturbations do not change.
+        """
         closed = self.find_newly_closed(result)
         if not closed:
-            return np.eye(2 * len(result.velocity_after))
+            return None
         after, phase = result.velocity_after, self.dynamics.phase(result.modes)
         return self.dynamics.differentiate_projection(phase, q, after, closed)
 
@@ -297,6 +315,11 @@ class ImpactReset(ResetModel):
 
         A contact that hits alone is left out: its gap is zero at its event, whenever that is.
         """
+        if len(self.hit) == 1 and all(
+            mode == OPEN or i in self.hit or mode_before != OPEN
+            for i, (mode, mode_before) in enumerate(zip(result.modes, self.modes, strict=True))
+        ):
+            return []  # the usual impact: nothing else has closed, so that rates need no look
         touching = self._find_touching(result.terms)
         joined = [i for i in touching if i not in self._closed and result.modes[i] != OPEN]
         return [] if len(self.hit) == 1 and self.hit.issuperset(joined) else joined

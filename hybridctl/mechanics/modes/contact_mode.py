@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -221,20 +222,32 @@ class ContactMode(ModeModel):
         dynamics: Dynamics of the robot with its contacts.
         modes: Modes of all contacts, the key of the mode.
         space: State space of (q, v).
+        alike: The same mode of dynamics that differ in numbers alone, with which this one shares
+            what does not depend on them. None for none.
     """
 
     point = ContactPoint
 
-    def __init__(self, dynamics: ContactDynamics, modes: Modes, space: Space) -> None:
+    def __init__(
+        self,
+        dynamics: ContactDynamics,
+        modes: Modes,
+        space: Space,
+        alike: ContactMode | None = None,
+    ) -> None:
         self.dynamics, self.key, self.space = dynamics, modes, space
         self.nu, self.modes, self.phase = dynamics.robot.nu, modes, dynamics.phase(modes)
-        self.contact_guards = ContactGuards.of(dynamics, modes)
-        self.guard_names = self.contact_guards.names
+        if alike is None:
+            self.contact_guards = ContactGuards.of(dynamics, modes)
+            self.guard_names = self.contact_guards.names
+        else:
+            self.contact_guards = ContactGuards(dynamics, modes, alike.contact_guards.guards)
+            self.guard_names = alike.guard_names
         self.selects = bool(self.phase.closed)
         if self.phase.closed:
             self.steady_pace = None if self.phase.spatial else Pace(self.decay_time)
             if len(self.phase.solid_rows):
-                self.project, self.held = self._project, self._make_held()
+                self.project, self.held = self._project, self._make_held(alike)
 
     def __reduce__(self) -> tuple[type[ContactMode], tuple[ContactDynamics, Modes, Space]]:
         return type(self), (self.dynamics, self.modes, self.space)
@@ -250,8 +263,15 @@ class ContactMode(ModeModel):
         rate = self.dynamics.stabilization
         return 1.0 / rate if rate > 0.0 else np.inf
 
-    def _make_held(self) -> Held:
-        """Return the constraints: closed contacts stay on their surface, sticking ones at rest."""
+    def _make_held(self, alike: ContactMode | None) -> Held:
+        """Return the constraints: closed contacts stay on their surface, sticking ones at rest.
+
+        Args:
+            alike: The same mode of dynamics that differ in numbers alone; None for none.
+        """
+        if alike is not None and alike.held is not None:
+            own = self._compute_residuals, self._differentiate_residuals
+            return replace(alike.held, residuals=own[0], jacobian=own[1])
         phase, contacts = self.phase, self.dynamics.contacts
         names = [contacts[i].name for i in phase.solid_contacts]
         gaps = [f"the gap of contact {name!r}" for name in names]

@@ -13,9 +13,8 @@ that threads can share it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from functools import cached_property
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,34 +143,41 @@ class ContactDynamics:
         self.terms_choice: TermsChoice = check_member("terms", terms, get_args(TermsChoice))
         self.kernel_choice: KernelChoice = check_member("kernel", kernel, get_args(KernelChoice))
         self._make_terms()
-        self._start_phases()
+        self._phases: dict[Modes, ContactPhase] = {}
+        self._all_closed = self.phase((CLOSED,) * len(self.contacts))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return all but what is made at first use, so that runs change no pickled form."""
+        made = "mode_constants", "mode_numbers", "_all_numbers"
+        kept = {name: value for name, value in self.__dict__.items() if name not in made}
+        return {**kept, "structure": self.structure, "_phases": {}, "_alike_phases": {}}
+
+    def _copy(self) -> ContactDynamics:
+        """Return a copy that shares all attributes, also those that pickled forms lack."""
+        other: ContactDynamics = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        return other
 
     def _list_coefficients(self) -> None:
         """Set the coefficients of friction and restitution from `contacts`."""
-        self.restitution = np.array([contact.restitution for contact in self.contacts])
+        table = [
+            (c.restitution, c.friction, c.static_friction, c.tangential_restitution,
+             c.restitution_threshold)
+            for c in self.contacts
+        ]  # fmt: skip
+        columns = np.array(table, dtype=np.float64).T.copy()
+        self.restitution, self.friction, self.static_friction, tangential, threshold = columns
         self.bounces = bool(self.restitution.any())
-        self.friction = np.array([contact.friction for contact in self.contacts])
-        self.static_friction = np.array(
-            [contact.static_friction for contact in self.contacts], dtype=np.float64
-        )
-        each = [self.contacts[i] for i in self.contact_set.owner]
-        normal = np.arange(len(each)) < len(self.contacts)
-        tangential = [contact.tangential_restitution for contact in each]
-        self._row_restitution = np.where(
-            normal, [contact.restitution for contact in each], tangential
-        )
-        self._restitution_threshold = np.array([contact.restitution_threshold for contact in each])
+        owner = self.contact_set.owner  # the first rows are the normals of all contacts
+        tangential_rows = tangential[owner[len(self.contacts) :]]
+        self._row_restitution = np.concatenate((self.restitution, tangential_rows))
+        self._restitution_threshold = threshold[owner]
 
     def _make_terms(self) -> None:
         """Set the terms, from robot and contacts."""
         choice, robot, rows = self.terms_choice, self.robot, self.contact_set
         self.terms = make_terms(choice, robot, rows)
         self.kernel_terms = make_kernel_terms(choice, self.kernel_choice, robot, rows, self.terms)
-
-    def _start_phases(self) -> None:
-        """Forget the phases that are known, which are of other coefficients."""
-        self._phases: dict[Modes, ContactPhase] = {}
-        self._all_closed = self.phase((CLOSED,) * len(self.contacts))
 
     @cached_property
     def structure(self) -> ModeStructure:
@@ -189,12 +195,12 @@ class ContactDynamics:
     @cached_property
     def mode_numbers(self) -> Array:
         """The numbers of `mode_constants`."""
-        return self.mode_constants.numbers
+        return np.asarray(self._all_numbers[self._all_numbers != 0.0])
 
     @cached_property
-    def _zeros(self) -> list[NDArray[np.bool_]]:
-        """Which numbers of `mode_constants` are zero: functions are the same where these are."""
-        return self.mode_constants.list_zeros()
+    def _all_numbers(self) -> Array:
+        """`mode_numbers` with those that are zero: functions are the same where these are."""
+        return self.mode_constants.list_all_numbers()
 
     def with_values(self, robot: Robot, contacts: Sequence[Contact]) -> ContactDynamics:
         """Return the dynamics with other numbers.
@@ -220,31 +226,64 @@ class ContactDynamics:
             )
             made.expected_modes = self.expected_modes
             return made
-        other = copy(self)
-        for name in ("structure", "mode_constants", "mode_numbers", "_zeros"):  # of the old numbers
-            other.__dict__.pop(name, None)
+        other = self._copy()
+        for name in ("structure", "mode_constants", "mode_numbers", "_all_numbers"):
+            other.__dict__.pop(name, None)  # of the old numbers
         other.robot, other.contacts = robot, every
         old = [contact for contact in self.contacts if isinstance(contact, Contact)]
         if any(not one.has_lengths_of(own) for one, own in zip(contacts, old, strict=True)):
             other.contact_set = (
                 JointContactSet(robot, contacts, joints) if joints else ContactSet(robot, contacts)
             )
-        other._list_coefficients()
-        other._start_phases()
+        if any(one is not own for one, own in zip(every, self.contacts, strict=True)):
+            other._list_coefficients()
+            other._phases = {}  # those that are known are of other coefficients
         # Terms are of robot and lengths: coefficients alone leave them.
-        if robot is not self.robot or other.contact_set is not self.contact_set:
-            other._make_terms()
-        if self._has_functions and all(map(np.array_equal, other._zeros, self._zeros)):
-            for own, its in ((self.terms, other.terms), (self.kernel_terms, other.kernel_terms)):
-                if isinstance(own, ExpressionTerms) and isinstance(its, ExpressionTerms):
-                    its.share_functions(own)
+        keeps_terms = robot is self.robot and other.contact_set is self.contact_set
+        if not isinstance(self.kernel_terms or self.terms, ExpressionTerms):
+            if not keeps_terms:
+                other._make_terms()
+            return other
+        constants = RobotConstants.of(robot, other.contact_set)
+        friction = list_friction(every)
+        other.mode_constants = constants._replace(friction=friction)
+        is_alike = np.array_equal(other._all_numbers == 0.0, self._all_numbers == 0.0)
+        if is_alike:
             other.structure = self.structure
+        if not keeps_terms:
+            other._replace_terms(constants, is_alike)
         return other
 
-    @property
-    def _has_functions(self) -> bool:
-        """Whether terms or modes are functions of expressions."""
-        return isinstance(self.kernel_terms or self.terms, ExpressionTerms)
+    def _replace_terms(self, constants: RobotConstants, is_alike: bool) -> None:
+        """Set the terms of a robot with its contacts that differs in numbers from that of these.
+
+        Args:
+            constants: Robot and contacts.
+            is_alike: Whether the same numbers are zero, so that functions are the same.
+        """
+        old, of_kernel = self.terms, self.kernel_terms
+        if of_kernel is not None:
+            self.kernel_terms = of_kernel.with_constants(constants, is_alike)
+        if self.kernel_terms is not None and of_kernel is old:
+            self.terms = self.kernel_terms
+        elif isinstance(old, ExpressionTerms):
+            self.terms = old.with_constants(constants, is_alike)
+        else:
+            self.terms = make_terms(self.terms_choice, self.robot, self.contact_set)
+
+    def has_guards_of(self, other: ContactDynamics) -> bool:
+        """Return whether modes have the same guards as those of dynamics with other numbers.
+
+        They have not where contacts become rough or stop being so, which then have other tangents,
+        or where they begin or cease to rub.
+
+        Args:
+            other: Dynamics of the same contacts, see `with_values`.
+        """
+        if self.contacts is other.contacts:
+            return True
+        one, own = (tuple(map(len, d.contact_set.tangents)) for d in (self, other))
+        return one == own and np.array_equal(self.friction > 0.0, other.friction > 0.0)
 
     def expect_modes(self, modes: frozenset[Modes]) -> ContactDynamics:
         """Return the same dynamics, which prefer `modes` where the law has several solutions.
@@ -252,7 +291,7 @@ class ContactDynamics:
         So a plan is followed through impacts and accelerations where its modes are one solution of
         several.
         """
-        other = copy(self)
+        other = self._copy()
         other.expected_modes = modes
         return other
 

@@ -5,8 +5,9 @@ The functions are those of `mode_functions`, called with the numbers of the mode
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property, partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -54,6 +55,10 @@ def _evaluate_with_transport(
     return [sound, by_state, by_input]
 
 
+_Described: TypeAlias = tuple[Function, list[tuple[int, ...]]]
+"""A function as it is called, and the shapes of its results."""
+
+
 class NumberSlopes(NamedTuple):
     """Derivatives of k quantities of a mode by the numbers of robot and contacts.
 
@@ -62,26 +67,31 @@ class NumberSlopes(NamedTuple):
         numbers: Index (e,) of the number of each entry, among `parameter_values` of the mode.
         rows: Index (e,) of the quantity of each entry.
         size: Number k of quantities.
+        last_weights: The last changes with what multiplies entries along these; empty at first.
     """
 
     function: BatchedFunction
     numbers: Indices
     rows: Indices
     size: int
+    last_weights: list[tuple[Array, Array]]
 
     @staticmethod
-    def of(made: Function, finished: Function, parameter_values: Array) -> NumberSlopes:
-        """Return the derivatives by a function.
+    def of(made: Function, finished: Function) -> NumberSlopes:
+        """Return the derivatives by a function of a last argument without a value.
 
         Args:
             made: Function of soundness and a sparse matrix (numbers, k).
             finished: The same function as it is called.
-            parameter_values: Its last argument.
         """
         pattern = made.sparsity_out(1)
         numbers, rows = (np.array(found, dtype=np.intp) for found in pattern.get_triplet())
-        function = BatchedFunction(finished, [(1,), (len(rows),)], parameter_values)
-        return NumberSlopes(function, numbers, rows, pattern.size2())
+        function = BatchedFunction(finished, [(1,), (len(rows),)])
+        return NumberSlopes(function, numbers, rows, pattern.size2(), [])
+
+    def with_values(self, parameter_values: Array) -> NumberSlopes:
+        """Return the derivatives with a value of the last argument of their function."""
+        return self._replace(function=self.function.with_values(parameter_values))
 
     def combine(self, changes: Array, *points: Array) -> tuple[Array, Array]:
         """Return soundness (m,) and the derivatives (m, k, np) along changes of the numbers.
@@ -90,11 +100,19 @@ class NumberSlopes(NamedTuple):
             changes: Derivatives of the numbers by np parameters.
             *points: Arguments of the function at m points.
         """
+        known = tuple(self.last_weights)  # read once, as another thread may replace it
+        if known and known[0][0] is changes:
+            weights = known[0][1]
+        else:
+            weights = np.zeros((len(self.rows), self.size, changes.shape[1]))
+            weights[np.arange(len(self.rows)), self.rows] = changes[self.numbers]
+            self.last_weights[:] = [(changes, weights)]
+        count = len(points[0])
+        if not weights.any():  # as of gaps, which depend on lengths alone
+            return np.ones(count), np.zeros((count, *weights.shape[1:]))
         sound, entries = self.function(*points)
-        weights = np.zeros((len(self.rows), self.size, changes.shape[1]))
-        weights[np.arange(len(self.rows)), self.rows] = changes[self.numbers]
         along = entries @ weights.reshape(len(weights), self.size * changes.shape[1])
-        return sound[:, 0], along.reshape(len(entries), *weights.shape[1:])
+        return sound[:, 0], along.reshape(count, *weights.shape[1:])
 
 
 class GeneratedPoint(ContactPoint):
@@ -193,17 +211,23 @@ class GeneratedContactMode(ContactMode, CompiledMode):
 
         Soundness is positive where the other two are those of a `ContactPoint`.
         """
-        made = self._functions.motion
-        shapes = [(made.numel_out(0),), (made.numel_out(1),), (1,)]
-        return CompiledFunction(self._finish(made), shapes, self.parameter_values)
+
+        def describe() -> _Described:
+            made = self._functions.motion
+            return self._finish(made), [(made.numel_out(0),), (made.numel_out(1),), (1,)]
+
+        return self._bind("values", describe)
 
     @cached_property
     def slope_function(self) -> CompiledFunction:
         """The function (x, u) -> soundness, and the results of `mode_derivatives`."""
-        made = self._functions.slopes
-        n, nu, count = made.size2_out(1), made.size1_out(2), made.size2_out(3)
-        shapes = [(1,), (n, n), (n, nu), (count, n), (count, nu)]
-        return CompiledFunction(self._finish(made), shapes, self.parameter_values)
+
+        def describe() -> _Described:
+            made = self._functions.slopes
+            n, nu, count = made.size2_out(1), made.size1_out(2), made.size2_out(3)
+            return self._finish(made), [(1,), (n, n), (n, nu), (count, n), (count, nu)]
+
+        return self._bind("slopes", describe)
 
     @cached_property
     def batched_slopes(self) -> BatchFunction:
@@ -211,27 +235,51 @@ class GeneratedContactMode(ContactMode, CompiledMode):
 
         dx' = A dx + B du is the variational equation, transport of perturbations included.
         """
-        made = self._functions.field_slopes
-        n, nu = made.size2_out(1), made.size1_out(2)
-        shapes = [(1,), (n, n), (n, nu)]
-        function = BatchedFunction(self._finish(made), shapes, self.parameter_values)
-        robot = self.dynamics.robot
-        if robot.nq == robot.nv:  # a vector space: no transport
-            return function
-        turning = np.array([robot.transport(unit) for unit in np.eye(robot.nv)])
-        return partial(_evaluate_with_transport, function, turning)
+
+        def describe() -> tuple[BatchedFunction, Array | None]:
+            made = self._functions.field_slopes
+            n, nu = made.size2_out(1), made.size1_out(2)
+            function, robot = self._finish(made), self.dynamics.robot
+            turning = None
+            if robot.nq != robot.nv:  # else a vector space: no transport
+                turning = np.array([robot.transport(unit) for unit in np.eye(robot.nv)])
+            return BatchedFunction(function, [(1,), (n, n), (n, nu)]), turning
+
+        function, turning = self._functions.recall("batched slopes", describe)
+        own = function.with_values(self.parameter_values)
+        return own if turning is None else partial(_evaluate_with_transport, own, turning)
 
     @cached_property
     def field_number_slopes(self) -> NumberSlopes:
         """The derivatives of the acceleration (nv,) by numbers, for (t, x, u) of m points."""
-        made = self._functions.field_number_slopes
-        return NumberSlopes.of(made, self._finish(made), self.parameter_values)
+        return self._bind_number_slopes("field_number_slopes")
 
     @cached_property
     def guard_number_slopes(self) -> NumberSlopes:
         """The derivatives of the guards (n,) by numbers, for (x, u) of m points."""
-        made = self._functions.guard_number_slopes
-        return NumberSlopes.of(made, self._finish(made), self.parameter_values)
+        return self._bind_number_slopes("guard_number_slopes")
+
+    def _bind_number_slopes(self, name: str) -> NumberSlopes:
+        """Return the derivatives by numbers of a function of this name, at those of this mode."""
+
+        def describe() -> NumberSlopes:
+            made = getattr(self._functions, name)
+            return NumberSlopes.of(made, self._finish(made))
+
+        return self._functions.recall(name, describe).with_values(self.parameter_values)
+
+    def _bind(self, name: str, describe: Callable[[], _Described]) -> CompiledFunction:
+        """Return a function of this name with the numbers of this mode.
+
+        Args:
+            name: Name of the function.
+            describe: Returns the function and its shapes, where no mode alike has called it.
+        """
+        return CompiledFunction(*self._functions.recall(name, describe), self.parameter_values)
+
+    def _compile(self, name: str) -> CompiledFunction:
+        """Return a function of the compiled steps."""
+        return self._bind(name, partial(self.describe_function, name))
 
     @property
     def is_redundant(self) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import casadi as ca
 
@@ -36,6 +36,8 @@ from hybridctl.mechanics.terms.expression_terms import hash_sources
 from hybridctl.symbolic import compiled_step
 from hybridctl.symbolic.compiled_function import build_transposed_function
 from hybridctl.symbolic.compiled_step import Function
+
+T = TypeVar("T")
 
 _SOURCES = (compiled_step.__file__, __file__)
 """Files that functions are made by, beside those of `ModeEquations`."""
@@ -101,6 +103,20 @@ class ModeFunctions:
     def __init__(self, equations: ModeEquations) -> None:
         self.equations = equations
         self._steps: dict[tuple[str, bool], Function] = {}
+        self._described: dict[str, Any] = {}
+
+    def recall(self, name: str, make: Callable[[], T]) -> T:
+        """Return what modes that differ in numbers call a function by, made once.
+
+        Args:
+            name: Name of the function.
+            make: Makes it, such as the function itself as machine code, with shapes of its results.
+        """
+        known = self._described.get(name)
+        if known is None:
+            known = self._described.setdefault(name, make())
+        found: T = known
+        return found
 
     @cached_property
     def motion(self) -> Function:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -185,8 +184,14 @@ class ContactPhase(ClosedRows):
             friction: Kinetic coefficients (c,) of all contacts.
             static: Static coefficients (c,).
         """
-        other = copy(self)
-        other._set_friction(friction, static)
+        if not self.closed:  # no coefficient is of an open contact
+            return self
+        other: ContactPhase = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        if self.sliding:
+            other._set_friction(friction, static)
+        else:  # nothing else depends on the coefficients
+            other.friction = Friction(static[self.places], friction[self.places])
         return other
 
     def compute_mix(self, directions: dict[int, Array]) -> Array:
@@ -219,13 +224,14 @@ class ContactPhase(ClosedRows):
         result = np.zeros((len(self.owner), len(self.owner)))
         if not self.spatial:
             return result
-        contacts, rows, friction = self.spatial_contacts, self.spatial_rows, self.spatial_friction
-        s = np.array([directions[contact] for contact in contacts])
-        speed = np.hypot(*speeds[rows].T)
-        moving = speed > NO_DIRECTION
-        ratio = friction * multipliers[contacts] * moving / np.where(moving, speed, 1.0)
-        across = np.eye(2) - s[:, :, None] * s[:, None]
-        result[rows[:, :, None], rows[:, None]] = ratio[:, None, None] * across
+        # Numbers, not arrays: one to four contacts slide, and a small array takes longer.
+        for slide, rates in zip(self.spatial, speeds[self.spatial_rows].tolist(), strict=True):
+            speed = abs(complex(*rates))
+            if speed > NO_DIRECTION:
+                (i, j), (a, b) = slide.rows.tolist(), directions[slide.contact].tolist()
+                ratio = slide.friction * float(multipliers[slide.contact]) / speed
+                result[i, i], result[j, j] = ratio * (1.0 - a * a), ratio * (1.0 - b * b)
+                result[i, j] = result[j, i] = ratio * -(a * b)
         return result
 
     def split_rows(self, rows: Array) -> tuple[Array, Array]:

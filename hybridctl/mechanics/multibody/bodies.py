@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -173,17 +174,34 @@ def _read_body(model: Any, i: int) -> MovingBody:
         q=q,
         v=int(joint.idx_v),
         unit=unit,
-        mass=float(inertia.mass),
-        moment=inertia.mass * np.array(inertia.lever),
-        inertia=np.array(inertia.matrix()[3:, 3:]),
+        **_read_inertia(inertia),
     )
+
+
+def replace_bodies(tree: Tree, inertias: Mapping[int, Any]) -> Tree:
+    """Return a tree with other inertias of some bodies.
+
+    Args:
+        tree: The tree, as `read_tree` returns it.
+        inertias: Of each body a `pinocchio.Inertia`, by the index of its joint, from 1 on.
+    """
+    bodies = list(tree.bodies)
+    for i, inertia in inertias.items():
+        bodies[i - 1] = bodies[i - 1]._replace(**_read_inertia(inertia))
+    return tree._replace(bodies=tuple(bodies))
+
+
+def _read_inertia(inertia: Any) -> dict[str, Any]:
+    """Return mass, moment and inertia of a `MovingBody` from a `pinocchio.Inertia`."""
+    return {
+        "mass": float(inertia.mass),
+        "moment": inertia.mass * np.array(inertia.lever),
+        "inertia": np.array(inertia.matrix()[3:, 3:]),
+    }
 
 
 def check_inertias(model: Any) -> None:
     """Check masses and inertias of a `pinocchio.Model`.
-
-    Inertias are checked for bodies, links that are fixed to each other together: only these matter
-    to the motion.
 
     Raises:
         InputError: A mass is negative, or an inertia is not positive semidefinite.
@@ -193,17 +211,40 @@ def check_inertias(model: Any) -> None:
             raise InputError(
                 f"the mass at {frame.name!r} must not be negative, got {frame.inertia.mass} kg"
             )
-    moved = [np.linalg.eigvalsh(inertia.inertia) for inertia in model.inertias]
-    largest = max(float(np.abs(moments).max()) for moments in moved)
-    for name, inertia, moments in zip(model.names, model.inertias, moved, strict=True):
-        if not inertia.mass >= 0.0:
+    masses = [float(inertia.mass) for inertia in model.inertias]
+    check_moved_inertias(tuple(model.names)[1:], masses, compute_moments(model))
+
+
+def compute_moments(model: Any) -> list[Array]:
+    """Return the principal moments of inertia (3,) that each joint of a model moves, kg m^2."""
+    return [np.linalg.eigvalsh(inertia.inertia) for inertia in model.inertias]
+
+
+def check_moved_inertias(
+    joints: Sequence[str], masses: Sequence[float], moments: Sequence[Array]
+) -> None:
+    """Check masses and inertias of bodies, links that are fixed to each other together.
+
+    Only these matter to the motion.
+
+    Args:
+        joints: Names (n,) of the joints, without the world.
+        masses: Masses (n + 1,) that the world and the joints move, kg.
+        moments: Principal moments (3,) of each, kg m^2, see `compute_moments`.
+
+    Raises:
+        InputError: A mass is negative, or an inertia is not positive semidefinite.
+    """
+    largest = max(float(np.abs(own).max()) for own in moments)
+    for name, mass, own in zip(("universe", *joints), masses, moments, strict=True):
+        if not mass >= 0.0:
             raise InputError(
-                f"the mass that joint {name!r} moves must not be negative, got {inertia.mass} kg"
+                f"the mass that joint {name!r} moves must not be negative, got {mass} kg"
             )
-        if not moments[0] >= -_NEGATIVE_MOMENT * largest:
+        if not own[0] >= -_NEGATIVE_MOMENT * largest:
             raise InputError(
                 f"the inertia that joint {name!r} moves must be positive semidefinite, but about "
-                f"its center it has the principal moments {moments.tolist()} kg m^2"
+                f"its center it has the principal moments {own.tolist()} kg m^2"
             )
 
 

@@ -38,6 +38,7 @@ from hybridctl.mechanics.multibody.bodies import (
     check_inertias,
     find_massless_velocity,
     read_tree,
+    replace_bodies,
 )
 from hybridctl.mechanics.multibody.dry_friction import joint_friction
 from hybridctl.mechanics.multibody.joints import (
@@ -63,6 +64,7 @@ from hybridctl.mechanics.multibody.passive import (
     compute_armature,
     find_joint_indices,
 )
+from hybridctl.mechanics.multibody.rigid_model import RigidModel
 from hybridctl.mechanics.multibody.sweeps import (
     Sweeps,
     ThreadData,
@@ -71,7 +73,7 @@ from hybridctl.mechanics.multibody.sweeps import (
     subspace_adjoint,
 )
 from hybridctl.mechanics.multibody.urdf import Root as Root
-from hybridctl.mechanics.multibody.urdf import model_of, rank_frame, refuse_massless_joint
+from hybridctl.mechanics.multibody.urdf import model_of, refuse_massless_joint
 from hybridctl.mechanics.multibody.urdf_document import parse_urdf
 
 _UNIT_NORM_TOLERANCE = 1e-6
@@ -156,30 +158,33 @@ class Robot:
         self.keyframes: dict[str, Array] = {}
         self.collision: CollisionModel | None = None
         self.fixed_by_default: str | None = None
-        self._model = model.copy()
-        self._model.gravity.linear = np.array(check_vector("gravity", gravity, 3))
-        self.joint_names: tuple[str, ...] = tuple(self._model.names)[1:]
-        tree_joints = find_joint_indices(self._model)
+        geometry = model.copy()
+        geometry.gravity.linear = np.array(check_vector("gravity", gravity, 3))
+        self.joint_names: tuple[str, ...] = tuple(geometry.names)[1:]
+        tree_joints = find_joint_indices(geometry)
         self._coupling = find_coupling(mimics, tree_joints, int(model.nq), int(model.nv))
         self.mimics = {} if self._coupling is None else dict(self._coupling.mimics)
         self.joints = tree_joints
         if self._coupling is not None:
             self.joints = self._coupling.reduce_indices(tree_joints)
-        self.limits = read_joint_limits(self._model, tree_joints, self.joints)
-        self._model.armature = compute_armature(model.armature, tree_joints, rotors)
-        self._set_model(self._model)
-        self._nv_all = int(self._model.nv)
-        tree = self.tree()
+        self.limits = read_joint_limits(geometry, tree_joints, self.joints)
+        geometry.armature = compute_armature(model.armature, tree_joints, rotors)
+        self._rigid = RigidModel(geometry)
+        self.mass, self.weight = sum(self._rigid.masses), self._rigid.weight
+        self._nv_all = int(geometry.nv)
+        tree = read_tree(geometry)
+        self._tree = tree if self._coupling is None else self._coupling.reduce_tree(tree)
+        tree = self._tree
         self.armature = tree.armature
         self.armature.flags.writeable = False
         self.nq, self.nv = len(self.neutral()), len(self.armature)
-        self.link_names = tuple(f.name for f in self._model.frames if f.type == pin.FrameType.BODY)
+        self.link_names = tuple(f.name for f in geometry.frames if f.type == pin.FrameType.BODY)
         curved = [body for body in tree.bodies if body.unit is not None]
         self._units = [body.unit for body in curved if body.unit is not None]
         self._turns = [
             (slice(b.v, b.v + b.twist.shape[1]), subspace_adjoint(b.twist)) for b in curved
         ]
-        names = [name for name in list_motor_joints(self._model) if name not in self.mimics]
+        names = [name for name in list_motor_joints(geometry) if name not in self.mimics]
         if actuated is not None:
             names = check_sequence("actuated", actuated)
         for name in self.mimics:
@@ -191,9 +196,9 @@ class Robot:
         self.actuation[columns, np.arange(self.nu)] = 1.0
         self.actuation.flags.writeable = False
         own = np.arange(self.nv) if self._coupling is None else self._coupling.v_own
-        self.effort = read_motor_efforts(self._model, own[columns].tolist())
-        self.passive = Passive.of(tree_joints, self._model.damping, stiffness, rest, damping)
-        self.friction = joint_friction(self._model, friction)
+        self.effort = read_motor_efforts(geometry, own[columns].tolist())
+        self.passive = Passive.of(tree_joints, geometry.damping, stiffness, rest, damping)
+        self.friction = joint_friction(geometry, friction)
         if self._coupling is not None:
             self.passive = self._coupling.reduce_passive(self.passive)
             self.friction = self._coupling.reduce_friction(self.friction)
@@ -363,28 +368,20 @@ class Robot:
     @property
     def labels(self) -> CoordinateLabels:
         """Names, with units, of coordinates, velocities and forces along these."""
-        labels = make_coordinate_labels(self._model)
+        labels = make_coordinate_labels(self._geometry)
         return labels if self._coupling is None else self._coupling.reduce_labels(labels)
 
-    def _set_model(self, model: Any) -> None:
-        """Set the model, and what follows from its inertias: model without weight, mass, weight."""
-        self._model, self._weightless = model, model.copy()
-        self._weightless.gravity.linear = np.zeros(3)
-        self._scratch, self._weightless_scratch = self._make_scratches()
-        masses = [float(inertia.mass) for inertia in model.inertias]
-        self.mass = sum(masses)
-        self.weight = sum(masses[1:]) * max(1.0, float(np.linalg.norm(model.gravity.linear)))
+    @property
+    def _model(self) -> Any:
+        return self._rigid.model
 
-    def _make_scratches(self) -> tuple[ThreadData, ThreadData]:
-        return ThreadData(self._model), ThreadData(self._weightless)
+    @property
+    def _geometry(self) -> Any:
+        return self._rigid.geometry
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return all but the scratch memory, which every process and thread makes anew."""
-        return {k: v for k, v in self.__dict__.items() if not k.endswith("scratch")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._scratch, self._weightless_scratch = self._make_scratches()
+    @property
+    def _scratch(self) -> ThreadData:
+        return self._rigid.scratch
 
     def velocities(self, name: str) -> list[int]:
         """Return the indices in v of the velocities of a joint, none for one that mimics.
@@ -409,7 +406,7 @@ class Robot:
         known = check_member("joint", name, self.joint_names)
         if known in self.mimics:
             return [], []
-        joint = self._model.joints[self._model.getJointId(known)]
+        joint = self._geometry.joints[self._geometry.getJointId(known)]
         q, v = joint.idx_q, joint.idx_v
         if self._coupling is not None:
             q, v = int(self._coupling.q_source[q]), int(self._coupling.v_source[v])
@@ -437,7 +434,7 @@ class Robot:
 
     def neutral(self) -> Array:
         """Return the neutral configuration (nq,): zero positions, and unit quaternions."""
-        return self._reduce_q(np.array(pin.neutral(self._model)))
+        return self._reduce_q(np.array(pin.neutral(self._geometry)))
 
     def posture(self, joints: Mapping[str, float]) -> Array:
         """Return the neutral configuration (nq,) with some joints at given positions.
@@ -468,17 +465,17 @@ class Robot:
     def integrate(self, q: Array, dq: Array) -> Array:
         """Return the configuration (nq,) reached from q (nq,) along dq (nv,)."""
         q_all, dq_all = self._expand_q(q), self.all_velocities(dq)
-        return self._reduce_q(np.array(pin.integrate(self._model, q_all, dq_all)))
+        return self._reduce_q(np.array(pin.integrate(self._geometry, q_all, dq_all)))
 
     def difference(self, q0: Array, q1: Array) -> Array:
         """Return the perturbation (nv,) that leads from q0 (nq,) to q1 (nq,)."""
-        change = np.array(pin.difference(self._model, self._expand_q(q0), self._expand_q(q1)))
+        change = np.array(pin.difference(self._geometry, self._expand_q(q0), self._expand_q(q1)))
         return change if self._coupling is None else np.asarray(change[self._coupling.v_own])
 
     def difference_jacobians(self, q0: Array, q1: Array) -> tuple[Array, Array]:
         """Return the derivatives (nv, nv) of `difference` by perturbations of q0 and of q1."""
         ends = self._expand_q(q0), self._expand_q(q1)
-        first, second = map(np.array, pin.dDifference(self._model, *ends))
+        first, second = map(np.array, pin.dDifference(self._geometry, *ends))
         if self._coupling is None:
             return first, second
         own = np.ix_(self._coupling.v_own, self._coupling.v_own)
@@ -489,7 +486,7 @@ class Robot:
         if self.nq == self.nv:
             return v
         columns = self.all_velocities(v.reshape(self.nv, -1))
-        rates = np.asarray(pin.tangentMapProduct(self._model, self._expand_q(q), columns))
+        rates = np.asarray(pin.tangentMapProduct(self._geometry, self._expand_q(q), columns))
         return np.reshape(self._reduce_q(rates), (self.nq, *v.shape[1:]))
 
     def transport(self, v: Array) -> Array:
@@ -503,7 +500,25 @@ class Robot:
         """Return a configuration q (nq,) with quaternions and unit circles scaled to norm 1."""
         if self.nq == self.nv:
             return q
-        return self._reduce_q(np.array(pin.normalize(self._model, self._expand_q(q))))
+        return self._reduce_q(np.array(pin.normalize(self._geometry, self._expand_q(q))))
+
+    def normalize_rows(self, x: Array) -> Array:
+        """Return m rows (m, ...) that begin with a configuration, each as `normalize` returns it.
+
+        Sums of squares are in Pinocchio's order, so that both are equal to the bit where it uses no
+        fused operations.
+
+        Args:
+            x: Configurations, with what may follow them.
+        """
+        result = x.copy()
+        for unit in self._units:
+            squares = x[:, unit] ** 2
+            while squares.shape[1] > 1:
+                half = squares.shape[1] // 2
+                squares = squares[:, :half] + squares[:, half:]
+            result[:, unit] /= np.sqrt(squares)
+        return np.asarray(result)
 
     def check(self, name: str, q: Array) -> None:
         """Check that quaternions and unit circles of a configuration have norm 1.
@@ -585,11 +600,7 @@ class Robot:
         Raises:
             UnknownNameError: No frame has this name.
         """
-        known = check_member(what, name, tuple(frame.name for frame in self._model.frames))
-        named = [frame for frame in self._model.frames if frame.name == known]
-        frame = min(named, key=rank_frame)
-        at = frame.placement
-        return Frame(int(frame.parentJoint), np.array(at.rotation), np.array(at.translation))
+        return self._rigid.frame(name, what)
 
     def body(self, name: str) -> Body:
         """Return the rigid body that a frame is fixed to.
@@ -604,16 +615,15 @@ class Robot:
         frame = self.frame(name)
         if frame.joint == 0:
             raise InputError(f"frame {name!r} must move with a joint, but is fixed to the world")
-        inertia = self._model.inertias[frame.joint]
-        return Body(frame.joint, frame.rotation, float(inertia.mass), np.array(inertia.lever))
+        mass, center, _ = self.inertia(frame.joint)
+        return Body(frame.joint, frame.rotation, mass, center)
 
     def inertia(self, joint: int) -> tuple[float, Array, Array]:
         """Return mass, center of mass (3,) and inertia (3, 3) about it of a joint's body.
 
         Center and axes are in the frame of the joint, in m and kg m^2.
         """
-        found = self._model.inertias[joint]
-        return float(found.mass), np.array(found.lever), np.array(found.inertia)
+        return self._rigid.inertia(joint)
 
     def replace(
         self, inertias: Mapping[int, tuple[float, Array, Array]], passive: Passive
@@ -627,13 +637,11 @@ class Robot:
         Raises:
             InputError: An inertia is not physical.
         """
-        other, model = object.__new__(type(self)), self._model.copy()
-        other.__dict__.update(self.__getstate__())  # a copy would make scratch memory in vain
-        for joint, (mass, center, inertia) in inertias.items():
-            model.inertias[joint] = pin.Inertia(mass, center, inertia)
-        check_inertias(model)
-        other._set_model(model)
-        other.passive = passive
+        other: Robot = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other._rigid, new = self._rigid.replace(inertias)
+        other._tree, other.mass = replace_bodies(self._tree, new), sum(other._rigid.masses)
+        other.weight, other.passive = other._rigid.weight, passive
         other.resists = bool(passive.stiffness.any() or passive.damping.any())
         return other
 
@@ -647,8 +655,8 @@ class Robot:
             Numbers (model.nv,) for the velocities of all joints, as the columns of `motion`.
         """
         mask = np.zeros(self._nv_all)
-        for ancestor in list(self._model.supports[joint])[1:]:
-            moved = self._model.joints[ancestor]
+        for ancestor in list(self._geometry.supports[joint])[1:]:
+            moved = self._geometry.joints[ancestor]
             mask[moved.idx_v : moved.idx_v + moved.nv] = 1.0
         return mask
 
@@ -658,7 +666,7 @@ class Robot:
         Returns:
             Values (model.nv, model.nv) for the velocities of all joints.
         """
-        joints = list(self._model.joints)[1:]
+        joints = list(self._geometry.joints)[1:]
         owners = [j for j, joint in enumerate(joints, 1) for _ in range(joint.nv)]
         return np.array([self.supporting(j) for j in owners]) > 0.0
 
@@ -666,7 +674,7 @@ class Robot:
 
     def sweeps(self, joints: Sequence[int]) -> tuple[Sweeps, Sweeps]:
         """Return sweeps for the bodies of some joints, with gravity and without; none may mimic."""
-        return Sweeps(self._model, joints), Sweeps(self._weightless, joints)
+        return Sweeps(self._model, joints), Sweeps(self._rigid.weightless[0], joints)
 
     def mass_matrix(self, q: Array) -> Array:
         """Return the mass matrix M(q) (nv, nv), symmetric, with armature."""
@@ -741,10 +749,10 @@ class Robot:
             dv: Change of velocity (nv,), held fixed.
             wrenches: Spatial impulses w by joint, see `bias_derivatives`.
         """
-        weightless, data = self._weightless, self._weightless_scratch.data
+        weightless, scratch = self._rigid.weightless
         motion = self._expand_q(q), np.zeros(self._nv_all), self.all_velocities(dv)
         return self._reduce_square(
-            inverse_dynamics_derivatives(weightless, data, motion, wrenches)[0]
+            inverse_dynamics_derivatives(weightless, scratch.data, motion, wrenches)[0]
         )
 
     def regressor(self, q: Array, v: Array, a: Array) -> Array:
@@ -762,8 +770,8 @@ class Robot:
 
     def impulse_regressor(self, q: Array, dv: Array) -> Array:
         """Return the regressor Y (nv, 10 n) with M dv = Y pi, without armature; see `regressor`."""
-        weightless, data, still = self._weightless, self._weightless_scratch.data, np.zeros(self.nv)
-        return self._compute_regressor(weightless, data, q, still, dv)
+        (weightless, scratch), still = self._rigid.weightless, np.zeros(self.nv)
+        return self._compute_regressor(weightless, scratch.data, q, still, dv)
 
     def _compute_regressor(self, model: Any, data: Any, q: Array, v: Array, a: Array) -> Array:
         """Return the regressor (nv, 10 n) of the coordinates that are independent.
@@ -870,5 +878,4 @@ class Robot:
 
     def tree(self) -> Tree:
         """Return the constants of the dynamics; springs and dampers are in `passive`."""
-        tree = read_tree(self._model)
-        return tree if self._coupling is None else self._coupling.reduce_tree(tree)
+        return self._tree

@@ -90,6 +90,10 @@ class RobotStateSpace:
         n = self.robot.nq
         return np.concatenate([self.robot.normalize(x[:n]), x[n:]])
 
+    def normalize_rows(self, x: Array) -> Array:
+        """Return `normalize` of m states (m, nx)."""
+        return self.robot.normalize_rows(x)
+
     def check(self, name: str, x: Array) -> None:
         """Check that quaternions and unit circles of a state have norm 1.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -280,4 +281,9 @@ class ThreadData(threading.local):
     """
 
     def __init__(self, model: Any) -> None:
-        self.data = model.createData()
+        self._model = model
+
+    @cached_property
+    def data(self) -> Any:
+        """The `pinocchio.Data`, made at first use: runs in compiled modes hardly need any."""
+        return self._model.createData()

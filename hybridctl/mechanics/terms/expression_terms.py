@@ -22,7 +22,6 @@ from weakref import WeakKeyDictionary
 
 import casadi as ca
 import numpy as np
-from numpy.typing import NDArray
 
 from hybridctl.base.checks import Array
 from hybridctl.base.digests import hash_bytes
@@ -93,9 +92,13 @@ class ExpressionTerms(Terms):
             require_compiler()
         self.native = native
         self._constants = RobotConstants.of(robot, contacts)
-        self._made: dict[str, Any] = {}
+        self._made: dict[str, tuple[Any, list[tuple[int, ...]]]] = {}
         for place in self._constants.places:
             contact_expressions.check_expressed(place.surface)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return all but the functions, which every process reads from disk."""
+        return {"native": self.native, "_constants": self._constants, "_made": {}}
 
     def values(self, q: Array, v: Array, u: Array) -> TermValues:
         """Return all terms at a point.
@@ -139,13 +142,19 @@ class ExpressionTerms(Terms):
         """
         return LengthDerivatives(*self._length_derivatives(q, v, a, forces))
 
-    def share_functions(self, other: ExpressionTerms) -> None:
-        """Call the functions of other terms from now on, with the numbers of these.
+    def with_constants(self, constants: RobotConstants, is_alike: bool) -> ExpressionTerms:
+        """Return the terms of a robot with its contacts that differ in numbers alone.
 
         Args:
-            other: Terms of the same structure, as machine code where these are.
+            constants: Robot and contacts.
+            is_alike: Whether the same numbers are zero, so that functions are the same.
         """
-        self._made = other._made
+        other = object.__new__(type(self))
+        other.native, other._constants = self.native, constants
+        other._made = self._made if is_alike else {}
+        if is_alike and "mode_terms" in self.__dict__:
+            other.mode_terms = self.mode_terms
+        return other
 
     def finish_function(self, made: Any) -> Any:
         """Return a generated function as it is called: as machine code, if that is asked for."""
@@ -212,11 +221,11 @@ class ExpressionTerms(Terms):
 
     def _build_function(self, name: str, shapes: list[tuple[int, ...]]) -> CompiledFunction:
         """Return the function of this name, whose results have these shapes."""
-        c = self._constants
         made = self._made.get(name)
         if made is None:
-            made = self._made.setdefault(name, self.finish_function(c.load_function(name)))
-        return CompiledFunction(made, shapes, self.numbers)
+            function = self.finish_function(self._constants.load_function(name))
+            made = self._made.setdefault(name, (function, shapes))
+        return CompiledFunction(*made, self.numbers)
 
 
 class TermExpressions(NamedTuple):
@@ -324,14 +333,12 @@ class RobotConstants(NamedTuple):
 
         A number that becomes zero, or stops being so, makes another structure.
         """
-        found: list[Array] = [np.zeros(0)]
+        every = self.list_all_numbers()
+        return np.asarray(every[every != 0.0])
 
-        def collect(numbers: Array) -> Array:
-            found.append(numbers[numbers != 0.0])
-            return numbers
-
-        self._replace_numbers(collect)
-        return np.concatenate(found)
+    def list_all_numbers(self) -> Array:
+        """Return `numbers` with those that are zero, in the same order for each robot."""
+        return np.concatenate([numbers.ravel() for numbers in self._list_numbers()])
 
     def collect_changes(self, changes: RobotConstants) -> Array | None:
         """Return derivatives (np,) of the `numbers`.
@@ -342,41 +349,12 @@ class RobotConstants(NamedTuple):
         Returns:
             The derivatives. None if a number that is zero, which is none of `numbers`, changes.
         """
-        kept: list[NDArray[np.bool_]] = []
-        found: list[Array] = [np.zeros(0)]
-        beyond = False
-
-        def look(numbers: Array) -> Array:
-            kept.append(numbers != 0.0)
-            return numbers
-
-        self._replace_numbers(look)
-        left = iter(kept)
-
-        def collect(derivatives: Array) -> Array:
-            nonlocal beyond
-            is_number = next(left)
-            beyond = beyond or bool(derivatives[~is_number].any())
-            found.append(derivatives[is_number])
-            return derivatives
-
-        changes._replace_numbers(collect)
-        return None if beyond else np.concatenate(found)
+        is_number, derivatives = self.list_all_numbers() != 0.0, changes.list_all_numbers()
+        return None if derivatives[~is_number].any() else np.asarray(derivatives[is_number])
 
     def make_zero(self) -> RobotConstants:
         """Return the constants with zeros in place of all numbers."""
         return self._replace_numbers(np.zeros_like)
-
-    def list_zeros(self) -> list[NDArray[np.bool_]]:
-        """Return which numbers are zero, in arrays of the same order for each robot."""
-        found: list[NDArray[np.bool_]] = []
-
-        def collect(numbers: Array) -> Array:
-            found.append(numbers == 0.0)
-            return numbers
-
-        self._replace_numbers(collect)
-        return found
 
     def make_symbolic(self) -> tuple[RobotConstants, Expression]:
         """Return the constants with symbols for the `numbers`, and these symbols (np, 1)."""
@@ -404,41 +382,39 @@ class RobotConstants(NamedTuple):
         structure = zeros._replace(places=places)
         return make_key(hash_sources(*_SOURCES), structure, kinds, *parts)
 
+    def _list_numbers(self) -> list[Array]:
+        """Return all arrays of numbers that robots of one structure differ in, in one order."""
+        found: list[Any] = []
+        for body in self.tree.bodies:
+            found += body.position, body.mass, body.moment, body.inertia
+        found += self.tree.gravity, self.tree.armature, *self.springs[2:]
+        for place in self.places:
+            found += place.point, place.radius, place.position
+        for joint in self.joints:
+            found += joint.limit, joint.load
+        return [*map(np.asarray, found), self.friction]
+
     def _replace_numbers(self, change: Callable[[Array], Any]) -> RobotConstants:
         """Return the constants with other values of all that robots of one structure differ in.
 
         Args:
-            change: Takes each array of such numbers, always in the same order, and returns what
-                replaces it. Callers also use it to look at all of them.
+            change: Takes each array of `_list_numbers`, in this order, and returns what replaces
+                it.
         """
+        new = map(change, self._list_numbers())
         bodies = tuple(
-            body._replace(
-                position=change(body.position),
-                mass=change(np.array(body.mass)),
-                moment=change(body.moment),
-                inertia=change(body.inertia),
-            )
+            body._replace(position=next(new), mass=next(new), moment=next(new), inertia=next(new))
             for body in self.tree.bodies
         )
-        coordinate, circles, *springs = self.springs
-        places = (
-            p._replace(
-                point=change(p.point),
-                radius=change(np.array(p.radius)),
-                position=change(p.position),
-            )
-            for p in self.places
+        tree = Tree(bodies, next(new), next(new))
+        springs = Passive(*self.springs[:2], next(new), next(new), next(new))
+        places = tuple(
+            place._replace(point=next(new), radius=next(new), position=next(new))
+            for place in self.places
         )
-        return self._replace(
-            tree=Tree(bodies, change(self.tree.gravity), change(self.tree.armature)),
-            springs=Passive(coordinate, circles, *map(change, springs)),
-            places=tuple(places),
-            joints=tuple(
-                joint._replace(limit=change(joint.limit), load=change(joint.load))
-                for joint in self.joints
-            ),
-            friction=change(self.friction),
-        )
+        joints = tuple(joint._replace(limit=next(new), load=next(new)) for joint in self.joints)
+        changed = self._replace(tree=tree, springs=springs, places=places, joints=joints)
+        return changed._replace(friction=next(new))
 
     def make_terms(self, q: Expression, v: Expression, u: Expression) -> TermExpressions:
         """Return the terms at a point.
