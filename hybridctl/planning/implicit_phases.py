@@ -387,7 +387,14 @@ def _build_impact(task: Task, k: int) -> _NodeFunction | None:
     if modes is None:
         return None
     impact = build_implicit_impact(task.system.robot, task.get_contacts(k), modes)
-    rows = build_impact_limits(task, k, impact.impulses, impact.rates, is_smooth=True)
+    rows = build_impact_limits(
+        task,
+        k,
+        impact.impulses,
+        impact.rates,
+        is_smooth=True,
+        is_pyramid=impact.is_redundant,
+    )
     return _NodeFunction(f"impact{k}", impact.unknowns, [impact.x], impact.residual, rows)
 
 
@@ -443,12 +450,13 @@ def _build_order(
     u, slope, duration = ca.SX.sym("u", nu), ca.SX.sym("slope", nu), ca.SX.sym("T")
     margin = ca.SX.sym("margin")
     unknowns, residuals = list[Expression](), list[Expression]()
-    rows, impulses = list[LimitedValue](), None
+    rows, impulses, is_pyramid = list[LimitedValue](), None, False
     for event in order:
         changed = {i: contact_modes(after)[i] for i in event}
         modes, impulses = tuple(changed.get(i, mode) for i, mode in enumerate(modes)), None
         if not set(event) <= set(opening):
             impact = build_implicit_impact(system.robot, contacts, modes)
+            is_pyramid = impact.is_redundant
             results = [impact.after, impact.impulses, impact.residual]
             z = ca.SX.sym("z", impact.unknowns.numel())
             f = ca.Function("impact", [impact.x, impact.unknowns], results)
@@ -458,14 +466,24 @@ def _build_order(
     pressing = [i for i, mode in enumerate(modes) if mode != OPEN and i not in opening]
     if impulses is not None:
         for i in pressing:
-            rows += _build_smooth_cone(task, impulses, i, "N s", margins.impulse, modes[i])
+            rows += _build_smooth_cone(
+                task, impulses, i, "N s", margins.impulse, modes[i], is_pyramid=is_pyramid
+            )
     if waiting:
         mode = build_mode_equations(task, k, modes)
         z = mode.u[nu:]
         z_rate = ca.SX.sym("dz", z.numel())
         rate = ca.vertcat(slope, _RATE_SCALE * z_rate) / duration
         for i in pressing:
-            rows += _build_smooth_cone(task, mode.forces, i, "N", margins.force, modes[i])
+            rows += _build_smooth_cone(
+                task,
+                mode.forces,
+                i,
+                "N",
+                margins.force,
+                modes[i],
+                is_pyramid=mode.is_redundant,
+            )
         late = (i for event in waiting for i in event)
         actions = {i: "opens" if i in opening else "closes" for i in late}
         for i, action in actions.items():

@@ -53,6 +53,7 @@ class ImplicitMode(NamedTuple):
         guards: Guards (n, 1), in the order of `ModeField.guards`.
         residual: What vanishes, (nv + r, 1): forces in N m or N, then accelerations of the r
             independent rows of the m constrained ones in m/s^2.
+        is_redundant: Whether contacts may share forces in many ways, r < m.
     """
 
     x: Expression
@@ -61,6 +62,7 @@ class ImplicitMode(NamedTuple):
     forces: Expression
     guards: Expression
     residual: Expression
+    is_redundant: bool
 
 
 class ImplicitImpact(NamedTuple):
@@ -74,6 +76,7 @@ class ImplicitImpact(NamedTuple):
         rates: Rates J v+ (r, 1) of all rows after it, m/s.
         residual: What vanishes, (nv + r, 1): impulses in N m s or N s, then velocities of the r
             independent rows of the m constrained ones in m/s.
+        is_redundant: Whether contacts may share impulses in many ways, r < m.
     """
 
     x: Expression
@@ -82,6 +85,7 @@ class ImplicitImpact(NamedTuple):
     impulses: Expression
     rates: Expression
     residual: Expression
+    is_redundant: bool
 
 
 def has_unique_accelerations(
@@ -175,6 +179,7 @@ def build_implicit_mode(
         forces,
         part.make_guards(rows, forces, ca.SX(1.0)),
         ca.vertcat(balance, held),
+        len(independent) < len(part.rows),
     )
 
 
@@ -217,4 +222,5 @@ def build_implicit_impact(
         impulses,
         rates,
         ca.vertcat(balance, held),
+        len(independent) < len(part.rows),
     )
