@@ -1,6 +1,6 @@
 """Inputs at which a search for an optimum begins, from a guess of the states.
 
-Both functions solve for inputs by least squares without limits and cut them to the limits. Where
+All functions solve for inputs by least squares without limits and cut them to the limits. Where
 one is cut, others do not make up for it: this is only where a search begins.
 """
 
@@ -28,7 +28,6 @@ _HOLDING_PRECISION = 1e-6
 """Singular values of the effect of motors on accelerations below which they count as zero, relative
 to the largest one. A choice: a motor that does nearly nothing gets no input, instead of a huge
 one."""
-
 _TORQUE_SIZE = 1e3
 """Input, N m or N, that counts as much as a force of 1 kN where forces are to be least."""
 _LEAST_SHARE = 1e-2
@@ -86,7 +85,13 @@ def _guess_motion(task: Task, k: int, guess: Guess) -> tuple[Array, Array, Array
 
 
 def _fit_curve(task: Task, fractions: Array, inputs: Array) -> Array:
-    """Return Chebyshev coefficients (p + 1, nu) near inputs (n, nu) at fractions (n,), within limits."""
+    """Return Chebyshev coefficients (p + 1, nu) near inputs (n, nu), which are cut to limits.
+
+    Args:
+        task: The task.
+        fractions: Fractions (n,) of the phase at which the inputs are.
+        inputs: The inputs (n, nu).
+    """
     limits = task.largest_inputs
     basis = compute_input_basis(fractions, task.degree).T
     return np.asarray(np.linalg.lstsq(basis, np.clip(inputs, -limits, limits), rcond=None)[0])
@@ -107,7 +112,7 @@ def fit_inputs_to_forces(task: Task, k: int, mode: ImplicitMode, guess: Guess) -
         guess: States (nx,) by phase and fraction of the phase.
     """
     robot, contacts = task.system.robot, task.system.dynamics.contact_set
-    nq, nv, nu = robot.nq, robot.nv, robot.nu
+    nv, nu = robot.nv, robot.nu
     modes, closed = contact_modes(task.phases[k].mode), closed_contacts(task.phases[k].mode)
     opening = find_opening_contacts(task, k)
     before = closed_contacts(task.phases[k - 1].mode) if k else closed

@@ -296,7 +296,8 @@ class Task:
     @property
     def needs_solved_dynamics(self) -> bool:
         """Whether a part of the task needs the dynamics solved for accelerations."""
-        return self.transition is not None or np.any(self.spread) or self.margins.early > 0.0
+        has_spread = bool(np.any(self.spread))
+        return self.transition is not None or has_spread or self.margins.early > 0.0
 
     @property
     def largest_inputs(self) -> Array:

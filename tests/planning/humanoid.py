@@ -13,7 +13,7 @@ from hybridctl.planning.task import Condition, Margins, Phase, Task
 SOLES = ("left_sole_link", "right_sole_link")
 BOTH, RIGHT = ("stick",) * 8, ("open",) * 4 + ("stick",) * 4
 DURATIONS = ((0.5, 0.9), (0.4, 0.7), (0.5, 0.9))  # s, of weight shift, single stance and return
-CLEARANCE, LIFT = 0.02, 0.04  # m, least height of the corners in mid-swing, and that of the guess
+CLEARANCE, LIFT = 0.01, 0.015  # m, least height of the corners in mid-swing, and that of the guess
 _CORNERS = ((0.1, 0.06, 0.0), (0.1, -0.06, 0.0), (-0.1, 0.06, 0.0))  # three make the pose of a sole
 _DIFFERENCE = 1e-4  # part of a phase, half the distance of two places that give a velocity
 
@@ -61,7 +61,7 @@ class StepInPlace:
                 force=10.0,
                 friction=0.7,
                 impulse=0.0,
-                landing_speed=0.3,
+                landing_speed=0.5,
                 clearance=CLEARANCE,
                 unload=10.0,
                 lift=0.1,
@@ -96,7 +96,7 @@ class StepInPlace:
     def _place(self, k, s):
         even = s * s * s * (10.0 - 15.0 * s + 6.0 * s * s)
         shift = (even, 1.0, 1.0 - even)[k] * self._shift
-        lift = 16.0 * LIFT * s * s * (1.0 - s) ** 2 if k == 1 else 0.0
+        lift = 256.0 / 27.0 * LIFT * s**3 * (1.0 - s) if k == 1 else 0.0
         q, wanted = self.stand.copy(), self._soles.copy()
         q[1] += shift
         wanted[2:9:3] += lift  # of the corners of the left sole

@@ -209,7 +209,8 @@ def lift_by_a_foot(implicit):
     ]
     phase = Phase(("stick", "stick"), (), (0.3, 0.5), 4, 4)
     task = Task(plant, [phase], start=start, conditions=ends, degree=5, implicit=implicit)
-    return optimise(task, lambda k, s: start + [0, 0, 0, 0.1 * s, 0, 0, 0, 0.2])
+    rise = np.eye(8)[3]
+    return optimise(task, lambda k, s: start + 0.1 * s * rise + 0.2 * np.eye(8)[7])
 
 
 def test_a_sole_whose_points_share_forces_has_the_optimum_of_solved_dynamics():
