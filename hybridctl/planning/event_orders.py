@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, permutations
-from typing import Any
+from typing import Any, TypeVar
 
 import casadi as ca
 
@@ -45,6 +45,8 @@ _CONTINUATION_STEPS = 6
 """Runge-Kutta steps on a continued arc. Their error is far below the two allowances that follow."""
 _INPUT_ALLOWANCE = 0.02
 """Share of the input limits that is left unused at these steps, for inputs between them."""
+_Event = TypeVar("_Event", int, tuple[int, ...])
+"""A contact, or contacts that change at once."""
 _FORCE_SHARE = 0.5
 """Share of the least normal force that contacts keep on a continued arc. The value is a choice:
 beyond its event an arc serves as a reference that a controller corrects."""
@@ -101,14 +103,32 @@ def list_event_orders(task: Task, k: int) -> list[tuple[tuple[int, ...], list[in
         Indices of the contacts that have changed, in their order, and of those that have yet to.
         Nothing where fewer than two contacts change.
     """
+    return list_orders(find_changing_contacts(task, k))
+
+
+def find_changing_contacts(task: Task, k: int) -> list[int]:
+    """Return the indices of the contacts that close or open at the end of phase k.
+
+    Args:
+        task: The task.
+        k: Index of the phase.
+    """
     after = task.find_mode_after(k)
     if after is None:
         return []
     closing = set(closed_contacts(after)) - set(closed_contacts(task.phases[k].mode))
-    contacts = sorted(closing | set(find_opening_contacts(task, k)))
-    orders = (permutations(contacts, n) for n in range(1, len(contacts) + 1))
-    ordered = sorted(chain(*orders)) if len(contacts) > 1 else []
-    return [(order, [i for i in contacts if i not in order]) for order in ordered]
+    return sorted(closing | set(find_opening_contacts(task, k)))
+
+
+def list_orders(events: Sequence[_Event]) -> list[tuple[tuple[_Event, ...], list[_Event]]]:
+    """Return all orders of some of several events: those that have come, and those still to come.
+
+    Args:
+        events: The events in ascending order; with fewer than two there are no orders.
+    """
+    orders = (permutations(events, n) for n in range(1, len(events) + 1))
+    ordered = sorted(chain(*orders)) if len(events) > 1 else []
+    return [(order, [event for event in events if event not in order]) for order in ordered]
 
 
 def _build_order(

@@ -33,9 +33,11 @@ from hybridctl.mechanics.modes.implicit_expressions import (
     ImplicitMode,
     build_implicit_impact,
     build_implicit_mode,
-    has_independent_rows,
+    has_dependent_rows,
+    has_unique_accelerations,
 )
 from hybridctl.mechanics.modes.phase import contact_modes
+from hybridctl.mechanics.terms.sources import MAX_EXPRESSED_VELOCITIES
 from hybridctl.planning.collocation import (
     ConstraintBlock,
     MappedFunction,
@@ -44,7 +46,7 @@ from hybridctl.planning.collocation import (
     compute_knot_fractions,
     compute_point_fractions,
 )
-from hybridctl.planning.event_orders import append_to_names, list_event_orders
+from hybridctl.planning.event_orders import append_to_names, find_changing_contacts, list_orders
 from hybridctl.planning.phase_functions import (
     Limit,
     LimitedValue,
@@ -79,39 +81,46 @@ def uses_implicit_phases(task: Task) -> bool:
     """Return whether the programme of a task has its equations of motion as constraints.
 
     They are if the task says so. If it leaves the choice, they are for robots of more than twelve
-    velocities, where contacts are independent in all phases and impacts, and where neither a
-    transition cost, nor a spread of event times, nor early impacts need solved dynamics.
+    velocities, where the forces of redundant contacts decide no motion in any phase and impact, and
+    where neither a transition cost, nor a spread of event times, nor early impacts need solved
+    dynamics.
 
     Raises:
-        InputError: The task says so, but contacts are redundant.
+        InputError: The task says so, or has more velocities than dynamics are solved for, but the
+            motion depends on how redundant contacts share forces.
     """
-    if task.implicit is not None:
-        k = find_redundant_phase(task) if task.implicit else None
+    nv = task.system.robot.nv
+    if task.implicit or nv > MAX_EXPRESSED_VELOCITIES:
+        k = find_ambiguous_phase(task)
         if k is not None:
             raise InputError(
-                f"implicit must be None or False: closed contacts are redundant in phases[{k}] or "
-                "in its impact, so that forces as variables would not be unique; fewer points of "
-                "each body help"
+                f"contacts that slide or rebound in phases[{k}] or in its impact are redundant, so "
+                "that forces as variables would decide the motion: fewer points of each body help"
+                + (", or implicit = False" if nv <= MAX_EXPRESSED_VELOCITIES else "")
             )
-        return task.implicit
-    spreads = [task.get_event_spread(k) for k in range(len(task.phases))]
-    needs_solved = task.transition is not None or any(spreads) or task.margins.early > 0.0
-    if task.system.robot.nv <= _LARGE_ROBOT or needs_solved:
+        return True
+    if task.implicit is not None:
         return False
-    return find_redundant_phase(task) is None
+    if nv <= _LARGE_ROBOT or task.needs_solved_dynamics:
+        return False
+    return find_ambiguous_phase(task) is None
 
 
-def find_redundant_phase(task: Task) -> int | None:
-    """Return the first phase with dependent constrained rows, in it or its impact; None for none.
+def find_ambiguous_phase(task: Task) -> int | None:
+    """Return the first phase whose motion or impact forces do not decide; None if there is none.
 
-    Rows of contacts are dependent where redundant contacts share forces, as corners of a sole do.
+    See `has_unique_accelerations`: redundant contacts that slide, or rebound, share forces in many
+    ways that lead to different motions. Corners of a sole that sticks do not.
     """
+    robot = task.system.robot
     for k, phase in enumerate(task.phases):
-        for modes in (contact_modes(phase.mode), task.find_impact_modes(k)):
-            if modes is not None and not has_independent_rows(
-                task.system.robot, task.get_contacts(k), modes
-            ):
-                return k
+        contacts, impact = task.get_contacts(k), task.find_impact_modes(k)
+        if not has_unique_accelerations(robot, contacts, contact_modes(phase.mode)):
+            return k
+        if impact is not None and not has_unique_accelerations(
+            robot, contacts, impact, in_impact=True
+        ):
+            return k
     return None
 
 
@@ -378,7 +387,14 @@ def _build_impact(task: Task, k: int) -> _NodeFunction | None:
     if modes is None:
         return None
     impact = build_implicit_impact(task.system.robot, task.get_contacts(k), modes)
-    rows = build_impact_limits(task, k, impact.impulses, impact.rates, is_smooth=True)
+    rows = build_impact_limits(
+        task,
+        k,
+        impact.impulses,
+        impact.rates,
+        is_smooth=True,
+        is_pyramid=impact.is_redundant,
+    )
     return _NodeFunction(f"impact{k}", impact.unknowns, [impact.x], impact.residual, rows)
 
 
@@ -387,21 +403,44 @@ def _build_orders(task: Task, k: int) -> list[_NodeFunction]:
 
     See `event_orders.build_event_orders`. Arguments are (x, u, slope of u, duration, margin).
     """
-    orders = list_event_orders(task, k) if task.phases[k].ends else []
+    orders = list_orders(_group_changing_contacts(task, k)) if task.phases[k].ends else []
     functions = [_build_order(task, k, *order) for order in orders]
     return [function for function in functions if function.rows]  # all may have opened
 
 
+def _group_changing_contacts(task: Task, k: int) -> list[tuple[int, ...]]:
+    """Return the contacts that close or open at the end of phase k, grouped by events.
+
+    Contacts of one body are one event where their rows depend on each other, as those of the
+    corners of a sole do: it touches, or leaves, flat. Four corners one by one would be 64 orders,
+    few of which a sole that meets the ground flat can obey.
+    """
+    robot, contacts = task.system.robot, task.get_contacts(k)
+    opening, after = find_opening_contacts(task, k), task.find_mode_after(k)
+    by_body = dict[tuple[int, bool], list[int]]()
+    for i in find_changing_contacts(task, k):
+        body = robot.frame(contacts[i].frame).joint
+        by_body.setdefault((body, i in opening), []).append(i)
+    groups = list[tuple[int, ...]]()
+    for (_, opens), members in by_body.items():
+        modes, closed = [OPEN] * len(contacts), task.phases[k].mode if opens else after
+        for i in members:
+            modes[i] = contact_modes(closed)[i]
+        at_once = has_dependent_rows(robot, contacts, tuple(modes))
+        groups += [tuple(members)] if at_once else [(i,) for i in members]
+    return sorted(groups)
+
+
 def _build_order(
-    task: Task, k: int, order: tuple[int, ...], waiting: Sequence[int]
+    task: Task, k: int, order: tuple[tuple[int, ...], ...], waiting: Sequence[tuple[int, ...]]
 ) -> _NodeFunction:
     """Return equations and limits of one order.
 
     Args:
         task: The task.
         k: Index of the phase.
-        order: Indices of the contacts that have closed or opened.
-        waiting: Indices of those that have yet to.
+        order: Indices of the contacts that have closed or opened, those of each event together.
+        waiting: Likewise of those that have yet to.
     """
     system, margins, after = task.system, task.margins, task.find_mode_after(k)
     assert after is not None
@@ -411,11 +450,13 @@ def _build_order(
     u, slope, duration = ca.SX.sym("u", nu), ca.SX.sym("slope", nu), ca.SX.sym("T")
     margin = ca.SX.sym("margin")
     unknowns, residuals = list[Expression](), list[Expression]()
-    rows, impulses = list[LimitedValue](), None
-    for i in order:
-        modes, impulses = (*modes[:i], contact_modes(after)[i], *modes[i + 1 :]), None
-        if i not in opening:
+    rows, impulses, is_pyramid = list[LimitedValue](), None, False
+    for event in order:
+        changed = {i: contact_modes(after)[i] for i in event}
+        modes, impulses = tuple(changed.get(i, mode) for i, mode in enumerate(modes)), None
+        if not set(event) <= set(opening):
             impact = build_implicit_impact(system.robot, contacts, modes)
+            is_pyramid = impact.is_redundant
             results = [impact.after, impact.impulses, impact.residual]
             z = ca.SX.sym("z", impact.unknowns.numel())
             f = ca.Function("impact", [impact.x, impact.unknowns], results)
@@ -425,15 +466,26 @@ def _build_order(
     pressing = [i for i, mode in enumerate(modes) if mode != OPEN and i not in opening]
     if impulses is not None:
         for i in pressing:
-            rows += _build_smooth_cone(task, impulses, i, "N s", margins.impulse, modes[i])
+            rows += _build_smooth_cone(
+                task, impulses, i, "N s", margins.impulse, modes[i], is_pyramid=is_pyramid
+            )
     if waiting:
         mode = build_mode_equations(task, k, modes)
         z = mode.u[nu:]
         z_rate = ca.SX.sym("dz", z.numel())
         rate = ca.vertcat(slope, _RATE_SCALE * z_rate) / duration
         for i in pressing:
-            rows += _build_smooth_cone(task, mode.forces, i, "N", margins.force, modes[i])
-        actions = {i: "opens" if i in opening else "closes" for i in waiting}
+            rows += _build_smooth_cone(
+                task,
+                mode.forces,
+                i,
+                "N",
+                margins.force,
+                modes[i],
+                is_pyramid=mode.is_redundant,
+            )
+        late = (i for event in waiting for i in event)
+        actions = {i: "opens" if i in opening else "closes" for i in late}
         for i, action in actions.items():
             name = f"{system.contacts[i].name} {action}"
             rows.append(build_guard_fall_limit(task, modes, mode, name, rate))
@@ -446,7 +498,7 @@ def _build_order(
         *values, equations = ca.substitute(values, [mode.x, mode.u[:nu]], [state, u])
         rows = [(value, limit) for value, (_, limit) in zip(values, rows, strict=True)]
         residuals.append(equations)
-    names = " then ".join(system.contacts[i].name for i in order)
+    names = " then ".join(system.contacts[i].name for event in order for i in event)
     limits = append_to_names([limit for _, limit in rows], f" after {names}")
     # values - least m >= least: the margin m raises each limit to least (1 + m).
     limited = [

@@ -350,6 +350,7 @@ def build_cone_limits(
     mode: str,
     *,
     is_smooth: bool = False,
+    is_pyramid: bool = False,
 ) -> list[LimitedValue]:
     r"""Return normal force and friction cone of a contact, or the same of impulses.
 
@@ -360,7 +361,10 @@ def build_cone_limits(
     :math:`2 s - \sqrt{2 s^2 + 2 |f_t|^2} \ge 0` with
     :math:`s = m \mu_s f_n`. Value and gradient are those of c at the border, and it is smooth
     inside. There c itself has an edge at f_t = 0, where the forces of a trot in place are: Newton's
-    method went to and fro across it for 280 iterations.
+    method went to and fro across it for 280 iterations. Its curvature at the apex, where the force
+    of a corner may be at any time, was up to 1e6 in the step of talos, which then made no progress
+    in 30 iterations. A pyramid has none: :math:`s - \sqrt2 |f_{t,i}| \ge 0` along both tangents is
+    inside the cone.
 
     Args:
         task: The task.
@@ -371,6 +375,8 @@ def build_cone_limits(
         mode: Mode of the contact.
         is_smooth: Whether a cone in space has no edge at its axis. Forces that are variables
             (`implicit_phases`) have such cones.
+        is_pyramid: Whether the limit is the pyramid inside a cone in space. Forces that are shared
+            in any way have such limits.
     """
     contact, normal = task.system.contacts[i], forces[i]
     kind = "force" if unit == "N" else "impulse"
@@ -381,6 +387,12 @@ def build_cone_limits(
     if len(tangents) == 1:  # the cone has two edges, which are linear
         rows += [
             (share * normal + sign * forces[tangents[0]], Limit(name, unit, 0.0))
+            for sign in (1.0, -1.0)
+        ]
+    elif is_pyramid:
+        rows += [
+            (share * normal + sign * math.sqrt(2.0) * forces[tangent], Limit(name, unit, 0.0))
+            for tangent in tangents
             for sign in (1.0, -1.0)
         ]
     elif tangents:
@@ -512,8 +524,16 @@ def _build_force_limits(task: Task, k: int, mode: ModeField | ImplicitMode) -> l
     phase, modes = task.phases[k], contact_modes(task.phases[k].mode)
     opening, rows = find_opening_contacts(task, k), list[LimitedValue]()
     for i in closed_contacts(phase.mode):
-        least, smooth = task.margins.force, isinstance(mode, ImplicitMode)
-        cone = build_cone_limits(task, mode.forces, i, "N", least, modes[i], is_smooth=smooth)
+        cone = build_cone_limits(
+            task,
+            mode.forces,
+            i,
+            "N",
+            task.margins.force,
+            modes[i],
+            is_smooth=isinstance(mode, ImplicitMode),
+            is_pyramid=isinstance(mode, ImplicitMode) and mode.is_redundant,
+        )
         rows += [(value, replace(limit, fades=i in opening)) for value, limit in cone]
     names, slowest = get_guard_names(task, k), task.margins.sliding
     # A contact that stops at the end of the phase may be as slow as it likes before.
@@ -539,7 +559,13 @@ def _build_joint_limits(task: Task, x: Expression) -> list[LimitedValue]:
 
 
 def build_impact_limits(
-    task: Task, k: int, impulses: Expression, rates: Expression, *, is_smooth: bool = False
+    task: Task,
+    k: int,
+    impulses: Expression,
+    rates: Expression,
+    *,
+    is_smooth: bool = False,
+    is_pyramid: bool = False,
 ) -> list[LimitedValue]:
     """Return cones of the contacts that an impact presses, and velocities of those it opens.
 
@@ -549,13 +575,21 @@ def build_impact_limits(
         impulses: Impulses (r, 1) on all rows, N s.
         rates: Velocities (r, 1) of all rows after the impact, m/s.
         is_smooth: Whether cones have no edge at their axes, see `build_cone_limits`.
+        is_pyramid: Whether pyramids inside them are meant, see there.
     """
     modes = task.find_impact_modes(k)
     assert modes is not None
     rows: list[LimitedValue] = []
     for i in closed_contacts(modes):
         (normal, limit), *cone = build_cone_limits(
-            task, impulses, i, "N s", task.margins.impulse, modes[i], is_smooth=is_smooth
+            task,
+            impulses,
+            i,
+            "N s",
+            task.margins.impulse,
+            modes[i],
+            is_smooth=is_smooth,
+            is_pyramid=is_pyramid,
         )
         if task.margins.landing_impulse is not None:
             limit = replace(limit, upper=task.margins.landing_impulse)

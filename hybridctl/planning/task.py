@@ -224,7 +224,7 @@ class Task:
     motion keeps the margins of impulses, forces, approach and unload (`event_orders`).
 
     Attributes:
-        system: The contact system. It needs expressions: see `MAX_EXPRESSED_VELOCITIES`.
+        system: The contact system. Its surfaces need expressions.
         phases: The phases in order of time.
         start: State (nx,) at the start. None leaves it free.
         symmetry: Symmetry that maps the end, after the reset of the last event, to the start. None
@@ -253,8 +253,10 @@ class Task:
         implicit: Whether the equations of motion are constraints, with accelerations and forces as
             variables (`implicit_phases`). None leaves the choice: they are for robots of more than
             twelve velocities, where nothing else of the task needs the dynamics solved for
-            accelerations. The optimum is the same. `optimise` refuses True for redundant contacts,
-            whose forces are not unique.
+            accelerations. Above 24 velocities they always are (`MAX_EXPRESSED_VELOCITIES`). The
+            optimum is the same for independent contacts. Redundant ones that stick hold by any
+            forces inside their cones, where solved dynamics have those of least norm alone.
+            `optimise` refuses True for redundant contacts that slide or rebound.
 
     Raises:
         InputError: Parts that do not fit together.
@@ -281,10 +283,7 @@ class Task:
     def __post_init__(self) -> None:
         check_instance("system", self.system, ContactSystem).contacts_in_space("a plan")
         if not self.system.dynamics.has_expressions:
-            raise InputError(
-                f"system must have expressions: at most {MAX_EXPRESSED_VELOCITIES} velocities (it "
-                f"has {self.system.robot.nv}), and surfaces that have an expression"
-            )
+            raise InputError("system must have surfaces that have an expression (`expression`)")
         phases = check_sequence("phases", self.phases)
         if not phases:
             raise InputError("phases must have at least one phase")
@@ -306,13 +305,13 @@ class Task:
         check_number("widen", self.widen, at_least=0.0)
         if self.transition is not None:
             self._check_transition(check_instance("transition", self.transition, TransitionWeight))
-        if self.implicit and (
-            self.transition is not None or np.any(self.spread) or self.margins.early > 0.0
-        ):
-            raise InputError(
-                "implicit must be None or False with a transition cost, a spread or early impacts, "
-                "which need the dynamics solved for accelerations"
-            )
+        self._check_form()
+
+    @property
+    def needs_solved_dynamics(self) -> bool:
+        """Whether a part of the task needs the dynamics solved for accelerations."""
+        has_spread = bool(np.any(self.spread))
+        return self.transition is not None or has_spread or self.margins.early > 0.0
 
     @property
     def largest_inputs(self) -> Array:
@@ -470,6 +469,20 @@ class Task:
                     raise InputError(
                         f"{what}[{name!r}] must be (least, greatest), got {quote(limits)}"
                     )
+
+    def _check_form(self) -> None:
+        nv, most = self.system.robot.nv, MAX_EXPRESSED_VELOCITIES
+        if self.implicit and self.needs_solved_dynamics:
+            raise InputError(
+                "implicit must be None or False with a transition cost, a spread or early impacts, "
+                "which need the dynamics solved for accelerations"
+            )
+        if nv > most and (self.implicit is False or self.needs_solved_dynamics):
+            raise InputError(
+                f"a robot of more than {most} velocities (it has {nv}) must have implicit = None "
+                "or True, and no transition cost, spread or early impacts, which need the dynamics "
+                "solved for accelerations"
+            )
 
     def _check_torque(self) -> None:
         given, nu = self.torque, self.system.robot.nu

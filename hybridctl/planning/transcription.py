@@ -31,6 +31,7 @@ import numpy as np
 from scipy.sparse.linalg import spsolve
 
 from hybridctl.base.checks import Array
+from hybridctl.mechanics.modes.implicit_expressions import has_dependent_rows
 from hybridctl.mechanics.modes.phase import contact_modes
 from hybridctl.planning.closure import build_boundary_blocks, get_state_limits
 from hybridctl.planning.collocation import (
@@ -51,6 +52,7 @@ from hybridctl.planning.implicit_phases import (
     ImplicitPhase,
     NodeEquations,
     build_implicit_phase,
+    build_mode_equations,
     uses_implicit_phases,
 )
 from hybridctl.planning.phase_functions import (
@@ -62,7 +64,11 @@ from hybridctl.planning.phase_functions import (
     find_opening_contacts,
     get_end_gap_name,
 )
-from hybridctl.planning.start_inputs import compute_holding_input, fit_inputs
+from hybridctl.planning.start_inputs import (
+    compute_holding_input,
+    fit_inputs,
+    fit_inputs_to_forces,
+)
 from hybridctl.planning.task import Expression, Guess, Task
 from hybridctl.planning.transition_cost import (
     PhasePerturbations,
@@ -192,6 +198,10 @@ class Transcription:
             guess: States (nx,) by phase and fraction of the phase.
         """
         if self.nodes:
+            modes, contacts = contact_modes(self.task.phases[k].mode), self.task.get_contacts(k)
+            if has_dependent_rows(self.task.system.robot, contacts, modes):
+                mode = build_mode_equations(self.task, k, modes)
+                return fit_inputs_to_forces(self.task, k, mode, guess)
             return fit_inputs(self.task, k, field, guess)
         curve = np.zeros((self.task.degree + 1, self.task.system.robot.nu))
         curve[0] = compute_holding_input(self.task, field, guess(k, 0.5))

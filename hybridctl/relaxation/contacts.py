@@ -48,6 +48,7 @@ from hybridctl.mechanics.contacts.contact_kinematics import ContactSet
 from hybridctl.mechanics.modes.mode_expressions import cholesky
 from hybridctl.mechanics.system import ContactSystem
 from hybridctl.mechanics.terms.expression_terms import RobotConstants
+from hybridctl.mechanics.terms.sources import MAX_EXPRESSED_VELOCITIES
 from hybridctl.symbolic import SymbolicMode, SymbolicTransition, hybrid_system
 
 _OPEN, _STRIP = "open", "strip"
@@ -78,11 +79,12 @@ def relax_contacts(system: ContactSystem, epsilon: float) -> RelaxedContacts:
     check_instance("system", system, ContactSystem)
     width = check_number("epsilon", epsilon, above=0.0)
     robot, contacts = system.robot, system.contacts_in_space("relaxation")
-    has_expressions = system.dynamics.has_expressions
-    if not has_expressions or robot.nq != robot.nv or len(contacts) > _MAX_CONTACTS:
+    is_small = robot.nv <= MAX_EXPRESSED_VELOCITIES and len(contacts) <= _MAX_CONTACTS
+    if not (system.dynamics.has_expressions and is_small and robot.nq == robot.nv):
         raise InputError(
-            f"system must have expressions, as many coordinates as velocities and at most "
-            f"{_MAX_CONTACTS} contacts to be relaxed, got {system!r}"
+            f"system must have surfaces with expressions, at most {MAX_EXPRESSED_VELOCITIES} "
+            f"velocities, as many coordinates, and at most {_MAX_CONTACTS} contacts to be relaxed, "
+            f"got {system!r}"
         )
     for contact in contacts:
         if contact.tangential_restitution:

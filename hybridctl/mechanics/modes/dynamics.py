@@ -52,7 +52,6 @@ from hybridctl.mechanics.terms.contact_terms import TermValues
 from hybridctl.mechanics.terms.expression_terms import ExpressionTerms, RobotConstants
 from hybridctl.mechanics.terms.sources import (
     MAX_COMPILED_VELOCITIES,
-    MAX_EXPRESSED_VELOCITIES,
     TermsChoice,
     make_kernel_terms,
     make_terms,
@@ -298,11 +297,10 @@ class ContactDynamics:
     @property
     def has_expressions(self) -> bool:
         """Whether the equations can be written as expressions, see `mode_expressions`."""
-        known = all(
+        return all(
             isinstance(contact, Contact) and isinstance(contact.surface, ExpressedSurface)
             for contact in self.contacts
         )
-        return known and self.robot.nv <= MAX_EXPRESSED_VELOCITIES
 
     @property
     def has_compiled_modes(self) -> bool:

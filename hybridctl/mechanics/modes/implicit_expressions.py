@@ -6,7 +6,12 @@ with the terms of `mode_expressions`. Accelerations a and multipliers m are furt
 optimiser finds them with the motion. Such expressions are short, and so are their second
 derivatives: without a factorisation of M they are those of recursive inverse dynamics (Featherstone
 2008, table 5.1). For a quadruped of 18 velocities on two feet the Hessian has a tenth of the
-operations. The rows C must be independent: otherwise m is not unique.
+operations.
+
+Rows C of redundant contacts depend on each other, as those of the corners of a sole do. Then only
+independent ones are among the equations, and m has a part that changes no acceleration: a contact
+holds where any m is inside the cones, as the contact law has it. Where redundant contacts slide,
+accelerations depend on that part (`has_unique_accelerations`).
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ from typing import NamedTuple
 
 import casadi as ca
 
-from hybridctl.mechanics.contact_law.law import Modes
+from hybridctl.mechanics.contact_law.law import OPEN, SLIPS, Modes
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.contact_kinematics import ContactSet
 from hybridctl.mechanics.modes.mode_expressions import (
@@ -46,8 +51,9 @@ class ImplicitMode(NamedTuple):
         field: The rate dx/dt (nq + nv, 1), which is the derivative of v only by the symbols a.
         forces: Forces (r, 1) along all rows of all contacts, N, zero where open.
         guards: Guards (n, 1), in the order of `ModeField.guards`.
-        residual: What vanishes, (nv + m, 1): forces in N m or N, then accelerations of the
-            constrained rows in m/s^2.
+        residual: What vanishes, (nv + r, 1): forces in N m or N, then accelerations of the r
+            independent rows of the m constrained ones in m/s^2.
+        is_redundant: Whether contacts may share forces in many ways, r < m.
     """
 
     x: Expression
@@ -56,6 +62,7 @@ class ImplicitMode(NamedTuple):
     forces: Expression
     guards: Expression
     residual: Expression
+    is_redundant: bool
 
 
 class ImplicitImpact(NamedTuple):
@@ -67,8 +74,9 @@ class ImplicitImpact(NamedTuple):
         after: State (nq + nv, 1) after the impact.
         impulses: Impulses (r, 1) along all rows, N s.
         rates: Rates J v+ (r, 1) of all rows after it, m/s.
-        residual: What vanishes, (nv + m, 1): impulses in N m s or N s, then velocities of the
-            constrained rows in m/s.
+        residual: What vanishes, (nv + r, 1): impulses in N m s or N s, then velocities of the r
+            independent rows of the m constrained ones in m/s.
+        is_redundant: Whether contacts may share impulses in many ways, r < m.
     """
 
     x: Expression
@@ -77,18 +85,60 @@ class ImplicitImpact(NamedTuple):
     impulses: Expression
     rates: Expression
     residual: Expression
+    is_redundant: bool
 
 
-def has_independent_rows(robot: Robot, contacts: Sequence[Contact], modes: Modes) -> bool:
-    """Return whether the constrained rows of a mode are independent at sampled configurations.
+def has_unique_accelerations(
+    robot: Robot, contacts: Sequence[Contact], modes: Modes, *, in_impact: bool = False
+) -> bool:
+    """Return whether all multipliers that solve the equations of a mode give the same motion.
+
+    They do where the constrained rows are independent at sampled configurations, and where no
+    closed contact slides: friction of sliding ones depends on how they share the load.
+
+    Args:
+        robot: The robot.
+        contacts: Its contacts.
+        modes: Mode of each contact.
+        in_impact: Whether velocities after an impact are meant, and their restitution. Redundant
+            contacts that rebound may contradict each other.
+    """
+    closed = [i for i, mode in enumerate(modes) if mode != OPEN]
+    rigid = not in_impact or not any(
+        contacts[i].restitution or contacts[i].tangential_restitution for i in closed
+    )
+    if rigid and not any(modes[i] in SLIPS for i in closed):
+        return True
+    return not has_dependent_rows(robot, contacts, modes)
+
+
+def has_dependent_rows(robot: Robot, contacts: Sequence[Contact], modes: Modes) -> bool:
+    """Return whether constrained rows of a mode depend on others at sampled configurations.
 
     Args:
         robot: The robot.
         contacts: Its contacts.
         modes: Mode of each contact.
     """
-    equations = ModeEquations.of(robot, ContactSet(robot, contacts), contacts, modes, 0.0)
-    return len(equations.independent.rows) == len(equations.phase.rows)
+    members = ContactSet(robot, contacts)
+    part = PhaseExpressions.of(members, contacts, modes)
+    return len(_find_independent_rows(robot, members, contacts, modes)) < len(part.rows)
+
+
+def _find_independent_rows(
+    robot: Robot, members: ContactSet, contacts: Sequence[Contact], modes: Modes
+) -> list[int]:
+    """Return the constrained rows of a mode, among all rows, that span the others.
+
+    Args:
+        robot: The robot.
+        members: Kinematics of its contacts.
+        contacts: The contacts.
+        modes: Mode of each contact.
+    """
+    equations = ModeEquations.of(robot, members, contacts, modes, 0.0)
+    rows = equations.phase.rows
+    return [rows[i] for i in equations.independent.rows]
 
 
 def build_implicit_mode(
@@ -120,7 +170,8 @@ def build_implicit_mode(
     balance += ca.SX(c.tree.armature) * a + c.resistance(q, v) - ca.DM(c.actuation) @ u
     gaps = ca.vertcat(rows.piece_gaps, ca.SX.zeros(rows.rates.numel() - c.contact_count, 1))
     s = stabilization
-    held = (rows.accelerations + 2.0 * s * rows.rates + s * s * gaps)[part.rows]
+    independent = _find_independent_rows(robot, members, contacts, modes)
+    held = (rows.accelerations + 2.0 * s * rows.rates + s * s * gaps)[independent]
     return ImplicitMode(
         x,
         ca.vertcat(u, z),
@@ -128,6 +179,7 @@ def build_implicit_mode(
         forces,
         part.make_guards(rows, forces, ca.SX(1.0)),
         ca.vertcat(balance, held),
+        len(independent) < len(part.rows),
     )
 
 
@@ -155,11 +207,14 @@ def build_implicit_impact(
     motion = bodies.motion(ca.SX.zeros(c.nv, 1), after - v, weight=False)
     balance = bodies.inverse_dynamics(motion, points.pushes(impulses))
     balance += ca.SX(c.tree.armature) * (after - v)
-    owners = [contacts[i] for i in members.owner[part.rows]]
-    rebound = [contact.restitution for contact in owners[: len(part.closed)]]
-    rebound += [contact.tangential_restitution for contact in owners[len(part.closed) :]]
+    independent = _find_independent_rows(robot, members, contacts, modes)
+    rebound = [
+        contact.restitution if row < len(contacts) else contact.tangential_restitution
+        for row in independent
+        for contact in [contacts[members.owner[row]]]
+    ]
     rates = jacobian @ after
-    held = rates[part.rows] + ca.DM(rebound) * (jacobian @ v)[part.rows]
+    held = rates[independent] + ca.DM(rebound) * (jacobian @ v)[independent]
     return ImplicitImpact(
         x,
         z,
@@ -167,4 +222,5 @@ def build_implicit_impact(
         impulses,
         rates,
         ca.vertcat(balance, held),
+        len(independent) < len(part.rows),
     )
