@@ -56,7 +56,7 @@ class BodySettings(FilterSettings):
 
     Attributes:
         contact_time: Time that an impact takes, s. If it is positive, the noise of impacts follows
-            from it and from `rate`, see `ImpactNoise`, and not from levels of impulses.
+            from it, see `ImpactNoise`, and not from levels of impulses.
         body: Class of the parameters of the body.
     """
 
@@ -401,7 +401,7 @@ def _thrown_body(
         sensors=(camera,),
         process_noise=white if flow_noise is None else flow_noise,
         reset_noise=(
-            ImpactNoise(contact_time=settings.contact_time, period=1.0 / settings.rate)
+            ImpactNoise(contact_time=settings.contact_time)
             if settings.contact_time
             else impulse_noise(np.diag(impulse**2), settings.compliance)
         ),

@@ -212,13 +212,11 @@ class HopperFilter:
     Attributes:
         values: Parameters (8,) in the order of `PARAMETERS`.
         contact_time: Time that an impact takes, s.
-        period: Time between samples, s.
         name: Name of the filter, one of `STRATEGY_BY_FILTER`.
     """
 
     values: Array
     contact_time: float
-    period: float
     name: str = "salted"
 
     def start(self, jump: RecordedJump) -> Estimate:
@@ -250,7 +248,7 @@ class HopperFilter:
             hopper.system(parameters),
             Noise(density, through_input=True, name="force_noise"),
             sensors,
-            ImpactNoise(contact_time=self.contact_time, period=self.period),
+            ImpactNoise(contact_time=self.contact_time),
             options=FilterOptions(strategy=STRATEGY_BY_FILTER[self.name], patience=None),
         )
         hip, knee = initial.mean[1:3]
@@ -269,11 +267,10 @@ def fit_parameters(config: Config, jump: RecordedJump) -> NoiseFit:
         config: Settings.
         jump: The recording.
     """
-    period = config.every * float(np.diff(jump.times).mean())
     record = jump.record(end=config.half, every=config.every)
-    start = HopperFilter(np.array(START), config.contact_time, period).start(jump)
+    start = HopperFilter(np.array(START), config.contact_time).start(jump)
     return fit_noise(
-        partial(HopperFilter, contact_time=config.contact_time, period=period),
+        partial(HopperFilter, contact_time=config.contact_time),
         [record],
         [start],
         START,
@@ -304,7 +301,6 @@ def _judge_filters(config: Config, console: Console) -> Findings:
     values = np.array(START) if fit is None else fit.levels
     free = values.copy()
     free[:2] = [BOUNDS[0][0], BOUNDS[1][0]]  # next to no friction and force of the rail
-    period = float(np.diff(jump.times).mean())
     rows, curves = [], {}
     for label, chosen, names in (
         ("", values, STRATEGY_BY_FILTER),
@@ -312,7 +308,7 @@ def _judge_filters(config: Config, console: Console) -> Findings:
     ):
         for name in names:
             for withheld in (False, True):
-                kf = HopperFilter(chosen, config.contact_time, period, name)
+                kf = HopperFilter(chosen, config.contact_time, name)
                 row, curve = score_jump(kf, jump, config, withheld)
                 row["name"] = name.replace("_", " ") + label
                 rows.append(row)

@@ -78,12 +78,13 @@ def nees(
         The square, and the number of directions that were not left out. Both are zero if all were.
     """
     e = space.difference(estimate.mean, truth)
-    scale = np.sqrt(np.maximum(np.diag(estimate.covariance), 0.0))
+    p = estimate.full_covariance if isinstance(estimate, Estimate) else estimate.covariance
+    scale = np.sqrt(np.maximum(np.diag(p), 0.0))
     free = scale > check_number("least_deviation", least_deviation, at_least=0.0)
     if not free.any():
         return 0.0, 0
     scale = scale[free]
-    correlation = estimate.covariance[np.ix_(free, free)] / np.outer(scale, scale)
+    correlation = p[np.ix_(free, free)] / np.outer(scale, scale)
     values, vectors = np.linalg.eigh(correlation)
     live = values > _MIN_VARIANCE_RATIO * values[-1]
     along = vectors.T @ (e[free] / scale)

@@ -44,7 +44,7 @@ from hybridctl.estimation.kalman_equations import (
     extend_in_one_step,
     predict_in_one_step,
 )
-from hybridctl.estimation.noise import reset_covariance
+from hybridctl.estimation.noise import begin_impact, reset_covariance
 from hybridctl.estimation.noisy_system import (
     NoisySystem,
     compute_guard_rates,
@@ -249,7 +249,8 @@ def _pass_guard(
     added = reset_covariance(model.system, model.reset_noise, event)
     if added is not None:
         p += added
-    after = Estimate(event.mode_after, e.time, event.state_after, p, since=e.time)
+    impacts = begin_impact(model.system, model.reset_noise, event, e.impacts)
+    after = Estimate(event.mode_after, e.time, event.state_after, p, e.time, impacts)
     return now.continue_by(after, matrix)._replace(events=(*now.events, event))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from html import escape
 from itertools import zip_longest
+from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg.lapack import dpotrf
@@ -32,6 +33,45 @@ _NEGLIGIBLE_TERM = 1e-17
 """Norm of a term of that series, relative to the identity, from which on terms are left out."""
 
 
+class SlowImpact(NamedTuple):
+    r"""An impact that takes time, of which an estimate has the state after it.
+
+    The change of the state is spread evenly over the impact: at a time t within it the share
+    :math:`(t_1 - t) / (t_1 - t_0)` of the change is still to come.
+
+    Attributes:
+        begin: Time :math:`t_0` at which the contact begins to push, s.
+        end: Time :math:`t_1` at which it ends, s.
+        change: Change (ndx,) of the state by all of it.
+    """
+
+    begin: float
+    end: float
+    change: Array
+
+
+def keep_open_impacts(impacts: tuple[SlowImpact, ...], time: float) -> tuple[SlowImpact, ...]:
+    """Return those of some impacts that are not over.
+
+    Args:
+        impacts: The impacts.
+        time: Time, s.
+    """
+    return tuple([impact for impact in impacts if time < impact.end]) if impacts else impacts
+
+
+def sum_open_changes(impacts: tuple[SlowImpact, ...], time: float) -> Array:
+    """Return the second moment (ndx, ndx) of what impacts have still to change.
+
+    Args:
+        impacts: At least one impact.
+        time: Time, s.
+    """
+    left = [np.clip((i.end - time) / (i.end - i.begin), 0.0, 1.0) * i.change for i in impacts]
+    changes = np.array(left)
+    return np.asarray(changes.T @ changes)
+
+
 @dataclass(frozen=True, eq=False)
 class Estimate:
     """A normal distribution of the state in one mode.
@@ -42,6 +82,8 @@ class Estimate:
         mean: Mean (nx,).
         covariance: Covariance (ndx, ndx) in the tangent space at the mean.
         since: Time of the last event, s; -inf where none is known.
+        impacts: Impacts that take time and may not be over; mean and covariance are those after
+            them, as if they had taken none.
     """
 
     mode: ModeKey
@@ -49,6 +91,14 @@ class Estimate:
     mean: Array
     covariance: Array
     since: float = -math.inf
+    impacts: tuple[SlowImpact, ...] = ()
+
+    @property
+    def full_covariance(self) -> Array:
+        """Covariance (ndx, ndx) of the state itself, with what impacts have still to change."""
+        if not self.impacts:
+            return self.covariance
+        return self.covariance + sum_open_changes(self.impacts, self.time)
 
     def __repr__(self) -> str:
         with np.printoptions(precision=4, suppress=True, threshold=16):
@@ -94,7 +144,7 @@ class Mixture:
             estimate: The estimate of that hypothesis.
         """
         e = estimate
-        return Mixture(e.mode, e.time, e.mean, e.covariance, {e.mode: 1.0})
+        return Mixture(e.mode, e.time, e.mean, e.full_covariance, {e.mode: 1.0})
 
 
 def check_estimate(system: HybridSystem, estimate: Estimate) -> Estimate:

@@ -42,9 +42,11 @@ from hybridctl.base.checks import Array, check_array, convert_to_floats, is_fini
 from hybridctl.base.errors import InputError, SimulationError
 from hybridctl.estimation.estimate import (
     Estimate,
+    keep_open_impacts,
     move_mean,
     nearest_semidefinite,
     project_onto_constraints,
+    sum_open_changes,
 )
 from hybridctl.estimation.measurement import (
     AnyMeasurement,
@@ -52,6 +54,7 @@ from hybridctl.estimation.measurement import (
     LinearizedResidual,
     Measurement,
 )
+from hybridctl.estimation.noise import begin_impact
 from hybridctl.estimation.noisy_system import NoisySystem, is_within_step_limit
 from hybridctl.estimation.salted_jump import jump_moments
 from hybridctl.hybrid.arc import Arc
@@ -211,7 +214,8 @@ def predict_in_one_step(
         return None
     x = project_onto_constraints(mode, mode.space.normalize(step.state))
     p = step.matrix.dot(e.covariance).dot(step.matrix.T) + step.noise
-    after = Estimate(e.mode, end, x, 0.5 * (p + p.T), e.since)
+    impacts = keep_open_impacts(e.impacts, end)
+    after = Estimate(e.mode, end, x, 0.5 * (p + p.T), e.since, impacts)
     return StatePrediction(after, (), step.matrix)
 
 
@@ -272,7 +276,9 @@ def _end_compiled_step(
     if flow is None:
         return None
     x = project_onto_constraints(mode, mode.space.normalize(taken.states[-1]))
-    after = Estimate(e.mode, end, x, nearest_semidefinite(flow.covariance(p)), e.since)
+    impacts = keep_open_impacts(e.impacts, end)
+    p = nearest_semidefinite(flow.covariance(p))
+    after = Estimate(e.mode, end, x, p, e.since, impacts)
     return StatePrediction(after, (), flow.state)
 
 
@@ -426,7 +432,8 @@ def pass_event(model: NoisySystem, now: StatePrediction, event: Event) -> StateP
     if jump.shift.any():
         mode = model.system.mode(event.mode_after)
         mean, covariance = move_mean(mode, mean, covariance, jump.shift)
-    estimate = Estimate(event.mode_after, event.time, mean, covariance, since=event.time)
+    impacts = begin_impact(model.system, model.reset_noise, event, now.estimate.impacts)
+    estimate = Estimate(event.mode_after, event.time, mean, covariance, event.time, impacts)
     notes = now.notes if jump.note is None else (*now.notes, jump.note)
     after = now.continue_by(estimate, jump.matrix)
     return after._replace(events=(*now.events, event), notes=notes)
@@ -510,7 +517,8 @@ def linearize_residual(
             no array of numbers, or the Jacobian no array of finite numbers.
     """
     if isinstance(measurement, ImplicitMeasurement):
-        return measurement.compare(mode, estimate.time, estimate.mean, u, value)
+        found = measurement.compare(mode, estimate.time, estimate.mean, u, value)
+        return None if found is None else add_open_impacts(estimate, found)
     measured = select_measured(measurement, value)
     if measured is None:
         return None
@@ -518,7 +526,24 @@ def linearize_residual(
     predicted = predict_value(measurement, mode, estimate.time, estimate.mean, u)
     r = compute_residual(measurement, predicted, value)
     h = _evaluate_jacobian(measurement, mode, estimate, u)
-    return LinearizedResidual(r[rows], h[rows], noise)
+    return add_open_impacts(estimate, LinearizedResidual(r[rows], h[rows], noise))
+
+
+def add_open_impacts(estimate: Estimate, found: LinearizedResidual) -> LinearizedResidual:
+    """Return the residual of a value with the noise of impacts that are not over.
+
+    The value is of the state during an impact, the estimate is of the state after it. The value
+    then corrects that estimate as one with the noise R + H U H^T, with U of `sum_open_changes`.
+
+    Args:
+        estimate: Estimate before the value.
+        found: The residual with the noise R of the value alone.
+    """
+    if not estimate.impacts:
+        return found
+    r, h, noise = found
+    open_changes = sum_open_changes(estimate.impacts, estimate.time)
+    return LinearizedResidual(r, h, noise + h.dot(open_changes).dot(h.T))
 
 
 def correct(
@@ -546,7 +571,7 @@ def correct(
     left.reshape(-1)[:: len(p) + 1] += 1.0
     p = left.dot(p).dot(left.T) + gain.dot(noise).dot(gain.T)
     x, p = move_mean(mode, estimate.mean, p, gain.dot(r))
-    after = Estimate(estimate.mode, estimate.time, x, nearest_semidefinite(p), estimate.since)
+    after = replace(estimate, mean=x, covariance=nearest_semidefinite(p))
     return after, innovation
 
 

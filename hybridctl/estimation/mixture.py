@@ -76,7 +76,7 @@ def combine_estimates(
     space, same_size = select_most_probable(system, shares)
     rows = [k for k, e in enumerate(estimates) if e.mode in same_size]
     parts, shared = [estimates[k] for k in rows], weights[rows] / weights[rows].sum()
-    means, covariances = np.array([e.mean for e in parts]), [e.covariance for e in parts]
+    means, covariances = np.array([e.mean for e in parts]), [e.full_covariance for e in parts]
     mean, p = compute_moments(space, means, shared, covariances)
     return Mixture(next(iter(shares)), estimates[0].time, mean, p, shares)
 
@@ -166,7 +166,7 @@ def truncate_hypothesis(system: HybridSystem, h: Hypothesis) -> Estimate:
         return e
     step, p = truncate_at_sides(h.sides, np.zeros(len(e.covariance)), e.covariance)
     x, p = move_mean(system.mode(e.mode), e.mean, nearest_semidefinite(p), step)
-    return Estimate(e.mode, e.time, x, p, e.since)
+    return Estimate(e.mode, e.time, x, p, e.since, e.impacts)
 
 
 def truncate_at_sides(sides: Sequence[GuardSide], way: Array, p: Array) -> tuple[Array, Array]:

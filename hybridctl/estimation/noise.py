@@ -45,6 +45,7 @@ from hybridctl.base.checks import (
     is_finite,
 )
 from hybridctl.base.errors import InputError, UnknownNameError
+from hybridctl.estimation.estimate import SlowImpact, keep_open_impacts
 from hybridctl.hybrid.model import Diffusion, ModeKey, ModeModel, Point
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
@@ -294,27 +295,42 @@ class EventNoise:
 class ImpactNoise(EventNoise):
     r"""Noise of impacts that take a stated time, where the model has them in an instant.
 
-    Let a contact push for a time T. The velocity is then between those before and after the impact,
-    and the impact counts from some instant within T on. That delays the event by :math:`\tau`,
-    uniform in [0, T] with :math:`E \tau^2 = T^2 / 3`, and moves the state by :math:`k \tau`, as
-    noise on the guard does: positions by up to :math:`(v^+ - v^-) T`, velocities by the
-    acceleration of the contact times T. A sample within T has part of the change
-    :math:`\delta = x^+ - x^-` still to come; it is such a sample with a chance of T / h, with h the
-    time between samples. Besides, the law of impact is not that of the contact:
+    Let a contact push for a time T after it closes, and let :math:`\delta = x^+ - x^-` be the
+    change of the state by all of it. Three things differ from an impact in an instant.
 
-    .. math:: P_R = \frac{T^2}{3} k k^T + \frac{\min(T / h, 1)}{3} \delta \delta^T + P_\rho,
-        \qquad k = f^+ - f^-, \quad
+    - *It is late.* Taken as one blow, the impact counts from some instant within T on. That delays
+      the event by :math:`\tau`, uniform in [0, T] with :math:`E \tau^2 = T^2 / 3`, and moves the
+      state by :math:`k \tau`, as noise on the guard does: positions by up to :math:`(v^+ - v^-) T`,
+      velocities by the acceleration of the contact times T.
+    - *Its law is not that of rigid bodies*, by :math:`P_\rho`.
+    - *It is not over.* At a time s < T after it closes, a contact that pushes evenly has
+      :math:`(1 - s / T)\, \delta` still to come.
+
+    The first two stay, so their covariance is added at the event:
+
+    .. math:: P_R = \frac{T^2}{3} k k^T + P_\rho, \qquad k = f^+ - f^-, \quad
         P_\rho = \rho^2 \, \frac{\delta_v^T M \delta_v}{n_v} M^{-1},
 
     where :math:`P_\rho` is of velocities, equal in all directions by the mass matrix. In a system
     that is no mechanism it is :math:`\rho^2 \delta \delta^T`.
+
+    The third passes: from T on nothing is left of it. If it were in the covariance P at the event,
+    it would be noise of the velocity from then on. A body that leaves slowly would then seem, in
+    part of the belief, to fall onto the contact again, and that second impact would take what is
+    known of the velocity from a motion that does not exist. So P is that of the state *after* the
+    impact, and the impact is beside it in `Estimate.impacts`. With
+
+    .. math:: U = \sum \left(1 - \frac{s}{T}\right)_+^2 \delta \delta^T
+
+    over these, the state itself has the covariance P + U (`Estimate.full_covariance`, which a
+    `Mixture` has), and a value of it corrects the state after the impact as one with the noise
+    R + H U H^T. A camera sees no velocities, so its values are the same with and without U.
 
     Attributes:
         function: Not given; the covariance follows from the event.
         contact_time: Time T that a contact pushes, s; 0 for an instant.
         spread: Deviation :math:`\rho` of the change of velocity, relative to its size: of laws of
             impact of rigid bodies. A choice.
-        period: Time h between samples, s; None for no longer than T.
 
     Raises:
         InputError: A value is negative or no number.
@@ -323,13 +339,10 @@ class ImpactNoise(EventNoise):
     function: Callable[[Event], ArrayLike | None] = field(default=lambda _: None, init=False)
     contact_time: float
     spread: float = 0.2
-    period: float | None = None
 
     def __post_init__(self) -> None:
         check_number("contact_time", self.contact_time, at_least=0.0)
         check_number("spread", self.spread, at_least=0.0)
-        if self.period is not None:
-            check_number("period", self.period, above=0.0)
 
     def covariance(self, system: HybridSystem, event: Event) -> Array:
         """Return the covariance (ndx, ndx) that is added after an event.
@@ -350,9 +363,7 @@ class ImpactNoise(EventNoise):
         delta = after.space.difference(event.state_before, event.state_after)
         k = after.calc(event.time, event.state_after, event.input_after).field
         k = k - before.calc(event.time, event.state_before, event.input_before).field
-        h = self.contact_time if self.period is None else self.period
-        share = min(self.contact_time / h, 1.0) if h > 0.0 else 0.0
-        found = self.contact_time**2 / 3.0 * np.outer(k, k) + share / 3.0 * np.outer(delta, delta)
+        found = self.contact_time**2 / 3.0 * np.outer(k, k)
         mechanism = system.mechanism
         if mechanism is None or mechanism.space.nx != after.space.nx:
             return np.asarray(found + self.spread**2 * np.outer(delta, delta))
@@ -376,6 +387,40 @@ def as_noise(name: str, value: Noise | ArrayLike | Mapping[ModeKey, ArrayLike]) 
     return value if isinstance(value, Noise) else Noise(value, name=name)
 
 
+def begin_impact(
+    system: HybridSystem,
+    noise: Noise | EventNoise | None,
+    event: Event,
+    impacts: tuple[SlowImpact, ...],
+) -> tuple[SlowImpact, ...]:
+    """Return the impacts that are not over just after an event.
+
+    Args:
+        system: The hybrid system.
+        noise: The noise of resets. Only those of an `ImpactNoise` take time.
+        event: The event, which is one of these if it moves the state.
+        impacts: Impacts before it.
+    """
+    found = keep_open_impacts(impacts, event.time)
+    if not isinstance(noise, ImpactNoise) or not noise.contact_time or not is_impact(event):
+        return found
+    space = system.mode(event.mode_after).space
+    change = space.difference(event.state_before, event.state_after)
+    return (*found, SlowImpact(event.time, event.time + noise.contact_time, change))
+
+
+def is_impact(event: Event) -> bool:
+    """Return whether an event moves the state, other than by rounding.
+
+    Args:
+        event: The event. Where a contact begins to stick or to slide its impulses are all zero:
+            the reset removes rounding.
+    """
+    if np.array_equal(event.state_before, event.state_after):
+        return False
+    return not event.impulses.size or bool(event.impulses.any())
+
+
 def reset_covariance(
     system: HybridSystem, noise: Noise | EventNoise | None, event: Event
 ) -> Array | None:
@@ -394,9 +439,7 @@ def reset_covariance(
     Raises:
         InputError: A function of the user returns no covariance of this size.
     """
-    still = np.array_equal(event.state_before, event.state_after)
-    calm = event.impulses.size > 0 and not event.impulses.any()
-    if noise is None or still or calm:
+    if noise is None or not is_impact(event):
         return None
     mode = system.mode(event.mode_after)
     if isinstance(noise, ImpactNoise):

@@ -220,7 +220,7 @@ def _correct_inflated(
     assert found is not None  # it was rejected
     noise = found.covariance
     factor = compute_inflation(rejected.covariance - noise, noise, rejected.residual)
-    wide = Estimate(e.mode, e.time, e.mean, factor * e.covariance, e.since)
+    wide = Estimate(e.mode, e.time, e.mean, factor * e.covariance, e.since, e.impacts)
     corrected = rules.correct_estimate(wide, channel, value, law)
     if corrected is None or not corrected[1].accepted:
         return None

@@ -421,7 +421,8 @@ def _smooth_through_map(
     change = covariance - after.covariance
     own = before.covariance + gain @ change @ gain.T
     x, p = move_mean(system.mode(before.mode), before.mean, own, gain @ way)
-    return Estimate(before.mode, before.time, x, nearest_semidefinite(p))
+    smoothed = Estimate(before.mode, before.time, x, nearest_semidefinite(p))
+    return replace(smoothed, impacts=before.impacts)
 
 
 def _smoother_gain(p: Array, phi: Array, predicted: Array) -> Array:

@@ -416,7 +416,7 @@ class ParticleFilter:
         """
         n = self.model.system.mode(mode).space.ndx
         certain = Estimate(mode, start, x, np.zeros((n, n)))
-        return predict(self.model, certain, end, law).estimate.covariance
+        return predict(self.model, certain, end, law).estimate.full_covariance
 
     def _weigh(
         self,

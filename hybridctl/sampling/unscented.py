@@ -24,6 +24,7 @@ from hybridctl.estimation.estimate import Estimate, move_mean, nearest_semidefin
 from hybridctl.estimation.filter_state import MomentRule
 from hybridctl.estimation.kalman_equations import (
     StatePrediction,
+    add_open_impacts,
     compute_residual,
     predict_value,
     select_measured,
@@ -175,7 +176,8 @@ def linearize_residual(
     changes = changes - shift
     h = np.linalg.lstsq(perturbations, changes, rcond=None)[0].T
     left = changes - perturbations @ h.T
-    return LinearizedResidual(r - shift, h, noise + weight * left.T @ left)
+    found = LinearizedResidual(r - shift, h, noise + weight * left.T @ left)
+    return add_open_impacts(estimate, found)
 
 
 class UnscentedFilter(SaltedKalmanFilter):

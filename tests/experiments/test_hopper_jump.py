@@ -104,6 +104,68 @@ def test_the_recording_flies_from_1509_to_1655_ms():
     np.testing.assert_allclose(jump.read_jump(str(DATA)).contact_times, [1.509, 1.655], atol=1e-9)
 
 
+def fit_first_half(recorded_jump, *columns):
+    """Return the gap (n,) under the foot, m, by a leg that is calibrated where it stands.
+
+    Args:
+        recorded_jump: The recording.
+        columns: Functions of hip and knee angle, rad, and knee torque, N m, that return what the
+            leg is longer by, m, but for a factor. The factors fit the first half, in which the
+            foot is on the ground.
+    """
+    hip, shank = recorded_jump.joints[:, 0], recorded_jump.joints.sum(axis=1)
+    leg = model.LINK * (np.cos(hip) + np.cos(shank))
+    rows = np.column_stack([c(hip, shank, recorded_jump.torques[:, 1]) for c in columns])
+    stands = recorded_jump.times < jump.Config().half
+    over = recorded_jump.heights - leg
+    return over - rows @ np.linalg.lstsq(rows[stands], over[stands], rcond=None)[0]
+
+
+@recorded
+@pytest.mark.parametrize(
+    "columns", ["radius", "radius, soft knee", "radius, soft knee, long shank"]
+)
+def test_no_leg_of_the_first_half_reaches_the_ground_when_the_plate_is_touched(columns):
+    """At 0.17 m/s 3 ms are 0.5 mm, but heights and angles leave ten times that.
+
+    They leave it for the 20 ms after the touch as well, when the plate carries more than 3 N: it
+    is not that the plate is early.
+    """
+    parts = {
+        "radius": lambda hip, shank, knee_torque: np.ones_like(hip),
+        "soft knee": lambda hip, shank, knee_torque: model.LINK * np.sin(shank) * knee_torque,
+        "long shank": lambda hip, shank, knee_torque: np.cos(shank),
+    }
+    recording = jump.read_jump(str(DATA))
+    gap = fit_first_half(recording, *(parts[name] for name in columns.split(", ")))
+    touched = recording.contact_times[1]
+    for begin, end in ((-2e-3, 2e-3), (10e-3, 30e-3)):
+        span = (recording.times >= touched + begin) & (recording.times <= touched + end)
+        assert gap[span].mean() > 4e-3
+    assert recording.plate[span].min() > 3.0
+
+
+@recorded
+def test_joints_do_not_tell_when_the_foot_touches():
+    """They swing in flight, without torque, with as much acceleration as the touch gives them."""
+    recording = jump.read_jump(str(DATA))
+    touched = recording.contact_times[1]
+
+    def largest_acceleration(begin, end):
+        """Return the largest acceleration, rad/s^2, by parabolas through 11 ms."""
+        rows = np.flatnonzero((recording.times >= begin) & (recording.times < end))
+        bends = []
+        for k in rows:
+            times = recording.times[k - 5 : k + 6]
+            joints = recording.joints[k - 5 : k + 6]
+            bends.append(2.0 * np.polyfit(times - times.mean(), joints, 2)[0])
+        return np.abs(bends).max(axis=0)
+
+    flight = largest_acceleration(touched - 40e-3, touched - 5e-3)
+    touch = largest_acceleration(touched - 2e-3, touched + 5e-3)
+    assert (touch < 1.5 * flight).all()
+
+
 @recorded
 @pytest.mark.slow
 def test_the_experiment_follows_the_flight(tmp_path):
