@@ -20,6 +20,7 @@ from hybridctl.estimation.event_hypotheses import (
     ORDERS_CUT,
     add_note,
     continue_hypothesis,
+    has_enough,
     note_dropped,
 )
 from hybridctl.estimation.filter_state import FilterRules, Hypothesis, Reconciliation
@@ -31,7 +32,7 @@ from hybridctl.estimation.guard_probabilities import (
     log_probability_positive,
     note_ambiguous_event,
 )
-from hybridctl.estimation.hypothesis_weights import merge_and_prune
+from hybridctl.estimation.hypothesis_weights import has_agreement, merge_and_prune
 from hybridctl.estimation.kalman_equations import (
     Innovation,
     StatePrediction,
@@ -49,9 +50,6 @@ from hybridctl.estimation.unmodelled_motion import (
 )
 from hybridctl.hybrid.laws import InputLaw
 
-_EARLY_PER_BOUND = 2
-"""Hypotheses with a guard fired early that are tried at a value, for each that is kept beside the
-first. A choice."""
 _MIN_LOG_SIDE = -1e4
 """Least `Hypothesis.side`: logarithm of the probability of being before the pending guards.
 
@@ -136,7 +134,9 @@ def _correct_likeliest(
 ) -> list[Hypothesis]:
     """Return the hypotheses after a value, the likeliest first, as far as there is time for them.
 
-    What is dropped for its weight needs no moments and no events: they take most of the time.
+    It ends with as many as are kept, not counting those that agree with a likelier one. Those after
+    them need no moments and no events, which take most of the time. One of them that would agree
+    with a hypothesis that is kept counts as dropped.
 
     Args:
         rules: The rules of the filter.
@@ -145,7 +145,7 @@ def _correct_likeliest(
         channel: Name of the measurement.
         law: The input.
     """
-    found, deadline = list[Hypothesis](), rules.model.deadline
+    found, distinct, deadline = list[Hypothesis](), list[Hypothesis](), rules.model.deadline
     least = max(weights) + rules.limits.log_weight
     order = sorted(range(len(compared)), key=lambda k: -weights[k])
     order = [k for k in order if not weights[k] < least]
@@ -156,6 +156,10 @@ def _correct_likeliest(
         with deadline.measure("correction"):
             one = _correct(rules, compared[k], channel)
             found.append(_end_correction(rules, one, law, weights[k]))
+        if not any(has_agreement(rules.model, other, found[-1]) for other in distinct):
+            distinct.append(found[-1])
+        if len(distinct) == rules.bound:
+            break
     return found
 
 
@@ -379,11 +383,11 @@ def _split_before_value(
 ) -> list[tuple[Hypothesis, tuple[str, ...]]]:
     """Return hypotheses before a value, and those in which guards have fired before the mean.
 
-    The likeliest are tried first, until 2 (bound - 1) of them are found or no time is left beside
-    that for correcting those that there are; a note says so. The hypothesis in which a
-    guard has fired is a parent of further ones, in which another guard has fired after it. Of such
-    a sequence the last guard has fired only if those before have, so its probability is multiplied
-    by theirs.
+    The likeliest are tried first, as long as they are followed (`has_enough`) and there is time
+    beside that for correcting those that there are; a note says where there is none. The hypothesis
+    in which a guard has fired is a parent of further ones, in which another guard has fired after
+    it. Of such a sequence the last guard has fired only if those before have, so its probability is
+    multiplied by theirs.
 
     Args:
         rules: The rules of the filter.
@@ -404,11 +408,12 @@ def _split_before_value(
     for k, h in enumerate(hypotheses):
         if not h.pending:
             add_guards_within_reach(k, h.weight)
-    most = len(hypotheses) + _EARLY_PER_BOUND * (rules.bound - 1)
-    while waiting and len(found) < most:
+    while waiting:
         best = max(waiting)
         waiting.remove(best)
-        if best.weight < rules.limits.log_split:
+        if best.weight < rules.limits.log_split or has_enough(
+            rules, [h.weight for h in found], best.weight
+        ):
             break
         if not model.deadline.has_time_for("early guard", *CORRECTION * (len(found) + 1)):
             found[0] = add_note(found[0], ORDERS_CUT)

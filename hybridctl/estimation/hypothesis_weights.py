@@ -54,7 +54,7 @@ def merge_and_prune(
     for h in found:
         if h.weight < found[0].weight + limits.log_weight:
             break
-        same = next((k for k, other in enumerate(kept) if _agree(model, other, h)), None)
+        same = next((k for k, other in enumerate(kept) if has_agreement(model, other, h)), None)
         if same is None:
             kept.append(h)
         else:
@@ -77,7 +77,7 @@ def merge_and_prune(
     )
 
 
-def _agree(model: NoisySystem, a: Hypothesis, b: Hypothesis) -> bool:
+def has_agreement(model: NoisySystem, a: Hypothesis, b: Hypothesis) -> bool:
     """Return whether two hypotheses have the same mode and pending guards, and near means."""
     if a.estimate.mode != b.estimate.mode or a.pending != b.pending:
         return False

@@ -12,17 +12,24 @@ import hybridctl as hc
 from hybridctl import symbolic
 from hybridctl.app.models import find_model
 from hybridctl.base.errors import InputError
+from hybridctl.estimation import hypothesis_correction, mode_consistency
 from hybridctl.estimation.deadline import Deadline
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.initial_estimate import build_kalman_filter, first_estimate
+from hybridctl.estimation.kalman_equations import (
+    StatePrediction,
+    extend_in_one_step,
+    predict_along_arc,
+)
 from hybridctl.estimation.measurement import (
     ImplicitMeasurement,
     LinearizedResidual,
     coordinates,
     linear,
 )
+from hybridctl.estimation.noisy_system import NoisySystem
 from hybridctl.estimation.prediction import predict
-from hybridctl.estimation.salted_kalman_filter import SaltedKalmanFilter
+from hybridctl.estimation.salted_kalman_filter import FilterOptions, SaltedKalmanFilter
 from hybridctl.estimation.synthetic import simulate_record
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.sampling.unscented import UnscentedFilter
@@ -82,6 +89,85 @@ def test_an_impact_that_the_prediction_has_not_reached_is_recognised_at_once(see
     assert np.mean([nis for nis, _ in found]) < 2.0 * 3
     assert np.mean([same for _, same in found]) > 0.6
     assert after_impact(0, 1)[0] > 100.0
+
+
+def approaching_block(process_noise):
+    """Model of a block with noise, a law, its estimate 1 ms before a touch, and guard."""
+    none = coordinates("velocity", [3, 4, 5], np.eye(3))
+    options = FilterOptions(rtol=1e-10, atol=1e-10)
+    kf = SaltedKalmanFilter(block.system(), process_noise, none, options=options)
+    touch = hc.simulate(kf.model.system, OPEN, START, (0.0, 0.3)).events[0]
+    start = Estimate(OPEN, 0.0, START, 1e-6 * np.eye(6))
+    before = kf.predict(start, touch.time - 1e-3).estimate
+    return kf.model, kf.model.law(OPEN, None), before, touch.guards[0]
+
+
+def test_a_guard_is_reached_early_by_a_step_as_by_a_simulation(monkeypatch):
+    """Within the tolerance of the flow, 1e-10, times what the impact makes of it."""
+    model, law, e, guard = approaching_block(np.eye(6))
+    now, called = StatePrediction(e, transition=np.eye(6)), []
+    monkeypatch.setattr(NoisySystem, "simulate", lambda *args, **options: called.append(1))
+    found = mode_consistency.pass_guard_early(model, now, guard, law)
+    assert not called
+    monkeypatch.undo()
+    monkeypatch.setattr(mode_consistency, "_reach_guard_in_one_step", lambda *args: None)
+    right = mode_consistency.pass_guard_early(model, now, guard, law)
+    assert found.estimate.mode == right.estimate.mode != OPEN
+    assert [event.guards for event in found.events] == [(guard,)]
+    np.testing.assert_allclose(found.events[0].time, right.events[0].time, atol=1e-8)
+    np.testing.assert_allclose(found.estimate.mean, right.estimate.mean, atol=1e-7)
+    np.testing.assert_allclose(found.transition, right.transition, atol=1e-5)
+
+
+def test_a_guard_beyond_reach_is_not_passed_early():
+    """It rises, or it is met later than `rewind`, by steps as by a simulation."""
+    model, law, e, _ = approaching_block(np.eye(6))
+    start = StatePrediction(replace(e, mean=START), transition=np.eye(6))
+    rising = StatePrediction(replace(e, mean=e.mean * [1, 1, 1, 1, -1, 1]), transition=np.eye(6))
+    for guard in model.system.mode(OPEN).guard_names:
+        assert mode_consistency.pass_guard_early(model, start, guard, law) is None
+        assert mode_consistency.pass_guard_early(model, rising, guard, law) is None
+
+
+@pytest.mark.parametrize("density", [0.0, 0.1])
+@pytest.mark.parametrize("length", [3e-3, -3e-3])
+def test_one_step_past_guards_is_the_arc_past_them(density, length):
+    """3 ms on, past the touch, or 3 ms back: state, map and covariance of both."""
+    model, law, e, _ = approaching_block(density * np.eye(6))
+    if length < 0.0:  # the noise of the way back is part of the estimate already
+        model = model.without_process_noise
+    found = extend_in_one_step(model, e, e.time + length, law)
+    mode = model.system.mode(OPEN)
+    if length > 0.0:
+        arc = model.flow_past_guards(OPEN, e.mean, e.time, e.time + length, law)
+    else:
+        mode, arc = model.flow_backwards(OPEN, e.mean, e.time, -length, law)
+    right, matrix = predict_along_arc(model, mode, arc, e, e.time + length)
+    assert found.estimate.time == right.time
+    np.testing.assert_allclose(found.estimate.mean, right.mean, atol=1e-9)
+    np.testing.assert_allclose(found.transition, matrix, atol=1e-9)
+    np.testing.assert_allclose(found.estimate.covariance, right.covariance, atol=1e-9)
+
+
+def test_hypotheses_that_are_not_kept_are_not_corrected(monkeypatch):
+    """After each value all that were corrected are kept, or have agreed with one that is."""
+    source, corrected, end = find_model("block"), [], hypothesis_correction._end_correction
+    coarse = ["duration=0.6", "rate=25", "position_noise=4e-3", "angle_noise=1e-2"]
+    chosen = source.configure(None, [*coarse, "hypotheses=2"])
+    model = source.make(chosen)
+    record, _ = simulate_record(model, chosen)
+    start, rest = first_estimate(model, chosen, record)
+    counted = lambda *args: corrected.append(args) or end(*args)  # noqa: E731
+    monkeypatch.setattr(hypothesis_correction, "_end_correction", counted)
+    numbers, kept = [], []
+
+    def watch(state):
+        numbers.append(len(corrected) - sum(numbers))
+        kept.append(sum(1 + len(h.merged) for h in state.hypotheses))
+
+    build_kalman_filter(model, chosen).run(rest, start, watch=watch)
+    assert numbers == kept
+    assert max(numbers) > 1
 
 
 def test_kicks_and_noise_of_sensors_are_drawn_apart():
