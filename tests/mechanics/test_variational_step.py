@@ -119,8 +119,8 @@ def agree(mode, ahead, u):
     [
         ("solo12", ("open",) * 4),
         ("solo12", ("stick", "open", "slip", "stick")),
-        ("icub", ("stick",) * 8),
-        ("icub", ("slip",) * 8),
+        pytest.param("icub", ("stick",) * 8, marks=pytest.mark.slow),
+        pytest.param("icub", ("slip",) * 8, marks=pytest.mark.slow),
     ],
 )
 def test_it_is_the_step_of_the_loop_in_python(name, modes):

@@ -15,6 +15,8 @@ evaluates instead:
   of a cone: of the guards, and of the field where some slide;
 - derivatives of "sticks" where that contact has near-zero velocity, and of "jams" of contacts other
   than points on planes;
+- steps with their transition matrix of which it does not cover a stage, or where contacts are other
+  than points on planes: they are taken stage by stage (`variational_step`);
 - points that are not finite, of which the errors are Python's;
 - input laws other than held inputs within whole steps: the generic step calls the law.
 """
@@ -212,7 +214,9 @@ class KernelContactMode(ContactMode, CompiledSteps):
     def transition(
         self, ahead: StepRequest, u: Array, noise: Diffusion | None = None
     ) -> StepTransition | None:
-        """Return a step with its derivative, see `take_variational_step`; None with noise.
+        """Return a step with its derivative; None with noise, or beyond the step-size limits.
+
+        It is taken in the kernel, or where that does not cover a stage by `take_variational_step`.
 
         Args:
             ahead: Start, length and tolerances of the step.

@@ -7,8 +7,9 @@ perturbations in tangent coordinates,
           \quad \Phi = 1 + h \sum_i b_i L_i,
 
 with the transport T of the space. State and matrix are one system of equations, so that both have
-the order of the method, and error estimates of their own. The points are those of the mode:
-compiled modes take field and derivatives from their kernel.
+the order of the method, and error estimates of their own. The kernel takes the same step in C
+(`variational_step.c`) where it has the bodies of the robot and covers all stages; elsewhere
+compiled modes take field and derivatives at the points of this loop from it.
 """
 
 from __future__ import annotations
