@@ -21,7 +21,7 @@ from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec.inspect
 import numpy as np
@@ -253,9 +253,16 @@ def _convert(kind: Any, content: Any, where: str) -> Any:
             chosen = kind
             if len(steps) == 1:
                 chosen = get_type_hints(kind)[steps[0][0]] if steps[0][0] else get_args(kind)[0]
-            check_member(f"{where}{path}", value, get_args(chosen))
+            check_member(f"{where}{path}", value, _find_texts(chosen))
         right = _translate_expectation(what)
         raise InputError(f"{where}{path} must be {right}, got {quote(value)}") from error
+
+
+def _find_texts(hint: Any) -> list[Any]:
+    """Return the texts of a `Literal`, or of those in a union such as `Literal["a"] | None`."""
+    if get_origin(hint) is Literal:
+        return list(get_args(hint))
+    return [text for part in get_args(hint) for text in _find_texts(part)]
 
 
 def _translate_expectation(message: str) -> str:

@@ -305,7 +305,7 @@ def compute_outputs(mode: ModeModel, arc: Arc, t: float) -> Mapping[str, Array]:
     Forces may jump at the end of an arc, as where redundant contacts leave their cones together.
     There the state is known to rounding, and rounding decides on which side of the jump it lies.
     So the outputs are those a little earlier, by up to `EVENT_RESOLUTION`, where guards are far
-    outside at the end and not outside there.
+    outside at the end and at most a little outside there.
 
     Args:
         mode: The mode of the arc.

@@ -53,8 +53,9 @@ _INITIAL_LAYER = 1e-6
 which the first step crosses the initial layer instead of following it
 (test_the_derivative_across_breakaway_is_that_of_the_flow)."""
 _SHORTEST_LEAP, _LONGEST_LEAP, _LEAP_GROWTH = 1e-2, 5e-2, 1.5
-"""Least and greatest length of a first step across an initial layer, relative to the duration, and
-the ratio of one that is tried to the one before. The values are choices."""
+"""Least length of a first step across an initial layer, relative to the duration, the length from
+which it grows no further, and the ratio of one that is tried to the one before. The values are
+choices."""
 _LAYER_END = 100.0
 """Relaxation time relative to that at the start, from which a point is outside the layer.
 

@@ -335,7 +335,7 @@ def linearize_guard(
         InputError: The reset is at a border between two cases whose derivatives differ, or the mode
             has no such guard.
         GrazingError: The guard rate is not negative, or not significant: at most `GRAZING_RATIO` of
-            its terms.
+            its terms, or `_GRAZING_RATE` of the guard's scale.
         SystemDefinitionError: The guard or the reset has no Jacobian.
     """
     border = find_reset_border(system, guard, before, after, report)
@@ -375,7 +375,7 @@ def linearize_crossing(
     Raises:
         InputError: The mode has no such guard.
         GrazingError: The guard rate is not negative, or not significant: at most `GRAZING_RATIO` of
-            its terms.
+            its terms, or `_GRAZING_RATE` of the guard's scale.
         SystemDefinitionError: The guard has no Jacobian, or the reset has none and `reset` is None.
     """
     mode, at = before.mode, before.jump_point(report)

@@ -80,6 +80,7 @@ def test_a_text_that_is_none_of_a_few_is_named_beside_them():
     class Chosen(Config):
         rule: Literal["first", "last"] = "first"
         rules: tuple[Literal["first", "last"], ...] = ()
+        rest: Literal["first", "last"] | None = None
 
     with pytest.raises(UnknownNameError, match=r"settings\.rule.*'lats'.*first.*last"):
         parse_settings(Chosen, {"rule": "lats"}, "settings")
@@ -87,6 +88,8 @@ def test_a_text_that_is_none_of_a_few_is_named_beside_them():
         Chosen(rule="lats")
     with pytest.raises(UnknownNameError, match=r"^rules\[1\].*'lats'.*first.*last"):
         Chosen(rules=("last", "lats"))
+    with pytest.raises(UnknownNameError, match=r"^rest.*'lats'.*\['first', 'last'\]"):
+        Chosen(rest="lats")
 
 
 def test_bounds_of_a_field_are_those_of_its_type():
