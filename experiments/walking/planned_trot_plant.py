@@ -23,6 +23,7 @@ from hybridctl.control.gains import GainSchedule
 from hybridctl.control.reference import Reference
 from hybridctl.control.tracking_law import TrackingLaw
 from hybridctl.hybrid.plant import Sample
+from hybridctl.mechanics.system import closed_contacts
 from hybridctl.planning.plan import PhaseSequence
 
 _PERIOD = 1e-3
@@ -82,7 +83,7 @@ class TouchTracking:
         if end < math.inf:
             return sample.time > end - 1e-3 * _PERIOD
         due, after = self._ends[self._arc], self._phases.modes[self._arc + 1]
-        landing = {i for i, mode in enumerate(after) if mode != "open"}
+        landing = {*closed_contacts(after)}
         if sample.time > due - _EARLY:
             forces = np.asarray(sample.sensed["normal_force"])
             self._touched |= {i for i in landing if forces[i] > _TOUCH}
