@@ -517,13 +517,15 @@ class TrotTrials:
 
     strides: int = 20
     starts: int = 2
-    angles: tuple[float, ...] = (1e-5, 1e-3)
+    angles: tuple[float, ...] = (1e-3,)
     predictive: bool = True
     limit: float = TORQUE
     seed: int = 0
 
 
-def make_plan_record(trot: PlannedTrot, trials: TrotTrials) -> dict[str, Any]:
+def make_plan_record(
+    trot: PlannedTrot, feedback: PeriodicLqr, trials: TrotTrials
+) -> dict[str, Any]:
     """Return a plan as it stands in summary.json.
 
     Multipliers are moduli, of half a stride up to the exchange of left and right. Of several pieces
@@ -531,9 +533,9 @@ def make_plan_record(trot: PlannedTrot, trials: TrotTrials) -> dict[str, Any]:
 
     Args:
         trot: The plan.
+        feedback: Its LQR.
         trials: Simulations under feedback.
     """
-    feedback = trot.design_feedback()
     maps = [
         trot.compute_multipliers(trot.map),
         trot.compute_multipliers(trot.close_loop(feedback), holds_place=True),

@@ -22,6 +22,7 @@ from hybridctl.experiments.walking.planned_trot import (
     make_trial_table,
     plan_trot,
 )
+from hybridctl.experiments.walking.planned_trot_plant import make_plant_record, make_plant_table
 from hybridctl.experiments.walking.push_limits import (
     compare_limits,
     draw_limits,
@@ -76,6 +77,10 @@ KINDS: dict[Quadruped, TrotKind] = {
     "go2": TrotKind(0.4, 0.06, None, "base", 2.0),
 }
 _PERIOD = 2e-3  # s, of the controller
+_PLANNED_ANGLES = (1e-3, 1e-2)
+"""Sizes of perturbations from which planned trots start on the plant, rad. A choice."""
+_PLANNED_STARTS = 8
+"""Number of such starts of each size."""
 _SHARE = 0.8  # of friction that forces may use
 _PUSH = 0.05  # s, duration of a push
 _BEFORE, _AFTER = 2, 6  # strides before a push and those to be trotted after it
@@ -100,7 +105,8 @@ class Config(Settings):
         speed: Speed forwards, m/s.
         time_constant: Time constant of the contacts, s.
         planned: Whether a trot in place of solo12 is planned too, with its multipliers open loop
-            and under its LQR (`planned_trot`); a minute of one processor.
+            and under its LQR, simulations under feedback (`planned_trot`), and trots on the engine
+            (`planned_trot_plant`); some five minutes of one processor.
         seed: Seed of starts and pushes.
         workers: Number of processes; 0 for one on each processor.
         dask: Address of the scheduler of a cluster that computes instead.
@@ -335,12 +341,27 @@ def run(config: Config, console: Console) -> Findings:
     data: dict[str, Any] = {"trots": records}
     tables = [make_trot_table(records)]
     if config.planned:
-        data["planned"] = make_plan_record(plan_trot(0.0), TrotTrials())
-        tables += [make_multiplier_table(data["planned"]), make_trial_table(data["planned"])]
+        trot, trials = plan_trot(0.0), TrotTrials()
+        feedback = trot.design_feedback()
+        planned = make_plan_record(trot, feedback, trials)
+        planned["plant"] = make_plant_record(
+            trot,
+            *trot.make_reference(feedback, trials.strides),
+            _PLANNED_ANGLES,
+            _PLANNED_STARTS,
+            engine=config.engine,
+            time_constant=config.time_constant,
+        )
+        data["planned"] = planned
+        tables += [
+            make_multiplier_table(planned),
+            make_trial_table(planned),
+            make_plant_table(planned["plant"]),
+        ]
         claims.append(
             Check(
                 "largest multiplier of the planned trot under its LQR",
-                data["planned"]["closed"][0],
+                planned["closed"][0],
                 most=1.0,
             )
         )
@@ -350,7 +371,7 @@ def run(config: Config, console: Console) -> Findings:
                 trial["held"],
                 least=trial["starts"],
             )
-            for trial in data["planned"]["trials"]
+            for trial in planned["trials"]
         ]
     return Findings(data, tables, claims, draw=draw)
 

@@ -88,7 +88,7 @@ def test_the_lqr_holds_the_trot_in_simulation(in_place, feedback):
 
     Corrections of the LQR at 50 Hz go through touchdowns and releases by the clock.
     """
-    trials = TrotTrials(strides=2, starts=1, angles=(1e-7, 1e-3))
+    trials = TrotTrials(strides=1, starts=1, angles=(1e-7, 1e-3))
     for record in make_trial_records(in_place, feedback, trials):
         assert record["held"] == 1, record["problems"]
         # Legs of the model mirror each other to 1e-3, so that strides differ from the half stride.
