@@ -146,7 +146,7 @@ feedback take 0.26 of real time.""",
 by touch, on MuJoCo and on Drake. **Touches help solo12 when it is pushed**: twenty random pushes on
 MuJoCo are survived up to 3.08 ± 0.13 N s by the clock and 3.55 ± 0.15 N s by touch, push by push
 0.48 ± 0.15 N s more (12 better, 2 worse); six on Drake 0.58 ± 0.15 N s more (5 better, none worse).
-Go2 ties in four of six on MuJoCo; four pushes on Drake are survived up to 3.5 ± 1.7 N s more by touch
+Go2 ties in four of six on MuJoCo; five pushes on Drake are survived up to 2.8 ± 1.5 N s more by touch
 (3 better, none worse). All limits: [your quadruped trots](start/trot.md).""",
     "bolt-walk": """Bolt takes 50 steps from 8 of 8 random starts, on contact of 2 ms: on MuJoCo by
 each of the three laws, on Drake by the clock (from 2 of 2 by touch). **Switching by touches costs
