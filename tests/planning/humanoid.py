@@ -1,4 +1,4 @@
-"""talos on two flat soles, with locked arms, hands and head: a step in place from rest to rest."""
+"""talos on two flat soles, with locked arms, hands and head: it comes to rest on one of them."""
 
 from functools import cache
 
@@ -12,8 +12,8 @@ from hybridctl.planning.task import Condition, Margins, Phase, Task
 
 SOLES = ("left_sole_link", "right_sole_link")
 BOTH, RIGHT = ("stick",) * 8, ("open",) * 4 + ("stick",) * 4
-DURATIONS = ((0.5, 0.9), (0.4, 0.7), (0.5, 0.9))  # s, of weight shift, single stance and return
-CLEARANCE, LIFT = 0.01, 0.015  # m, least height of the corners in mid-swing, and that of the guess
+DURATIONS = ((0.5, 0.9), (0.4, 0.8))  # s, of the shift of weight and of single stance
+LIFT = 0.03  # m, height of the left sole at the end
 _CORNERS = ((0.1, 0.06, 0.0), (0.1, -0.06, 0.0), (-0.1, 0.06, 0.0))  # three make the pose of a sole
 _DIFFERENCE = 1e-4  # part of a phase, half the distance of two places that give a velocity
 
@@ -30,8 +30,8 @@ def lock_arms():
     return Robot(model, friction=dict.fromkeys(list(model.names)[2:], 0.0))
 
 
-class StepInPlace:
-    """A shift of weight to the right sole, a swing of the left one, and the way back."""
+class LiftOff:
+    """A shift of weight to the right sole and the rise of the left one, from rest to rest."""
 
     def __init__(self, intervals=5, points=3):
         self.robot = robot = lock_arms()
@@ -46,48 +46,37 @@ class StepInPlace:
         self._soles = self._find_corners(self.stand)[0]
         self._shift = float(robot.point_position(self.stand, SOLES[1])[1])
         self.place = cache(self._place)
-        left = [contact.name for contact in self.system.contacts[:4]]
-        ends = tuple(f"{name} opens" for name in left), tuple(f"{name} closes" for name in left), ()
+        opens = tuple(f"{contact.name} opens" for contact in self.system.contacts[:4])
         phases = [
-            Phase(mode, end, duration, intervals, points)
-            for mode, end, duration in zip((BOTH, RIGHT, BOTH), ends, DURATIONS, strict=True)
+            Phase(BOTH, opens, DURATIONS[0], intervals, points),
+            Phase(RIGHT, (), DURATIONS[1], intervals, points),
         ]
         self.task = Task(
             self.system,
             phases,
             start=self.start,
             conditions=self._make_conditions(),
-            margins=Margins(
-                force=10.0,
-                friction=0.7,
-                impulse=0.0,
-                landing_speed=0.5,
-                clearance=CLEARANCE,
-                unload=10.0,
-                lift=0.1,
-            ),
+            margins=Margins(force=10.0, friction=0.7, unload=10.0, lift=0.1),
             degree=5,
             running_cost=lambda x, u: 1e-4 * ca.sumsqr(u) + 0.1 * ca.sumsqr(x[robot.nq + 6 :]),
         )
 
     def _make_conditions(self):
-        """Rest where it began: soles that stick leave 8 velocities and 11 coordinates free."""
-        nq, nv = self.robot.nq, self.robot.nv
-        torso = [i for i in range(6, nv) if i not in self._legs]
+        """Rest in a pose: a sole that sticks leaves 14 velocities and 14 coordinates free."""
+        nq, end = self.robot.nq, self.place(1, 1.0)
+        free = [i for i in range(self.robot.nv) if i not in self._legs[6:]]
         speeds = [
-            Condition(f"velocity {i} at the end", lambda a, b, t, i=i: b[nq + i])
-            for i in [*range(6), *torso]
+            Condition(f"velocity {i} at the end", lambda a, b, t, i=i: b[nq + i]) for i in free
         ]
-        # A joint's coordinate comes one later than its velocity, after the quaternion. Where the
-        # left sole is flat on the ground, three joints of its leg say where.
-        places = [*range(6), *(i + 1 for i in [*torso, *self._legs[:3]])]
+        # A joint's coordinate comes one later than its velocity, after the quaternion.
+        places = [i if i < 6 else i + 1 for i in free]
         return speeds + [
-            Condition(f"coordinate {i} at the end", lambda a, b, t, i=i: b[i] - self.start[i])
+            Condition(f"coordinate {i} at the end", lambda a, b, t, i=i: b[i] - end[i])
             for i in places
         ]
 
     def guess(self, k, s):
-        """A state at a fraction of phase k: the pelvis moves over the right sole and back."""
+        """A state at a fraction of phase k: the pelvis moves, then the left sole rises."""
         a, b = max(s - _DIFFERENCE, 0.0), min(s + _DIFFERENCE, 1.0)
         time = 0.5 * sum(DURATIONS[k]) * (b - a)
         velocity = self.robot.difference(self.place(k, a), self.place(k, b)) / time
@@ -95,8 +84,7 @@ class StepInPlace:
 
     def _place(self, k, s):
         even = s * s * s * (10.0 - 15.0 * s + 6.0 * s * s)
-        shift = (even, 1.0, 1.0 - even)[k] * self._shift
-        lift = 256.0 / 27.0 * LIFT * s**3 * (1.0 - s) if k == 1 else 0.0
+        shift, lift = (even * self._shift, 0.0) if k == 0 else (self._shift, LIFT * even)
         q, wanted = self.stand.copy(), self._soles.copy()
         q[1] += shift
         wanted[2:9:3] += lift  # of the corners of the left sole

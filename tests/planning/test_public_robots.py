@@ -1,11 +1,14 @@
 """A robot as it is published, with a floating base, as a task of the optimiser."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hybridctl.robots import public
 
 from hybridctl.base.errors import InputError
 from hybridctl.mechanics import Robot, contact_system
+from hybridctl.planning.implicit_phases import uses_implicit_phases
 from hybridctl.planning.optimisation import optimise
 from hybridctl.planning.task import Condition, Margins, Phase, Task
 
@@ -41,9 +44,11 @@ def test_a_quadruped_of_eighteen_velocities_rises_by_its_feet():
     assert [arc.mode for arc in found.run.arcs] == [STANCE]
 
 
-def test_a_robot_of_more_velocities_is_refused_by_their_number():
-    """talos has 38."""
+def test_a_robot_of_more_velocities_is_refused_where_its_dynamics_had_to_be_solved():
+    """talos has 38. With equations of motion as constraints it is a task."""
     plant = public.system("talos")
     phase = Phase(("stick",) * len(plant.contacts), (), (0.3, 0.4), 3, 4)
-    with pytest.raises(InputError, match=r"at most 24 velocities \(it has 38\)"):
-        Task(plant, [phase])
+    assert uses_implicit_phases(Task(plant, [phase]))
+    for refused in ({"implicit": False}, {"margins": Margins(early=0.1)}, {"spread": 0.01}):
+        with pytest.raises(InputError, match=r"more than 24 velocities \(it has 38\)"):
+            Task(plant, [replace(phase, ends=("left_sole_link 0 opens",)), phase], **refused)
