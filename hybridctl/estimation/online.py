@@ -21,11 +21,7 @@ from hybridctl.estimation.salted_kalman_filter import SaltedKalmanFilter
 from hybridctl.hybrid.mode import ModeKey
 
 _REMEMBERED_CORRECTIONS = 16
-"""Last corrections by whose durations time is reserved for the next one. A choice."""
-_RESERVED_QUANTILE = 0.75
-"""Quantile of these durations that is reserved. The least one leaves too little to bodies in
-contact: those of a cube take three times as long as in flight. The largest one may be that of the
-first visit of a mode, which would leave no time for predictions. A choice."""
+"""Last corrections whose least duration is reserved for each: most have no event. A choice."""
 _NEWEST_WEIGHT = 0.1
 """Weight of the newest piece of work in the running mean of their times. A choice."""
 Work = Callable[[FilterState], FilterState]
@@ -45,9 +41,8 @@ class Estimator:
 
     Without `finish`, each sample is done in its step, and work that there is no time for is cut
     (`SaltedKalmanFilter.limit_time`): the covariance is larger for it, and notes say what was cut.
-    The prediction has the time that three of four corrections have not needed lately. The first
-    visit of a mode takes longer, because its functions are made or read from disk: `prepare` does
-    that before.
+    The prediction has the time that corrections have not needed before. The first visit of a mode
+    takes longer, because its functions are made or read from disk: `prepare` does that before.
 
     Life cycle: `prepare` where time matters, `step` at each sample, `reset` to start again. An
     error in a value is raised by the `step` that does this piece of work, which with `finish` may
@@ -132,12 +127,12 @@ class Estimator:
             raise InputError(f"t must not be before the last sample, {self._time} s, got {time}")
         self._left.extend(self._split_into_pieces(time, values, input))
         self._time = time
-        now, correction = begun, self._find_reserved_duration()
+        now, correction = begun, min(self._corrections, default=0.0)
         while self._left and (
             not self._finish or now == begun or now - begun + self._mean_duration <= self._deadline
         ):
             piece = self._left.popleft()
-            # Corrections come last, and each usually takes so long.
+            # Corrections come last, and each takes at least this long.
             self._work_deadline.limit = begun + self._deadline - correction * len(self._left)
             self.state = piece(self.state)
             last, now = now, self._clock()
@@ -146,11 +141,6 @@ class Estimator:
             if isinstance(piece, partial):
                 self._corrections.append(now - last)
         return self._extrapolate(input) if self._left else self.state.estimate
-
-    def _find_reserved_duration(self) -> float:
-        """Return the time that a correction usually takes, s; zero before the first one."""
-        known = sorted(self._corrections)
-        return known[int(_RESERVED_QUANTILE * len(known))] if known else 0.0
 
     def _split_into_pieces(
         self, t: float, values: Mapping[str, ArrayLike], given: Input

@@ -208,15 +208,6 @@ def test_without_time_one_guard_of_several_is_truncated_at_and_a_note_says_so():
     assert not any("no time is left" in note for note in after.notes)
 
 
-def test_the_time_of_a_correction_is_what_three_of_four_take():
-    """The longest of them may be the first visit of a mode, which must leave time to predict."""
-    kf = SaltedKalmanFilter(bouncing_ball(), np.zeros((2, 2)), height())
-    loop = Estimator(kf, Estimate("air", 0.0, np.array([1.0, 0.0]), np.eye(2)), deadline=1.0)
-    assert loop._find_reserved_duration() == 0.0
-    loop._corrections.extend([3.0, 1.0, 50.0, 2.0, 1.0, 3.0, 2.0, 2.5])
-    assert loop._find_reserved_duration() == 3.0
-
-
 def test_functions_of_modes_are_made_before_they_are_visited():
     source = find_model("block")
     chosen = source.configure(None, ["duration=0.3", "rate=100"])
