@@ -169,16 +169,22 @@ class _LinearFlow:
 
     def move_mean(self, h: float) -> Array:
         """Return the mean (nx,) after a time, s, on the constraints of the mode."""
-        step, space = expm(self._rate * h)[:-1, -1], self._mode.space
+        return self._integrate_mean(expm(self._rate * h)[:-1, -1])
+
+    def _integrate_mean(self, step: Array) -> Array:
+        """Return the mean (nx,) moved by a step (ndx,), on the constraints of the mode."""
+        space = self._mode.space
         moved = space.normalize(space.integrate(self._estimate.mean, step))
         return project_onto_constraints(self._mode, moved)
 
     def predict(self, h: float) -> tuple[Estimate, Array]:
         """Return the estimate after a time, s, past guards, and the transition matrix to it."""
         e = self._estimate
-        half, whole = expm(self._rate[:-1, :-1] * np.array([0.5 * h, h])[:, None, None])
+        # The last column of the exponential is the step of the mean: one call gives both.
+        half, both = expm(self._rate * np.array([0.5 * h, h])[:, None, None])[:, :-1]
+        half, whole = half[:, :-1], both[:, :-1]
         p = whole @ e.covariance @ whole.T + h * (half @ self._noise @ half.T)
-        mean = self.move_mean(h)
+        mean = self._integrate_mean(both[:, -1])
         found = replace(e, time=e.time + h, mean=mean, covariance=nearest_semidefinite(p))
         return found, whole
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import SimulationError
-from hybridctl.estimation.deadline import CORRECTION
+from hybridctl.estimation.deadline import CORRECTION, NO_TIME_LEFT
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.event_hypotheses import (
     ORDERS_CUT,
@@ -50,6 +50,8 @@ from hybridctl.estimation.unmodelled_motion import (
 )
 from hybridctl.hybrid.laws import InputLaw
 
+_PARTS_CUT = f"the likeliest disturbance alone was followed: {NO_TIME_LEFT}"
+"""Note of a hypothesis of whose kinds of motion the deadline has left one."""
 _MIN_LOG_SIDE = -1e4
 """Least `Hypothesis.side`: logarithm of the probability of being before the pending guards.
 
@@ -289,12 +291,19 @@ def _compare_by_residual(
 
 
 def _correct(rules: FilterRules, one: _ComparedHypothesis, channel: str) -> _CorrectedHypothesis:
-    """Return a hypothesis after a value; without a residual its estimate stays as it is."""
+    """Return a hypothesis after a value; without a residual its estimate stays as it is.
+
+    Once the deadline is exceeded, of its kinds of motion the likeliest alone is corrected.
+    """
     h = one.prior
     if one.residual is None:
         return _CorrectedHypothesis(h, one.passed, h.estimate, None)
-    found = join_motion(rules, one.parts, one.log_weights, channel, one.residual)
-    before, after, innovation = found
+    is_cut = len(one.parts) > 1 and rules.model.late()
+    if is_cut:
+        h = add_note(h, _PARTS_CUT)
+    before, after, innovation = join_motion(
+        rules, one.parts, one.log_weights, channel, one.residual, only_likeliest=is_cut
+    )
     prior = h if before is h.estimate else h._replace(estimate=before)
     return _CorrectedHypothesis(prior, one.passed, after, innovation)
 

@@ -60,6 +60,8 @@ _OVERDUE_CUT = f"an overdue event was not followed: {NO_TIME_LEFT}"
 """Note of an estimate whose overdue event the deadline has cut."""
 _GUARD_CUT = f"a guard without variance was not fired: {NO_TIME_LEFT}"
 """Note of an estimate outside its mode, whose guard the deadline has kept from firing."""
+_TRUNCATION_CUT = f"a guard was not truncated at: {NO_TIME_LEFT}"
+"""Note of an estimate outside its mode at a further guard, which the deadline has left there."""
 _MIN_RELATIVE_DEVIATION = 1e-10
 """Least standard deviation of a guard, relative to its value, that can move it to zero."""
 
@@ -97,6 +99,9 @@ def reconcile(
             )
         if not violated.size:
             return now
+        if k and model.late():
+            # Each round evaluates the mode with its derivatives. A prediction may start outside.
+            return now._replace(notes=(*now.notes, _TRUNCATION_CUT))
         if k == 0:
             now = now._replace(transition=np.eye(len(e.covariance)))
         gradients, rates = point.guard_jacobian.state, compute_guard_rates(point)

@@ -142,6 +142,8 @@ def join_motion(
     log_weights: Sequence[float],
     channel: str,
     found: LinearizedResidual,
+    *,
+    only_likeliest: bool = False,
 ) -> tuple[Estimate, Estimate, Innovation]:
     """Return the common moments of the parts of a mixture, before and after a value.
 
@@ -151,6 +153,7 @@ def join_motion(
         log_weights: Logarithms of their weights after the value, which need not sum to one.
         channel: Name of the measurement.
         found: Residual of the value, linearised at the estimate.
+        only_likeliest: Whether the moments are those of the likeliest part alone.
 
     Returns:
         The estimate before the value, with the mean covariance of the parts by the weights after
@@ -161,6 +164,8 @@ def join_motion(
     best = log_weights.index(likeliest)
     # Where no density is finite, as of an estimate that overflows, one part goes on to be refused.
     kept = [k for k, w in enumerate(log_weights) if w > likeliest + math.log(_MIN_PART)] or [best]
+    if only_likeliest:
+        kept = [best]
     each = [rules.correct_by_residual(parts[k].predicted, channel, found)[0] for k in kept]
     innovation = parts[best].innovation
     if len(parts) > 1 or parts[0].log_probability < 0.0:

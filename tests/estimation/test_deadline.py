@@ -185,6 +185,29 @@ def test_a_guard_without_variance_waits_for_the_next_value_once_there_is_no_time
     assert reconcile(model, below, law).events, "with time it fires"
 
 
+def test_without_time_one_guard_of_several_is_truncated_at_and_a_note_says_so():
+    """A block with both corners 5 mm below the ground and falling: with time they hit it."""
+    clock = HandClock()
+    deadline = Deadline(clock)
+    deadline.limit = -1.0
+    patient = block_model(find_model("block").configure(None, []))
+    model = build_kalman_filter(patient, find_model("block").configure(None, [])).model
+    model, key = replace(model, deadline=deadline), ("open", "open")
+    mode, law = model.system.mode(key), model.law(key, None)
+    lowest = mode.guards(0.0, np.zeros(6), np.zeros(mode.nu)).min()
+    x = np.array([0.0, -5e-3 - lowest, 0.0, 0.0, -1.0, 0.0])  # m, m, rad and their rates
+    below = Estimate(key, 0.0, x, np.diag([1e-6, 1e-4, 1.0, 1e-4, 1e-4, 1e-4]))
+    found = reconcile(model, below, law)
+    assert not found.events
+    assert "a guard was not truncated at: no time is left" in found.notes
+    guards = model.evaluate_at(found.estimate, law).guards
+    assert (guards > -1e-3).sum() == 1, "the other one is left where it is"
+    clock.now = -2.0
+    after = reconcile(model, below, law)
+    assert after.events
+    assert not any("no time is left" in note for note in after.notes)
+
+
 def test_functions_of_modes_are_made_before_they_are_visited():
     source = find_model("block")
     chosen = source.configure(None, ["duration=0.3", "rate=100"])

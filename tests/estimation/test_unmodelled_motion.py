@@ -10,6 +10,7 @@ from scipy.stats import norm
 import hybridctl as hc
 from hybridctl.app.models import find_model
 from hybridctl.base.errors import InputError
+from hybridctl.estimation.deadline import Deadline
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.initial_estimate import build_kalman_filter, first_estimate
 from hybridctl.estimation.likelihood import fit_noise
@@ -109,6 +110,23 @@ def test_the_moments_and_the_likelihood_are_those_of_the_mixture():
         np.testing.assert_allclose(after.estimate.covariance, spread, rtol=1e-5)
         predicted = sum(w * p for w, p in zip(w, priors, strict=True))
         np.testing.assert_allclose(after.predicted.covariance, predicted, rtol=1e-5)
+
+
+def test_without_time_the_likeliest_motion_alone_is_followed_and_a_note_says_so():
+    """The likelihood of the value stays that of all of them."""
+    deadline = Deadline()
+    deadline.limit = -np.inf
+    kf, white = free_filter(), free_filter(rate=0.0)
+    value = np.array([0.002])  # m: the motion without a kick is the likeliest
+    patient = kf.update(kf.predict(KNOWN, DT), "position", value)
+    late = kf.limit_time(deadline).update(kf.predict(KNOWN, DT), "position", value)
+    alone = white.update(white.predict(KNOWN, DT), "position", value)
+    assert any("no time is left" in note for note in late.notes)
+    assert not patient.notes
+    np.testing.assert_allclose(late.estimate.mean, alone.estimate.mean, rtol=1e-12)
+    np.testing.assert_allclose(late.estimate.covariance, alone.estimate.covariance, rtol=1e-12)
+    assert patient.estimate.covariance[1, 1] > 1.1 * alone.estimate.covariance[1, 1]
+    assert late.innovation.log_likelihood == patient.innovation.log_likelihood
 
 
 def test_the_likelihood_integrates_to_one():
