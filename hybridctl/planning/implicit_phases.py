@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import casadi as ca
@@ -60,7 +59,6 @@ from hybridctl.planning.phase_functions import (
 )
 from hybridctl.planning.task import Expression, Task
 
-_build_smooth_cone = partial(build_cone_limits, is_smooth=True)
 _LARGE_ROBOT = 12
 """Velocities above which equations of motion are constraints where the task leaves the choice.
 
@@ -442,7 +440,7 @@ def _build_order(
         order: Indices of the contacts that have closed or opened, those of each event together.
         waiting: Likewise of those that have yet to.
     """
-    system, margins, after = task.system, task.margins, task.find_mode_after(k)
+    system, after = task.system, task.find_mode_after(k)
     assert after is not None
     nu, contacts = system.robot.nu, task.get_contacts(k)
     modes, opening = contact_modes(task.phases[k].mode), find_opening_contacts(task, k)
@@ -465,25 +463,13 @@ def _build_order(
             residuals.append(residual)
     pressing = [i for i, mode in enumerate(modes) if mode != OPEN and i not in opening]
     if impulses is not None:
-        for i in pressing:
-            rows += _build_smooth_cone(
-                task, impulses, i, "N s", margins.impulse, modes[i], is_pyramid=is_pyramid
-            )
+        rows += _build_press_limits(task, impulses, pressing, modes, "N s", is_pyramid)
     if waiting:
         mode = build_mode_equations(task, k, modes)
         z = mode.u[nu:]
         z_rate = ca.SX.sym("dz", z.numel())
         rate = ca.vertcat(slope, _RATE_SCALE * z_rate) / duration
-        for i in pressing:
-            rows += _build_smooth_cone(
-                task,
-                mode.forces,
-                i,
-                "N",
-                margins.force,
-                modes[i],
-                is_pyramid=mode.is_redundant,
-            )
+        rows += _build_press_limits(task, mode.forces, pressing, modes, "N", mode.is_redundant)
         late = (i for event in waiting for i in event)
         actions = {i: "opens" if i in opening else "closes" for i in late}
         for i, action in actions.items():
@@ -512,3 +498,28 @@ def _build_order(
         ca.SX(ca.vertcat(*residuals)),
         limited,
     )
+
+
+def _build_press_limits(
+    task: Task,
+    forces: Expression,
+    pressing: Sequence[int],
+    modes: tuple[str, ...],
+    unit: str,
+    is_pyramid: bool,
+) -> list[LimitedValue]:
+    """Return normal forces and cones of contacts that press, or the same of impulses.
+
+    Args:
+        task: The task.
+        forces: Forces or impulses (r, 1) on all rows of all contacts.
+        pressing: Indices of the contacts.
+        modes: Modes of all contacts.
+        unit: "N" for forces, "N s" for impulses.
+        is_pyramid: See `build_cone_limits`.
+    """
+    least = task.margins.force if unit == "N" else task.margins.impulse
+    rows, shape = list[LimitedValue](), {"is_smooth": True, "is_pyramid": is_pyramid}
+    for i in pressing:
+        rows += build_cone_limits(task, forces, i, unit, least, modes[i], **shape)
+    return rows
