@@ -78,7 +78,13 @@ def merge_and_prune(
 
 
 def has_agreement(model: NoisySystem, a: Hypothesis, b: Hypothesis) -> bool:
-    """Return whether two hypotheses have the same mode and pending guards, and near means."""
+    """Return whether two hypotheses have the same mode and pending guards, and near means.
+
+    Args:
+        model: The system and its noise.
+        a: The likelier hypothesis, by whose standard deviations means are near.
+        b: The other one.
+    """
     if a.estimate.mode != b.estimate.mode or a.pending != b.pending:
         return False
     x, y = a.estimate.mean, b.estimate.mean
