@@ -56,6 +56,20 @@ def test_one_arc_is_the_solution_by_the_exponential_of_the_hamiltonian():
         np.testing.assert_allclose(result.gains.arcs[0](t), gain, atol=1e-7)
 
 
+def test_the_propagation_over_an_arc_is_that_of_its_parts_where_the_input_jumps():
+    """A pendulum under a sampled torque: its arc has a piece for each sample, with other states."""
+    x, u = ca.SX.sym("x", 2), ca.SX.sym("u")
+    mode = hc.symbolic.SymbolicMode("swing", state=x, field=[x[1], u - 9.0 * ca.sin(x[0])], input=u)
+    system = hc.symbolic.hybrid_system([mode], [])
+    policy = hc.SampledPolicy(lambda t, x: np.array([8.0 * np.sin(7.0 * t)]), 0.1)
+    lin = hc.linearize(system, hc.simulate(system, "swing", [1.0, 0.0], (0.0, 1.0), policy))
+    (curve,) = hybrid_lqr(lin, Q, R, FINAL).values
+    assert len(lin.trajectory.arcs[0].pieces) == 10
+    whole = curve.propagation
+    value = whole.value(FINAL)
+    np.testing.assert_allclose(value, curve.start, rtol=1e-9)
+
+
 @pytest.mark.parametrize("start", [1e5, 1.7e9])
 def test_a_run_that_begins_too_late_for_its_tolerance_is_named(start):
     """Times of 1e5 s are rounded by 1.5e-11 s, those of 1.7e9 s by 2.4e-7 s."""

@@ -24,6 +24,7 @@ from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError
 from hybridctl.control.gains import GainCurve
 from hybridctl.control.lqr.weights import WeightFunction
+from hybridctl.hybrid.model import FieldJacobian
 from hybridctl.hybrid.series import FRACTIONS, TO_SERIES, TO_SLOPES
 from hybridctl.sensitivity.collocation import LinearStep, Propagation, radau, symmetric_part
 from hybridctl.sensitivity.linearization import Linearization
@@ -322,9 +323,7 @@ class RiccatiEquation:
         """
         lengths = np.diff(times)
         stages = np.asarray(times[:-1, None] + lengths[:, None] * _PANEL_FORMULA.points)
-        arc = self.lin.trajectory.arcs[k].piece(float(0.5 * (times[0] + times[-1])))
-        c, rows = self.lin.coefficients(arc, stages), stages.tolist()
-        a, b = c.state, c.input
+        (a, b), rows = self._linearize_stages(k, stages), stages.tolist()
         r = np.array([[self.input_weight(k, t) for t in row] for row in rows])
         q = np.array([[self.state_weight(k, t) for t in row] for row in rows])
         reach = symmetric_part(b @ np.linalg.solve(r, np.swapaxes(b, -1, -2)))
@@ -334,6 +333,24 @@ class RiccatiEquation:
             q = q + share * symmetric_part(end_gain.gain.T @ r @ end_gain.gain)
             reach = (1.0 - share) * reach
         return LinearStep(a, lengths, _PANEL_FORMULA).propagation(reach, q)
+
+    def _linearize_stages(self, k: int, stages: Array) -> FieldJacobian:
+        """Return A (m, s, ndx, ndx) and B (m, s, ndx, nu) at the stages of m intervals of an arc.
+
+        Where one law gives way to the next the input may jump: each interval belongs to one piece.
+
+        Args:
+            k: Index of the arc.
+            stages: Times (m, s) of the stages, ascending, s.
+        """
+        arc = self.lin.trajectory.arcs[k]
+        owners = np.searchsorted(arc.changes, stages[:, 0], side="right")
+        found = [
+            self.lin.coefficients(arc.pieces[i], stages[owners == i]) for i in np.unique(owners)
+        ]
+        return FieldJacobian(
+            np.concatenate([c.state for c in found]), np.concatenate([c.input for c in found])
+        )
 
     def _fit_gains(self, panels: list[_Panel]) -> GainCurve:
         """Return the gain on all panels, as cubics to its tolerance."""
