@@ -387,7 +387,7 @@ class ClockTracking:
 
         Those that follow make it right also for callers that do not ask `next_change`.
         """
-        k = bisect_right(self._ends, history.time)
+        k = bisect_right(self._ends, history.time)  # at an end what goes on from there
         sequence = _LawSequence(self._laws[k:], self._ends[k:], self.limits)
         return DifferentiableLaw(sequence, sequence.jacobian, sequence.rate)
 
@@ -419,7 +419,7 @@ class _LawSequence(LinearFeedback):
     limits: Array | None
 
     def _select(self, t: float) -> TrackingLaw:
-        """Return the law at a time; at the end of a law that law."""
+        """Return the law at a time; at the end of a law that law, as a step up to there needs."""
         return self.laws[bisect_left(self.ends, t)]
 
     def __call__(self, t: float, x: Array) -> Array:

@@ -94,7 +94,10 @@ class Arc:
             freeze_array(getattr(self, name))
 
     def __call__(self, t: ArrayLike) -> Array:
-        """Return the state (nx,) at a time t in [start, end] in s, or (n, nx) at n times."""
+        """Return the state (nx,) at a time t in [start, end] in s, or (n, nx) at n times.
+
+        It is continuous, so that unlike `input` it needs no side.
+        """
         return self._evaluate(self.states, t, self.space)
 
     def input(self, t: ArrayLike, side: Side = "right") -> Array:
@@ -102,7 +105,8 @@ class Arc:
 
         Args:
             t: Time in [start, end], s, or n times.
-            side: Which input is returned at a time at which one law gives way to the next.
+            side: Which input is returned at a time at which one law gives way to the next: "left"
+                that of the law that ends there, "right" that of the one that begins.
 
         Returns:
             The input (nu,), or (n, nu) at n times.
@@ -165,7 +169,7 @@ class Arc:
         return state, place.scale * (place.slopes @ series)
 
     def _locate_left(self, t: float) -> _SeriesPlace:
-        """Return the place of a time on the step that leads to it."""
+        """Return the place of a time on the step that leads to it; at the start, on the first."""
         k = max(int(self.breaks.searchsorted(t, "left")) - 1, 0)
         length = float(self.lengths[k])
         values = basis(2.0 * (t - float(self.breaks[k])) / length - 1.0)

@@ -270,7 +270,8 @@ def _predict_from_windows(events: Sequence[SequenceEvent], period: int) -> Accum
         if min(jumps[1:]) <= 0.0:  # a window without jumps has no ratio
             return None
         ratios += [jumps[0] / jumps[1], jumps[1] / jumps[2]]
-    # Without jumps, as of a guard that turns the input about, windows alone decide.
+    # Times and jumps shrink by one ratio, as those of bounces do. Without jumps, as of a guard that
+    # turns the input about, windows alone decide.
     if max(ratios) > MAX_WINDOW_RATIO or max(ratios) - min(ratios) > WINDOW_RATIO_SPREAD:
         return None
     time = events[last].time + _sum_remaining(windows)
@@ -303,6 +304,9 @@ def _collect_guards(events: Sequence[SequenceEvent]) -> tuple[str, ...]:
 
 
 def _sum_remaining(sizes: Sequence[float]) -> float:
-    """Return the sum of all later terms of a geometric sequence, whose last terms come first."""
+    """Return the sum of all later terms of a geometric sequence, whose last terms come first.
+
+    After a term D with the ratio r < 1 it is D r / (1 - r); the caller has checked the ratio.
+    """
     ratio = sizes[0] / sizes[1]
     return sizes[0] * ratio / (1.0 - ratio)

@@ -125,6 +125,7 @@ class BDerivative(PiecewiseLinearJump):
             matrix = matrix - np.outer(jump.field_change, jump.time_state @ matrix)
             size = size + np.outer(np.abs(jump.field_change), np.abs(jump.time_state) @ size)
             fired = fired | {j}
+        # Points and values fix B: it is linear if the matrix of one order maps them all.
         error = np.abs(mesh.points @ matrix.T - mesh.values)
         # n factors, each with sums of about d + 2 terms, as `piecewise._count_roundings` has it.
         terms = accuracy * len(self.guards) * (self.dimension + 2)
@@ -162,6 +163,7 @@ class BDerivative(PiecewiseLinearJump):
         rates = self.normals @ value
         sizes = np.abs(self.normals) @ np.abs(value)
         for j, (rate, size) in enumerate(zip(rates, sizes, strict=True)):
+            # Relative to the sum of the absolute terms, so that no scale matters.
             if not rate > GRAZING_RATIO * size:
                 raise GrazingError(
                     f"{self.guards[j]!r} is not crossed upwards by field({signs}): normals[{j}] "
@@ -177,7 +179,10 @@ class BDerivative(PiecewiseLinearJump):
         return -left / rates[:, None], np.zeros((len(left), 0))
 
     def _jump_at_surface(self, fired: frozenset[int], j: int) -> JumpGains:
-        """Return the jump at surface j, which has no reset, [Bder] (5)."""
+        """Return the jump at surface j, which has no reset, [Bder] (5).
+
+        Under the identity as reset the state moves with the field before: it is the reset's rate.
+        """
         before, after = self._cached_field(fired), self._cached_field(fired | {j})
         normal = self.normals[j]
         by_time, no_input = -normal / (normal @ before), np.zeros((len(normal), 0))
@@ -234,13 +239,13 @@ class Triangulation:
         result: Array = np.atleast_2d(directions).copy()
         rest = result @ self.normals.T
         heights, changes = self.points @ self.normals.T, self.values - self.points
-        # Row k of the signs has bit j set where surface j has been passed.
+        # `row` is an index of the signs: its bit j is set where surface j has been passed.
         is_ahead, row = np.ones(rest.shape, dtype=bool), np.zeros(len(rest), dtype=np.intp)
         every = np.arange(len(rest))
         for _ in range(n):
             height = heights[row]
             ratios = np.divide(rest, height, out=np.full(rest.shape, np.inf), where=is_ahead)
-            j = ratios.argmin(axis=1)
+            j = ratios.argmin(axis=1)  # the surface that is reached next
             c = ratios[every, j]
             rest -= c[:, None] * height
             result += c[:, None] * changes[row]

@@ -450,6 +450,8 @@ class PiecewiseLinearJump:
             chosen = np.flatnonzero(first == position)
             if chosen.size:
                 t, jump = times[position, chosen], self._get_jump(fired, j)
+                # D_x R dx - (f+ - dR/dt) dt_j + D_u R du, see the top of the file, in rows. Without
+                # `reset_state` the reset is the identity.
                 after = state[chosen]
                 if jump.reset_state is not None:
                     after = after @ jump.reset_state.T

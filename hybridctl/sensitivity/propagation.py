@@ -147,6 +147,7 @@ def propagate_perturbations(
     """
 
     def equation(piece: Arc, t: float) -> tuple[Array, Array | None]:
+        """Return A - B K and the forcing B du at a time of a piece; None for no forcing."""
         c = linearize_field(mode, t, *piece.state_and_input(t))
         matrix = c.state if gain is None else c.state - c.input @ gain(t)
         return matrix, None if input_change is None else c.input @ input_change(t)
@@ -249,6 +250,8 @@ def propagate_by_steps(
         if noise is not None and density is None:
             return t, total
         shortest = _SHORTEST_COMPILED_STEP * h
+        # `h` is the length that the errors ask for. A short rest of the arc's step ends it early
+        # and is no sign of stiffness, so it does not count against `shortest`.
         while t < end:
             step = compiled.transition(StepRequest(t, x, min(h, end - t), rtol, atol), u, density)
             if step is None or h < shortest:
@@ -256,7 +259,7 @@ def propagate_by_steps(
             if step.error < 1.0:
                 t, x = t + min(h, end - t), step.state
                 total = total.advance(step.matrix, step.noise)
-            else:
+            else:  # again from here, with a shorter step
                 change = _STEP_SAFETY * step.error**DOP853_TABLEAU.exponent
                 h *= max(_MIN_STEP_SHRINK, change)
     return arc.end, total
