@@ -43,7 +43,7 @@ Natural = Annotated[int, Meta(ge=0)]
 _MESSAGE_AND_PATH = re.compile(r"(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
 _WRONG_KEY = re.compile(r"Object (contains unknown|missing required) field `(.*)`")
 _EXPECTED = re.compile(r"Expected (.*?)(?:, got .*)?")
-_PATH_STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
+_PATH_STEP = re.compile(r"\.(\w+)|\[(\d+|\.\.\.)\]")  # a field; an index, or the value of any key
 _PLAIN_WORDS = {
     "array": "a list",
     "bool": "true or false",
@@ -210,6 +210,8 @@ def _to_python_numbers(name: str, value: Any) -> Any:
         value = value.tolist()
     if isinstance(value, list | tuple):
         return [_to_python_numbers(f"{name}[{k}]", entry) for k, entry in enumerate(value)]
+    if isinstance(value, dict):
+        return {k: _to_python_numbers(f"{name}[{k!r}]", entry) for k, entry in value.items()}
     if isinstance(value, bool) or not isinstance(value, Real):
         return value
     return int(value) if isinstance(value, Integral) else check_number(name, value)
@@ -237,6 +239,8 @@ def _convert(kind: Any, content: Any, where: str) -> Any:
             raise type(error.__cause__)(f"{where}{path}.{error.__cause__}") from error
         value, steps = content, _PATH_STEP.findall(path)
         for name, index in steps:
+            if index == "...":  # a value of a dict, whose key is not told: the dict stands for it
+                break
             value = value[name] if name else value[int(index)]
         key = _WRONG_KEY.fullmatch(what)
         if key is not None and key[1].startswith("missing"):
@@ -248,14 +252,33 @@ def _convert(kind: Any, content: Any, where: str) -> Any:
                 check_member(f"key in {where}", key[2], known)
             raise InputError(f"{where}{path} has no key {key[2]!r}") from error
         if what.startswith("Invalid enum"):
-            # The value is none of the texts of a `Literal`: of this type, or of its field or entry.
-            # Deeper ones are not looked up; the last error of this function is raised for them.
+            # The value is none of the texts of the `Literal` that the path leads to.
             chosen = kind
-            if len(steps) == 1:
-                chosen = get_type_hints(kind)[steps[0][0]] if steps[0][0] else get_args(kind)[0]
+            for name, index in steps:
+                chosen = _find_part_type(chosen, name, index)
             check_member(f"{where}{path}", value, _find_texts(chosen))
         right = _translate_expectation(what)
         raise InputError(f"{where}{path} must be {right}, got {quote(value)}") from error
+
+
+def _find_part_type(hint: Any, name: str, index: str) -> Any:
+    """Return the type of a field or of an entry of a value of a type; None if there is none.
+
+    Args:
+        hint: The type. Of a union, the first member that has such a part counts.
+        name: Name of a field of a dataclass; empty for an entry.
+        index: Index in a list or tuple, or "..." for the value of a dict.
+    """
+    if is_dataclass(hint):
+        return get_type_hints(hint).get(name)
+    args = get_args(hint)
+    if index == "...":
+        return args[-1]
+    if index and get_origin(hint) is tuple and Ellipsis not in args:
+        return args[int(index)]
+    if index and isinstance(get_origin(hint), type) and issubclass(get_origin(hint), Sequence):
+        return args[0]
+    return next((part for one in args if (part := _find_part_type(one, name, index))), None)
 
 
 def _find_texts(hint: Any) -> list[Any]:
@@ -287,7 +310,7 @@ def _rebuild(where: str, made: Any, content: Any) -> Any:
 
     Raises:
         UnknownNameError: A key of the content is no field.
-        InputError: A number is not finite.
+        InputError: A number is not finite, also in lists and dicts.
     """
     if is_dataclass(made):
         names = [field.name for field in fields(made)]
@@ -296,7 +319,10 @@ def _rebuild(where: str, made: Any, content: Any) -> Any:
         parts = {k: _rebuild(f"{where}.{k}", getattr(made, k), v) for k, v in content.items()}
         kind: Any = type(made)
         return kind(**parts)
-    if isinstance(made, tuple):
+    if isinstance(made, list | tuple):
         both = enumerate(zip(made, content, strict=True))
-        return tuple(_rebuild(f"{where}[{i}]", part, entry) for i, (part, entry) in both)
+        return type(made)([_rebuild(f"{where}[{i}]", part, entry) for i, (part, entry) in both])
+    if isinstance(made, dict):
+        pairs = zip(made.items(), content.values(), strict=True)
+        return {k: _rebuild(f"{where}[{k!r}]", part, entry) for (k, part), entry in pairs}
     return check_number(where, made) if isinstance(made, float) else made
