@@ -78,7 +78,11 @@ class BoltGait(Gait):
         """The state (nx,) halfway through the step from which the simulated step closes.
 
         It is found by Newton's method from the plan, whose mesh is coarse: the swinging foot begins
-        some 3e-8 m inside the ground there, where no simulation can begin.
+        some 3e-8 m inside the ground there, where no simulation can begin. After
+        `_MOST_CORRECTIONS` the last state is taken; `closing` is how far its orbit is from closing.
+
+        Raises:
+            SimulationError: A simulation from a state on the way ends before its period.
         """
         space, mode = self.walker.space, self.walker.mode(bolt.LEFT_STANCE)
         project, held = mode.project, mode.held
@@ -216,7 +220,8 @@ def optimise_bolt_gait(speed: float) -> BoltGait:
     """Return the gait at a speed, m/s, found from a guess.
 
     Raises:
-        SimulationError: No simulation from mid-step to mid-step follows the plan.
+        SimulationError: The search ended for another reason than that a gait was found. The
+            simulated step is made later, see `BoltGait.middle`.
     """
     walker = bolt.system(mirrored=True)
     step = optimise(make_bolt_task(walker, speed), make_bolt_guess(walker, speed))

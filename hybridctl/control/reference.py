@@ -308,7 +308,8 @@ def _extend_arcs(
     past = _integrate(system, integrator, first.mode, u, first.start, first(first.start), -before)
     future = _integrate(system, integrator, last.mode, v, last.end, last(last.end), after)
     nominal = [piece for arc in group for piece in arc.pieces]
-    # The continuation before the first piece follows the same law as that piece does.
+    # Where a piece of the trajectory begins after another, the law changes. The continuations are
+    # not marked: the input that is given for an arc is taken to go on smoothly past its ends.
     return join_arcs(first.index, [past, nominal[0], *map(_mark_law_change, nominal[1:]), future])
 
 

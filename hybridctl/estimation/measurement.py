@@ -183,8 +183,8 @@ def linear(
 ) -> Measurement:
     """Return the measurement z = C x, in a vector space.
 
-    The measurement raises `SystemDefinitionError` in a mode whose states are on a manifold, and
-    `InputError` in one whose states have another size.
+    The measurement raises `SystemDefinitionError` in a mode whose states are on a manifold, that is
+    with nx other than ndx, and `InputError` in one whose states have another size.
 
     Args:
         name: Name of its channel.

@@ -84,8 +84,9 @@ class PeriodicOrbit:
 
     Attributes:
         linearization: The linearization of one period.
-        return_map: First-order map (ndx, ndx) of the return. It is zero along the flow, and has
-            kinks where guards fire together.
+        return_map: First-order map (ndx, ndx) of the return. It is zero along the flow if the
+            section is a guard or a Poincare section, not if it is a period. It has kinks where
+            guards fire together.
         residuals: Largest entry of P(x) - x before each step of Newton's method.
         symmetry: The symmetry up to which the orbit closes; None if it closes by itself.
     """
@@ -149,8 +150,9 @@ def periodic_orbit(
     cones only. Of the steps that its pieces ask for, that one is taken which lies in its piece's
     cone, or nearest to it (a semismooth Newton method).
 
-    DP has the flow in its kernel, so the equation is regular unless orbits come in families. Of a
-    family the nearest orbit is taken. A step that does not lessen the residual is halved. The orbit
+    DP of a guard or of a Poincare section has the flow in its kernel, so the equation is regular
+    unless orbits come in families. Over a period DP is :math:`\Phi`; the equation is singular where
+    the system does not depend on time. Of a family the nearest orbit is taken. A step that does not lessen the residual is halved. The orbit
     is found where the residual is below `tolerance` times one plus the largest entry of x.
 
     Args:

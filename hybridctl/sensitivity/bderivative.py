@@ -88,7 +88,8 @@ class BDerivative(PiecewiseLinearJump):
             The points and values, which evaluate the map without the field.
 
         Raises:
-            InputError: The normals are linearly dependent.
+            InputError: The normals are linearly dependent, or a field is no vector (d,).
+            GrazingError: A field does not cross a surface upwards.
         """
         normals = self.normals
         n = len(normals)

@@ -156,6 +156,8 @@ def propagate_perturbations(
     for piece in arc.pieces:
         steps += integrate_linear_equation(
             partial(equation, piece), z, piece.start, piece.end, rtol=rtol, atol=atol,
+            # Not positive where the arc begins after its first step, as the rest of an arc does that
+            # is compiled up to there: the method's own first step is taken then.
             first_step=float(piece.breaks[0] + piece.lengths[0]) - piece.start,
             leap=choose_first_leap(mode, piece),
         )  # fmt: skip
@@ -266,7 +268,9 @@ def choose_first_leap(mode: ModeModel, arc: Arc) -> float:
     """Return the length in s of a first step across an initial layer, 0 if there is none.
 
     In the layer, directions decay at once, as those across a contact that begins to slip do. The
-    step is a small part of the arc, but so long that its first stage is outside the layer. Modes
+    step is a small part of the arc, but so long that its first stage is outside the layer: the
+    first of the lengths that are tried. If none of them is, it is one growth longer than the last
+    that was tried. Modes
     whose relaxation time is the same everywhere (`ModeModel.steady_pace`) have no layer.
 
     Args:

@@ -180,7 +180,8 @@ class RiccatiEquation:
         """Return value and gain on an arc.
 
         The gain is the one that is applied: K = R^-1 B' V, blended into the end gain. On an arc of
-        almost no duration it is constant, and the value has one knot.
+        almost no duration there is nothing to be blended: the gain is constant, R^-1 B' V of the
+        value at the end, whatever the end gain is, and the value has one knot.
 
         Args:
             k: Index of the arc.

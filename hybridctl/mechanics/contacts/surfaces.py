@@ -161,7 +161,11 @@ class _Round:
         return np.asarray((self._side / np.linalg.norm(e, axis=1))[:, None] * e)
 
     def curvature(self, r: Array) -> Array:
-        """Return the Hessians (I - d d') / rho (n, 3, 3) at distances rho from the centre, 1/m."""
+        """Return the Hessians of `distance` (n, 3, 3) at points r (n, 3), 1/m.
+
+        With the distance rho and the direction d from the centre they are (I - d d') / rho; the
+        negative of it where the free side is inside.
+        """
         e = r - self.center
         rho = np.linalg.norm(e, axis=1)
         d = e / rho[:, None]
@@ -171,7 +175,8 @@ class _Round:
     def curvature_along(self, r: Array, direction: Array) -> Array:
         """Return the derivatives of the Hessians along directions s.
 
-        They are -((d.s) (I - d d') + s_t d' + d s_t') / rho^2, with the tangential part s_t of s.
+        They are -((d.s) (I - d d') + s_t d' + d s_t') / rho^2, with the tangential part s_t of s;
+        the negative of it where the free side is inside.
 
         Args:
             r: Points (n, 3), m.
