@@ -151,9 +151,10 @@ def periodic_orbit(
     cone, or nearest to it (a semismooth Newton method).
 
     DP of a guard or of a Poincare section has the flow in its kernel, so the equation is regular
-    unless orbits come in families. Over a period DP is :math:`\Phi`; the equation is singular where
-    the system does not depend on time. Of a family the nearest orbit is taken. A step that does not lessen the residual is halved. The orbit
-    is found where the residual is below `tolerance` times one plus the largest entry of x.
+    unless orbits come in families. Over a period DP is :math:`\Phi`, and orbits of a system that
+    does not depend on time are a family. Of a family the nearest orbit is taken. A step that does
+    not lessen the residual is halved. The orbit is found where the residual is below `tolerance`
+    times one plus the largest entry of x.
 
     Args:
         system: The system.

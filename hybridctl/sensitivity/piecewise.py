@@ -333,9 +333,10 @@ class PiecewiseLinearJump:
 
         The search drops a beginning of an order as soon as no perturbation has it, and solves about
         one linear program for each piece. Together the cones cover all perturbations, but for cones
-        that are thinner than `_MIN_BALL_RADIUS`; their interiors do not meet. Guards that are tied for all perturbations, such as two equal ones,
-        fire as they were declared and add no pieces. Pieces with the same matrix stay apart, as
-        their union need not be convex; see `group_equal_pieces`.
+        that are thinner than `_MIN_BALL_RADIUS`; their interiors do not meet. Guards that are tied
+        for all perturbations, such as two equal ones, fire as they were declared and add no pieces.
+        Pieces with the same matrix stay apart, as their union need not be convex; see
+        `group_equal_pieces`.
 
         Args:
             accuracy: Relative error of the gains. Guards whose times differ by no more than it

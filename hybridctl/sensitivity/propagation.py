@@ -156,8 +156,8 @@ def propagate_perturbations(
     for piece in arc.pieces:
         steps += integrate_linear_equation(
             partial(equation, piece), z, piece.start, piece.end, rtol=rtol, atol=atol,
-            # Not positive where the arc begins after its first step, as the rest of an arc does that
-            # is compiled up to there: the method's own first step is taken then.
+            # Not positive where the arc begins after its first step, as the rest of an arc does
+            # that is compiled up to there: the method's own first step is taken then.
             first_step=float(piece.breaks[0] + piece.lengths[0]) - piece.start,
             leap=choose_first_leap(mode, piece),
         )  # fmt: skip
