@@ -56,6 +56,18 @@ def test_one_arc_is_the_solution_by_the_exponential_of_the_hamiltonian():
         np.testing.assert_allclose(result.gains.arcs[0](t), gain, atol=1e-7)
 
 
+def test_the_propagation_over_an_arc_of_held_inputs_leads_from_its_end_to_its_start():
+    """A = (0, 1; u, -x) has the input of each sample, and none between two of them."""
+    x, u = ca.SX.sym("x", 2), ca.SX.sym("u")
+    mode = hc.symbolic.SymbolicMode("flow", state=x, field=[x[1], u * x[0] - x[0] * x[1]], input=u)
+    system = hc.symbolic.hybrid_system([mode], [])
+    policy = hc.SampledPolicy(lambda t, x: 5.0 * push(4.0 * t), 0.1)
+    run = hc.simulate(system, "flow", [1.0, 0.0], (0.0, 0.5), policy, rtol=1e-10, atol=1e-10)
+    assert len(run.arcs[0].pieces) == 5
+    (value,) = hybrid_lqr(hc.linearize(system, run), Q, R, FINAL).values
+    np.testing.assert_allclose(value.propagation.value(value.end), value.start, rtol=1e-9)
+
+
 @pytest.mark.parametrize("start", [1e5, 1.7e9])
 def test_a_run_that_begins_too_late_for_its_tolerance_is_named(start):
     """Times of 1e5 s are rounded by 1.5e-11 s, those of 1.7e9 s by 2.4e-7 s."""
