@@ -145,7 +145,7 @@ class BoltWeights:
 
 
 def make_bolt_task(walker: ContactSystem, speed: float) -> Task:
-    """Return the task of one step with the least integral of squared torques.
+    """Return the task of one step with the least integral of squared torques and joint velocities.
 
     Args:
         walker: The mirrored robot on its feet.
@@ -184,12 +184,14 @@ def make_bolt_guess(walker: ContactSystem, speed: float) -> Guess:
     stance = bolt.set_feet_down(walker, _make_angles(0.0))
     side = walker.robot.point_position(stance, "FL_FOOT")[1]
     pace = float(np.sqrt(9.81 / stance[2]))
-    rise = side * (1.0 - 1.0 / np.cosh(0.5 * pace * time))
+    # Halfway the pendulum y(t) = d cosh(w (t - T / 2)) / cosh(w T / 2) is nearest to the foot, at d
+    # from the base in double stance: it has swayed by d (1 - 1 / cosh(w T / 2)).
+    sway = side * (1.0 - 1.0 / np.cosh(0.5 * pace * time))
 
     def place(s: float) -> Array:
         """Return the configuration (12,) at a fraction of the step."""
         q = walker.robot.posture(_make_angles((2.0 * s - 1.0) * turn, float(np.sin(np.pi * s))))
-        q[:3] = (s - 0.5) * way, rise * np.sin(np.pi * s), stance[2]
+        q[:3] = (s - 0.5) * way, sway * np.sin(np.pi * s), stance[2]
         return np.asarray(q)
 
     def guess(k: int, s: float) -> Array:

@@ -17,7 +17,8 @@ from hybridctl.base.checks import Array, check_count, quote
 from hybridctl.base.errors import InputError
 
 # The iteration of a mean ends where a step is this small relative to the spread of the points, or
-# to the coordinates of the mean: differences of points are not known better than that.
+# to the coordinates of the mean: differences of points are not known better than that. The spread
+# counts for a mean near zero, the coordinates for points close together far from zero.
 _MEAN_STEP_PER_SPREAD = 1e-14
 _MEAN_STEP_PER_COORDINATE = 1e-15
 # On rotations each iteration multiplies the error by a sixth of the squared spread in rad or less:

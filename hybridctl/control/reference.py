@@ -162,6 +162,8 @@ def extend(
         report(len(arcs) / work)
     phantoms, impacts = {}, []
     for k, event in enumerate(events):
+        # k counts the events of guards alone, `event.index` all events: it is also the index of the
+        # arc of the trajectory before the event.
         u = inputs[event.index if phantom == "pushing" else event.index + 1]
         orders = list_firing_orders(system, event)
         single_states = [one.jump.state for one in orders if len(one.order) == 1]

@@ -420,7 +420,11 @@ class _LawSequence(LinearFeedback):
     limits: Array | None
 
     def _select(self, t: float) -> TrackingLaw:
-        """Return the law at a time; at the end of a law that law."""
+        """Return the law at a time; at the end of a law that law.
+
+        A flow up to that end takes its last values from there; from the end on the flow is given a
+        sequence that begins with the next law.
+        """
         return self.laws[bisect_left(self.ends, t)]
 
     def __call__(self, t: float, x: Array) -> Array:

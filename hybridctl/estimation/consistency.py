@@ -75,7 +75,8 @@ def nees(
             unit variance, directions without variance are left out too.
 
     Returns:
-        The square, and the number of directions that were not left out. Both are zero if all were.
+        The square, and the number of directions that were not left out. Both are zero if all were,
+        which adds nothing to sums of them.
     """
     e = space.difference(estimate.mean, truth)
     p = estimate.full_covariance if isinstance(estimate, Estimate) else estimate.covariance
@@ -87,6 +88,7 @@ def nees(
     correlation = p[np.ix_(free, free)] / np.outer(scale, scale)
     values, vectors = np.linalg.eigh(correlation)
     live = values > _MIN_VARIANCE_RATIO * values[-1]
+    # In these directions the scaled error has independent components, with the variances `values`.
     along = vectors.T @ (e[free] / scale)
     return float((along[live] ** 2 / values[live]).sum()), int(live.sum())
 

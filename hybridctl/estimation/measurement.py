@@ -306,6 +306,7 @@ def base_pose(
 def _build_pose_measurement(
     pose: _RobotPose, space: RobotStateSpace, covariance: ArrayLike, gate: float | None
 ) -> Measurement:
+    # The tangent coordinates of the state begin with those of the configuration: H is [I 0].
     h, r = np.eye(pose.ndx, space.ndx), np.atleast_2d(covariance)
     h.flags.writeable = False  # a filter takes a read-only Jacobian without a copy
     return Measurement(

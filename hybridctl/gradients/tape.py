@@ -270,7 +270,8 @@ class Tape:
         Args:
             k: Number of the event.
             by_time: Whether its own time counts.
-            by_later_times: Whether times of later events count.
+            by_later_times: Whether times of later events count. Of an event without guards, which
+                no run has another time or number of, it may be False in any case.
 
         Raises:
             InputError: They have none, and `kink` is "raise".

@@ -165,7 +165,7 @@ class Arc:
         return state, place.scale * (place.slopes @ series)
 
     def _locate_left(self, t: float) -> _SeriesPlace:
-        """Return the place of a time on the step that leads to it."""
+        """Return the place of a time on the step that leads to it; at the start, on the first."""
         k = max(int(self.breaks.searchsorted(t, "left")) - 1, 0)
         length = float(self.lengths[k])
         values = basis(2.0 * (t - float(self.breaks[k])) / length - 1.0)

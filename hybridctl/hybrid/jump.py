@@ -136,7 +136,8 @@ def compute_outcome(
             )
             raise error
     jump = first.jump
-    if first.impulses is not jump.impulses:  # those of several resets
+    # After several resets the impulses are the sum of theirs; those of `jump` are of the last.
+    if first.impulses is not jump.impulses:
         jump = replace(jump, impulses=first.impulses)
     return EventOutcome.from_jump(first.mode, jump, guards)
 

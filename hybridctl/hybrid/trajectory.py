@@ -188,7 +188,7 @@ class HybridTrajectory:
     @cached_property
     def _output_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of the outputs of all modes of the run, by name."""
-        first = {arc.mode: arc for arc in reversed(self.arcs)}
+        first = {arc.mode: arc for arc in reversed(self.arcs)}  # of each mode the first arc
         known = [self._compute_outputs(arc, arc.start) for arc in first.values()]
         return {name: np.shape(value) for outputs in known for name, value in outputs.items()}
 

@@ -175,7 +175,8 @@ def periodic_orbit(
             once" is for impacts of several contacts that stay one event within the window, and
             keeps the window throughout.
         tolerance: Largest residual, relative to the state or to 1.
-        max_steps: Largest number of steps of Newton's method.
+        max_steps: Largest number of states whose residual is compared with the tolerance: one more
+            than of steps of Newton's method.
         rtol: Relative tolerance of simulation and linearization.
         atol: Absolute tolerance of both.
         progress: True prints the share of `max_steps` that is done on standard error. A function
@@ -184,7 +185,8 @@ def periodic_orbit(
     Raises:
         InputError: If an argument is not valid; if there are too few crossings from x0; if the
             return leads to another mode; if other guards fire with that of the section; or if field
-            and guards differ after the return, as where they depend on time.
+            and guards differ after the return, as where they depend on time. With a symmetry the
+            last is not checked.
         SimulationError: If Newton's method does not converge, with all residuals, or if the motion
             tends to rest.
         HybridctlError: If `simulate` or `linearize` fail from x0.

@@ -235,12 +235,15 @@ class Triangulation:
         result: Array = np.atleast_2d(directions).copy()
         rest = result @ self.normals.T
         heights, changes = self.points @ self.normals.T, self.values - self.points
-        # Row k of the signs has bit j set where surface j has been passed.
+        # A perturbation is taken apart into the points of the simplex that it is in, one surface
+        # after the other. `rest` are its heights below the surfaces so far. `row` is its row of the
+        # signs, in which bit j is set where surface j has been passed.
         is_ahead, row = np.ones(rest.shape, dtype=bool), np.zeros(len(rest), dtype=np.intp)
         every = np.arange(len(rest))
         for _ in range(n):
             height = heights[row]
             ratios = np.divide(rest, height, out=np.full(rest.shape, np.inf), where=is_ahead)
+            # The surface that is reached next: more of this point would take it above zero.
             j = ratios.argmin(axis=1)
             c = ratios[every, j]
             rest -= c[:, None] * height

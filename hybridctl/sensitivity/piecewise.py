@@ -453,6 +453,7 @@ class PiecewiseLinearJump:
             chosen = np.flatnonzero(first == position)
             if chosen.size:
                 t, jump = times[position, chosen], self._get_jump(fired, j)
+                # dx' = D_xR dx + D_uR du - (f+ - Rdot) dt; without D_xR the reset is the identity.
                 after = state[chosen]
                 if jump.reset_state is not None:
                     after = after @ jump.reset_state.T

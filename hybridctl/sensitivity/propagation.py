@@ -147,6 +147,7 @@ def propagate_perturbations(
     """
 
     def equation(piece: Arc, t: float) -> tuple[Array, Array | None]:
+        """Return the matrix A - B K and the force B du of the variational equation on a piece."""
         c = linearize_field(mode, t, *piece.state_and_input(t))
         matrix = c.state if gain is None else c.state - c.input @ gain(t)
         return matrix, None if input_change is None else c.input @ input_change(t)
@@ -252,13 +253,16 @@ def propagate_by_steps(
             return t, total
         shortest = _SHORTEST_COMPILED_STEP * h
         while t < end:
+            # Compared is h itself: a short rest of the arc's step is no sign of a stiff equation.
+            if h < shortest:
+                return t, total
             step = compiled.transition(StepRequest(t, x, min(h, end - t), rtol, atol), u, density)
-            if step is None or h < shortest:
+            if step is None:
                 return t, total
             if step.error < 1.0:
                 t, x = t + min(h, end - t), step.state
                 total = total.advance(step.matrix, step.noise)
-            else:
+            else:  # again from the same time with a shorter step
                 change = _STEP_SAFETY * step.error**DOP853_TABLEAU.exponent
                 h *= max(_MIN_STEP_SHRINK, change)
     return arc.end, total

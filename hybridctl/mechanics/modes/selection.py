@@ -141,6 +141,8 @@ def _release_contacts_at_limit(
 ) -> Modes:
     """Return the modes in which contacts at their friction limit slide, if one was to slide.
 
+    The contacts that were proposed to slide then do so whatever their forces are.
+
     Redundant contacts reach the end of what they hold together, and at that instant nothing moves:
     accelerations do not show yet that they slide, forces show that none could hold more.
 
