@@ -232,33 +232,49 @@ def _convert(kind: Any, content: Any, where: str) -> Any:
     try:
         return msgspec.convert(content, kind)
     except msgspec.ValidationError as error:
-        message = _MESSAGE_AND_PATH.fullmatch(str(error))
-        assert message is not None  # the pattern matches every text
-        path, what = message["path"] or "", message["what"]
-        if isinstance(error.__cause__, InputError):
-            raise type(error.__cause__)(f"{where}{path}.{error.__cause__}") from error
-        value, steps = content, _PATH_STEP.findall(path)
+        failure = _make_error(error, kind, content, where)
+        raise failure from error
+
+
+def _make_error(error: msgspec.ValidationError, kind: Any, content: Any, where: str) -> InputError:
+    """Return the error of content that does not fit, with its path, its value and what is right.
+
+    Args:
+        error: The error of msgspec, whose message has the path and what was expected.
+        kind: The type.
+        content: Numbers, text, lists and dicts.
+        where: Key or setting that holds the content.
+
+    Raises:
+        UnknownNameError: In place of the error: a key of the outermost object is no field, or the
+            value is none of the texts of a `Literal`.
+    """
+    message = _MESSAGE_AND_PATH.fullmatch(str(error))
+    assert message is not None  # the pattern matches every text
+    path, what = message["path"] or "", message["what"]
+    if isinstance(error.__cause__, InputError):  # of the constructor of a class
+        return type(error.__cause__)(f"{where}{path}.{error.__cause__}")
+    value, steps = content, _PATH_STEP.findall(path)
+    for name, index in steps:
+        if index == "...":  # a value of a dict, whose key is not told: the dict stands for it
+            break
+        value = value[name] if name else value[int(index)]
+    key = _WRONG_KEY.fullmatch(what)
+    if key is not None and key[1].startswith("missing"):
+        return InputError(f"{where}{path} needs {key[2]}, got {quote(value)}")
+    if key is not None:
+        # Of an outermost object the fields are known, so that the error can list them.
+        known = [name for name in kind.__annotations__] if not path else []
+        if known:
+            check_member(f"key in {where}", key[2], known)
+        return InputError(f"{where}{path} has no key {key[2]!r}")
+    if what.startswith("Invalid enum"):
+        # The value is none of the texts of the `Literal` that the path leads to.
+        chosen = kind
         for name, index in steps:
-            if index == "...":  # a value of a dict, whose key is not told: the dict stands for it
-                break
-            value = value[name] if name else value[int(index)]
-        key = _WRONG_KEY.fullmatch(what)
-        if key is not None and key[1].startswith("missing"):
-            raise InputError(f"{where}{path} needs {key[2]}, got {quote(value)}") from error
-        if key is not None:
-            # Of an outermost object the fields are known, so that the error can list them.
-            known = [name for name in kind.__annotations__] if not path else []
-            if known:
-                check_member(f"key in {where}", key[2], known)
-            raise InputError(f"{where}{path} has no key {key[2]!r}") from error
-        if what.startswith("Invalid enum"):
-            # The value is none of the texts of the `Literal` that the path leads to.
-            chosen = kind
-            for name, index in steps:
-                chosen = _find_part_type(chosen, name, index)
-            check_member(f"{where}{path}", value, _find_texts(chosen))
-        right = _translate_expectation(what)
-        raise InputError(f"{where}{path} must be {right}, got {quote(value)}") from error
+            chosen = _find_part_type(chosen, name, index)
+        check_member(f"{where}{path}", value, _find_texts(chosen))
+    return InputError(f"{where}{path} must be {_translate_expectation(what)}, got {quote(value)}")
 
 
 def _find_part_type(hint: Any, name: str, index: str) -> Any:
