@@ -28,7 +28,7 @@ from hybridctl.sensitivity import Linearization
 
 CORNER_2_SHARE = 0.3  # of the planned force on the door; see `friction`
 STIFFNESS, DAMPING = 80.0, 3.0  # N/m, N s/m, of the biped's ground
-FALL, DURATION = 0.3, 0.75  # s, until the landing and until the end
+FALL, DURATION = 0.3, 0.75  # s, until the landing of a biped without a tilt, and until the end
 SPEED, SPIN, TILT = 1.0, 1.5, 0.1  # m/s along the ground, rad/s, and rad in the tilted case
 
 
@@ -104,8 +104,9 @@ def _strike_door(tolerance: float, *, split: bool) -> ValidationCase:
 def friction(tolerance: float, *, release: bool) -> ValidationCase:
     """Return a case with friction: both corners hit and slide at once, and stop or let go at once.
 
-    Corner 2 bears less than half of the force. With equal shares the force on corner 1 would grow
-    again where corner 2 is let go first, and the release would have no derivative.
+    Corner 2 bears less than half of the force. Perturbed runs let go of one corner first. With
+    equal shares the force on corner 1 would grow again where that is corner 2, and the release
+    would have no derivative.
 
     Args:
         tolerance: Tolerance of the simulations.
@@ -126,6 +127,8 @@ def landing(damping: biped.Damping, tilt: float, tolerance: float) -> Validation
         tolerance: Tolerance of the simulation.
     """
     p = biped.BipedParameters(stiffness=STIFFNESS, damping=DAMPING)
+    # Place (x, z, pitch) and velocity at the landing, then back in time along the free fall. The
+    # speed downwards is that of a fall of half a second from rest.
     time = -FALL
     velocity = np.array([SPEED, -0.5 * p.gravity, SPIN])
     body = np.array([0.0, p.landing_height, 0.0]) + time * velocity

@@ -78,7 +78,11 @@ class BoltGait(Gait):
         """The state (nx,) halfway through the step from which the simulated step closes.
 
         It is found by Newton's method from the plan, whose mesh is coarse: the swinging foot begins
-        some 3e-8 m inside the ground there, where no simulation can begin.
+        some 3e-8 m inside the ground there, where no simulation can begin. After
+        `_MOST_CORRECTIONS` the last state is taken; `closing` is how far its orbit is from closing.
+
+        Raises:
+            SimulationError: A simulation from a state on the way ends before its period.
         """
         space, mode = self.walker.space, self.walker.mode(bolt.LEFT_STANCE)
         project, held = mode.project, mode.held
@@ -141,7 +145,7 @@ class BoltWeights:
 
 
 def make_bolt_task(walker: ContactSystem, speed: float) -> Task:
-    """Return the task of one step with the least integral of squared torques.
+    """Return the task of one step with the least integral of squared torques and joint velocities.
 
     Args:
         walker: The mirrored robot on its feet.
@@ -180,12 +184,14 @@ def make_bolt_guess(walker: ContactSystem, speed: float) -> Guess:
     stance = bolt.set_feet_down(walker, _make_angles(0.0))
     side = walker.robot.point_position(stance, "FL_FOOT")[1]
     pace = float(np.sqrt(9.81 / stance[2]))
-    rise = side * (1.0 - 1.0 / np.cosh(0.5 * pace * time))
+    # Halfway the pendulum y(t) = d cosh(w (t - T / 2)) / cosh(w T / 2) is nearest to the foot, at d
+    # from the base in double stance: it has swayed by d (1 - 1 / cosh(w T / 2)).
+    sway = side * (1.0 - 1.0 / np.cosh(0.5 * pace * time))
 
     def place(s: float) -> Array:
         """Return the configuration (12,) at a fraction of the step."""
         q = walker.robot.posture(_make_angles((2.0 * s - 1.0) * turn, float(np.sin(np.pi * s))))
-        q[:3] = (s - 0.5) * way, rise * np.sin(np.pi * s), stance[2]
+        q[:3] = (s - 0.5) * way, sway * np.sin(np.pi * s), stance[2]
         return np.asarray(q)
 
     def guess(k: int, s: float) -> Array:
@@ -216,7 +222,8 @@ def optimise_bolt_gait(speed: float) -> BoltGait:
     """Return the gait at a speed, m/s, found from a guess.
 
     Raises:
-        SimulationError: No simulation from mid-step to mid-step follows the plan.
+        SimulationError: The search ended for another reason than that a gait was found. The
+            simulated step is made later, see `BoltGait.middle`.
     """
     walker = bolt.system(mirrored=True)
     step = optimise(make_bolt_task(walker, speed), make_bolt_guess(walker, speed))

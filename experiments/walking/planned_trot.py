@@ -96,7 +96,8 @@ _LOST = 0.5
 _RICCATI = 1e-8
 """Relative tolerance of the value function."""
 _CLOSED = 1e-7
-"""Gap in m, rad and per s at which it ends: multipliers need an orbit that closes to 1e-6."""
+"""Gap in m, rad and per s at which Newton's method ends: multipliers need an orbit that closes to
+1e-6."""
 
 
 def make_trot_task(speed: float) -> tuple[Task, Guess]:
@@ -262,7 +263,8 @@ class PlannedTrot:
     def middle(self) -> Array:
         """The state (nx,) in mid-stance from which the simulated half stride closes.
 
-        It is found by Newton's method from the plan, whose mesh is coarse.
+        It is found by Newton's method from the plan, whose mesh is coarse. After
+        `_MOST_CORRECTIONS` the last state is taken; `closing` is how far its orbit is from closing.
         """
         space, mode = self.system.space, self.system.mode(_STANCE)
         project, held = mode.project, mode.held

@@ -28,6 +28,8 @@ from hybridctl.planning.plan import PhaseSequence
 
 _PERIOD = 1e-3
 """Time between samples, s. At 2 ms the trot was lost from all of eight starts."""
+_CLOCK_ROUNDING = 1e-6
+"""Time before a stance ends by the clock within which it is over, s: rounding of sample times."""
 _TOUCH = 1.0
 """Normal force from which on a foot has touched, N: solo12 weighs 25 N."""
 _EARLY, _LATE = 0.02, 0.015
@@ -81,7 +83,7 @@ class TouchTracking:
         """Return whether the present arc is over, and remember which feet have touched on it."""
         end = self._phases.get_end(self._arc)
         if end < math.inf:
-            return sample.time > end - 1e-3 * _PERIOD
+            return sample.time > end - _CLOCK_ROUNDING
         due, after = self._ends[self._arc], self._phases.modes[self._arc + 1]
         landing = {*closed_contacts(after)}
         if sample.time > due - _EARLY:

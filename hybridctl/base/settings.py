@@ -43,7 +43,7 @@ Natural = Annotated[int, Meta(ge=0)]
 _MESSAGE_AND_PATH = re.compile(r"(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
 _WRONG_KEY = re.compile(r"Object (contains unknown|missing required) field `(.*)`")
 _EXPECTED = re.compile(r"Expected (.*?)(?:, got .*)?")
-_PATH_STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
+_PATH_STEP = re.compile(r"\.(\w+)|\[(\d+|\.\.\.)\]")  # a field; an index, or the value of any key
 _PLAIN_WORDS = {
     "array": "a list",
     "bool": "true or false",
@@ -210,6 +210,8 @@ def _to_python_numbers(name: str, value: Any) -> Any:
         value = value.tolist()
     if isinstance(value, list | tuple):
         return [_to_python_numbers(f"{name}[{k}]", entry) for k, entry in enumerate(value)]
+    if isinstance(value, dict):
+        return {k: _to_python_numbers(f"{name}[{k!r}]", entry) for k, entry in value.items()}
     if isinstance(value, bool) or not isinstance(value, Real):
         return value
     return int(value) if isinstance(value, Integral) else check_number(name, value)
@@ -230,32 +232,69 @@ def _convert(kind: Any, content: Any, where: str) -> Any:
     try:
         return msgspec.convert(content, kind)
     except msgspec.ValidationError as error:
-        message = _MESSAGE_AND_PATH.fullmatch(str(error))
-        assert message is not None  # the pattern matches every text
-        path, what = message["path"] or "", message["what"]
-        if isinstance(error.__cause__, InputError):
-            raise type(error.__cause__)(f"{where}{path}.{error.__cause__}") from error
-        value, steps = content, _PATH_STEP.findall(path)
+        failure = _make_error(error, kind, content, where)
+        raise failure from error
+
+
+def _make_error(error: msgspec.ValidationError, kind: Any, content: Any, where: str) -> InputError:
+    """Return the error of content that does not fit, with its path, its value and what is right.
+
+    Args:
+        error: The error of msgspec, whose message has the path and what was expected.
+        kind: The type.
+        content: Numbers, text, lists and dicts.
+        where: Key or setting that holds the content.
+
+    Raises:
+        UnknownNameError: In place of the error: a key of the outermost object is no field, or the
+            value is none of the texts of a `Literal`.
+    """
+    message = _MESSAGE_AND_PATH.fullmatch(str(error))
+    assert message is not None  # the pattern matches every text
+    path, what = message["path"] or "", message["what"]
+    if isinstance(error.__cause__, InputError):  # of the constructor of a class
+        return type(error.__cause__)(f"{where}{path}.{error.__cause__}")
+    value, steps = content, _PATH_STEP.findall(path)
+    for name, index in steps:
+        if index == "...":  # a value of a dict, whose key is not told: the dict stands for it
+            break
+        value = value[name] if name else value[int(index)]
+    key = _WRONG_KEY.fullmatch(what)
+    if key is not None and key[1].startswith("missing"):
+        return InputError(f"{where}{path} needs {key[2]}, got {quote(value)}")
+    if key is not None:
+        # Of an outermost object the fields are known, so that the error can list them.
+        known = [name for name in kind.__annotations__] if not path else []
+        if known:
+            check_member(f"key in {where}", key[2], known)
+        return InputError(f"{where}{path} has no key {key[2]!r}")
+    if what.startswith("Invalid enum"):
+        # The value is none of the texts of the `Literal` that the path leads to.
+        chosen = kind
         for name, index in steps:
-            value = value[name] if name else value[int(index)]
-        key = _WRONG_KEY.fullmatch(what)
-        if key is not None and key[1].startswith("missing"):
-            raise InputError(f"{where}{path} needs {key[2]}, got {quote(value)}") from error
-        if key is not None:
-            # Of an outermost object the fields are known, so that the error can list them.
-            known = [name for name in kind.__annotations__] if not path else []
-            if known:
-                check_member(f"key in {where}", key[2], known)
-            raise InputError(f"{where}{path} has no key {key[2]!r}") from error
-        if what.startswith("Invalid enum"):
-            # The value is none of the texts of a `Literal`: of this type, or of its field or entry.
-            # Deeper ones are not looked up; the last error of this function is raised for them.
-            chosen = kind
-            if len(steps) == 1:
-                chosen = get_type_hints(kind)[steps[0][0]] if steps[0][0] else get_args(kind)[0]
-            check_member(f"{where}{path}", value, _find_texts(chosen))
-        right = _translate_expectation(what)
-        raise InputError(f"{where}{path} must be {right}, got {quote(value)}") from error
+            chosen = _find_part_type(chosen, name, index)
+        check_member(f"{where}{path}", value, _find_texts(chosen))
+    return InputError(f"{where}{path} must be {_translate_expectation(what)}, got {quote(value)}")
+
+
+def _find_part_type(hint: Any, name: str, index: str) -> Any:
+    """Return the type of a field or of an entry of a value of a type; None if there is none.
+
+    Args:
+        hint: The type. Of a union, the first member that has such a part counts.
+        name: Name of a field of a dataclass; empty for an entry.
+        index: Index in a list or tuple, or "..." for the value of a dict.
+    """
+    if is_dataclass(hint):
+        return get_type_hints(hint).get(name)
+    args = get_args(hint)
+    if index == "...":
+        return args[-1]
+    if index and get_origin(hint) is tuple and Ellipsis not in args:
+        return args[int(index)]
+    if index and isinstance(get_origin(hint), type) and issubclass(get_origin(hint), Sequence):
+        return args[0]
+    return next((part for one in args if (part := _find_part_type(one, name, index))), None)
 
 
 def _find_texts(hint: Any) -> list[Any]:
@@ -287,7 +326,7 @@ def _rebuild(where: str, made: Any, content: Any) -> Any:
 
     Raises:
         UnknownNameError: A key of the content is no field.
-        InputError: A number is not finite.
+        InputError: A number is not finite, also in lists and dicts.
     """
     if is_dataclass(made):
         names = [field.name for field in fields(made)]
@@ -296,7 +335,10 @@ def _rebuild(where: str, made: Any, content: Any) -> Any:
         parts = {k: _rebuild(f"{where}.{k}", getattr(made, k), v) for k, v in content.items()}
         kind: Any = type(made)
         return kind(**parts)
-    if isinstance(made, tuple):
+    if isinstance(made, list | tuple):
         both = enumerate(zip(made, content, strict=True))
-        return tuple(_rebuild(f"{where}[{i}]", part, entry) for i, (part, entry) in both)
+        return type(made)([_rebuild(f"{where}[{i}]", part, entry) for i, (part, entry) in both])
+    if isinstance(made, dict):
+        pairs = zip(made.items(), content.values(), strict=True)
+        return {k: _rebuild(f"{where}[{k!r}]", part, entry) for (k, part), entry in pairs}
     return check_number(where, made) if isinstance(made, float) else made

@@ -16,9 +16,9 @@ import numpy as np
 from hybridctl.base.checks import Array, check_count, quote
 from hybridctl.base.errors import InputError
 
-# The iteration of a mean ends where a step is this small relative to the spread of the points (for
-# a mean near zero), or to the coordinates of the mean (for points close together far from zero):
-# differences of points are not known better than that.
+# The iteration of a mean ends where a step is this small relative to the spread of the points, or
+# to the coordinates of the mean: differences of points are not known better than that. The spread
+# counts for a mean near zero, the coordinates for points close together far from zero.
 _MEAN_STEP_PER_SPREAD = 1e-14
 _MEAN_STEP_PER_COORDINATE = 1e-15
 # On rotations each iteration multiplies the error by a sixth of the squared spread in rad or less:
@@ -207,9 +207,8 @@ def compute_tangent_map(space: Space, x: Array) -> Array:
     own = getattr(space, "tangent_map", None)
     if own is not None:
         return np.asarray(own(x))
-    rates = [space.rate(x, unit) for unit in np.eye(space.ndx)]
-    rows = np.array(rates).reshape(-1, space.nx)  # also for a space of one point, ndx = 0
-    return np.asarray(rows.T)
+    columns = [space.rate(x, unit) for unit in np.eye(space.ndx)]
+    return np.asarray(np.array(columns).reshape(-1, space.nx).T)
 
 
 def normalize_points(space: Space, points: Array) -> Array:

@@ -162,6 +162,8 @@ def extend(
         report(len(arcs) / work)
     phantoms, impacts = {}, []
     for k, event in enumerate(events):
+        # k counts the events of guards alone, `event.index` all events: it is also the index of the
+        # arc of the trajectory before the event.
         u = inputs[event.index if phantom == "pushing" else event.index + 1]
         orders = list_firing_orders(system, event)
         single_states = [one.jump.state for one in orders if len(one.order) == 1]
@@ -308,7 +310,8 @@ def _extend_arcs(
     past = _integrate(system, integrator, first.mode, u, first.start, first(first.start), -before)
     future = _integrate(system, integrator, last.mode, v, last.end, last(last.end), after)
     nominal = [piece for arc in group for piece in arc.pieces]
-    # The continuation before the first piece follows the same law as that piece does.
+    # Where a piece of the trajectory begins after another, the law changes. The continuations are
+    # not marked: the input that is given for an arc is taken to go on smoothly past its ends.
     return join_arcs(first.index, [past, nominal[0], *map(_mark_law_change, nominal[1:]), future])
 
 

@@ -179,9 +179,10 @@ class ReferenceSpreading:
     until the simultaneous event is complete.
 
     Until its next event the state follows its arc; beyond the interval on which the arc is extended
-    the end of the arc is held. `law` raises `ReferenceRangeError` where an event enters an arc at a
-    time outside of the interval of that arc. So an event may come long after the end of the arc
-    before it, if the arc after it covers its time.
+    the end of the arc is held by the law of that arc. After an event, `law` raises
+    `ReferenceRangeError` where it is asked at a time outside of the interval of the arc that is
+    tracked then: at an event that enters an arc, and at a change of the law (`next_change`). So an
+    event may come long after the end of the arc before it, if the arc after it covers its time.
 
     Args:
         reference: The reference.
@@ -266,7 +267,7 @@ class ReferenceSpreading:
         # start anywhere: outside of the arc its end is held.
         if history.events and not whole.start <= history.time <= whole.end:
             raise ReferenceRangeError(
-                f"event at t = {history.time:.6g} s enters mode {history.mode!r}, whose reference "
+                f"at t = {history.time:.6g} s, in mode {history.mode!r}, the arc that is tracked "
                 f"is extended over [{whole.start:.6g}, {whole.end:.6g}] s only; extend it further",
                 interval=(whole.start, whole.end),
             )
@@ -387,7 +388,7 @@ class ClockTracking:
 
         Those that follow make it right also for callers that do not ask `next_change`.
         """
-        k = bisect_right(self._ends, history.time)  # at an end what goes on from there
+        k = bisect_right(self._ends, history.time)
         sequence = _LawSequence(self._laws[k:], self._ends[k:], self.limits)
         return DifferentiableLaw(sequence, sequence.jacobian, sequence.rate)
 
@@ -419,7 +420,11 @@ class _LawSequence(LinearFeedback):
     limits: Array | None
 
     def _select(self, t: float) -> TrackingLaw:
-        """Return the law at a time; at the end of a law that law, as a step up to there needs."""
+        """Return the law at a time; at the end of a law that law.
+
+        A flow up to that end takes its last values from there; from the end on the flow is given a
+        sequence that begins with the next law.
+        """
         return self.laws[bisect_left(self.ends, t)]
 
     def __call__(self, t: float, x: Array) -> Array:

@@ -75,7 +75,8 @@ def nees(
             unit variance, directions without variance are left out too.
 
     Returns:
-        The square, and the number of directions that were not left out. Both are zero if all were.
+        The square, and the number of directions that were not left out. Both are zero if all were,
+        which adds nothing to sums of them.
     """
     e = space.difference(estimate.mean, truth)
     p = estimate.full_covariance if isinstance(estimate, Estimate) else estimate.covariance
@@ -87,6 +88,7 @@ def nees(
     correlation = p[np.ix_(free, free)] / np.outer(scale, scale)
     values, vectors = np.linalg.eigh(correlation)
     live = values > _MIN_VARIANCE_RATIO * values[-1]
+    # In these directions the scaled error has independent components, with the variances `values`.
     along = vectors.T @ (e[free] / scale)
     return float((along[live] ** 2 / values[live]).sum()), int(live.sum())
 
@@ -169,12 +171,13 @@ class Judgement:
         name: Name of the filter.
         result: Its result.
         nis: Mean NIS of the accepted values, with its band; None without any.
-        nees: Mean over all samples of NEES divided by its degrees of freedom, of all hypotheses
-            together; 1 is expected. It has no band, because samples of one run are not independent.
-            None, like all that follows, without the truth.
-        agreement: Share of samples with the true mode.
+        nees: Sum of the NEES of all samples divided by the sum of their degrees of freedom, of all
+            hypotheses together; 1 is expected. It has no band, because samples of one run are not
+            independent. None without the truth, and where no sample has a degree of freedom.
+        agreement: Share of samples with the true mode. None, like all that follows, without the
+            truth.
         event_errors: Estimated minus true times of events, s.
-        missed: Number of true events that were not found.
+        missed: Number of true events, up to the last sample, that were not found.
         times_real: Seconds of the log filtered in one second.
         faults: What is wired wrongly in the log, one sentence each. With a fault nothing of the
             result counts.
@@ -202,7 +205,8 @@ class Judgement:
             lost = self.result.summary()["reopened"]
             found = f", and the estimate was lost and found {lost} times" if lost else ""
             return f"not to be trusted: {rejected} of {values} values were rejected{found}"
-        band = f"mean NIS {self.nis.mean:.2f}, 99 % band {self.nis.low:.2f} to {self.nis.high:.2f}"
+        level, low, high = 100.0 * self.nis.level, self.nis.low, self.nis.high
+        band = f"mean NIS {self.nis.mean:.2f}, {level:g} % band {low:.2f} to {high:.2f}"
         if self.nis.mean > self.nis.high:
             return f"too confident ({band}): the noise is larger than assumed, or the model is off"
         if self.nis.mean < self.nis.low:
@@ -242,7 +246,9 @@ class Judgement:
         nis, r = self.nis, self.result.summary()
         cells = {
             "mean NIS": "-" if nis is None else f"{nis.mean:.3f}",
-            "99 % band of mean NIS": "-" if nis is None else f"{nis.low:.2f} {nis.high:.2f}",
+            "band of mean NIS": (
+                "-" if nis is None else f"{nis.low:.2f} {nis.high:.2f} ({100.0 * nis.level:g} %)"
+            ),
             "mean NIS in its band": "-" if nis is None else ("yes" if nis.inside else "no"),
             "log-likelihood": f"{self.result.log_likelihood:.1f}",
             "values rejected": f"{r['rejected']} of {len(self.result.innovations)}",
@@ -277,18 +283,19 @@ def judge(
     Args:
         system: The system of the filter.
         result: Its result.
-        truth: The true motion, or None. It is used if it covers all samples. NEES leave out those
-            at which its state has another size than the estimate.
+        truth: The true motion, or None. It is used if there are samples and it covers them all.
+            NEES leave out those at which its state has another size than the estimate.
         name: Name of the filter.
         faults: What is wired wrongly in the log, one sentence each.
     """
     wrong = tuple(faults)
     accepted = any(i.accepted for i in result.innovations)
     nis = nis_band([result]) if accepted else None
-    span = result.steps[-1].time - result.initial.time
-    speed = span / result.seconds if result.seconds > 0.0 else float("inf")
+    start = result.initial.time
+    end = result.steps[-1].time if result.steps else start
+    speed = (end - start) / result.seconds if result.seconds > 0.0 else float("inf")
     known = truth is not None and all(truth.start <= t <= truth.end for t in result.times)
-    if truth is None or not known:
+    if truth is None or not known or not result.steps:
         return Judgement(
             name=name,
             result=result,
@@ -300,7 +307,7 @@ def judge(
             times_real=speed,
             faults=wrong,
         )
-    happened = [e for e in truth.guard_events if e.time >= result.initial.time]
+    happened = [event for event in truth.guard_events if start <= event.time <= end]
     errors = event_time_errors(result.events, happened)
     both = [(mixture, truth(mixture.time)) for mixture in result.mixtures]
     spaces = [system.mode(e.mode).space for e, _ in both]

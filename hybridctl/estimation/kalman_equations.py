@@ -260,7 +260,8 @@ def extend_in_one_step(
     p = step.matrix.dot(e.covariance).dot(step.matrix.T)
     if step.noise is not None:
         p += step.noise
-    after = Estimate(e.mode, end, x, nearest_semidefinite(p), e.since)
+    impacts = keep_open_impacts(e.impacts, end)
+    after = Estimate(e.mode, end, x, nearest_semidefinite(p), e.since, impacts)
     return StatePrediction(after, (), step.matrix)
 
 
@@ -611,7 +612,7 @@ def compute_innovation(
         )
     nis = float(r.dot(_solve_by_factor(factor, r)))
     size = 2.0 * sum(map(math.log, factor.diagonal().tolist())) + len(r) * _LOG_TWO_PI
-    limit = np.inf if measurement.gate is None else _gate_limit(measurement.gate, len(r))
+    limit = np.inf if measurement.gate is None else find_gate_limit(measurement.gate, len(r))
     innovation = Innovation(
         time=estimate.time,
         channel=measurement.name,
@@ -706,7 +707,7 @@ def _solve_by_factor(factor: Array, b: Array) -> Array:
 
 
 @lru_cache
-def _gate_limit(gate: float, dimension: int) -> float:
+def find_gate_limit(gate: float, dimension: int) -> float:
     """Return the NIS that a value exceeds with probability 1 - gate: a quantile of chi squared.
 
     It is by `gammaincinv`, because importing `scipy.stats` takes some 2 s.

@@ -183,8 +183,8 @@ def linear(
 ) -> Measurement:
     """Return the measurement z = C x, in a vector space.
 
-    The measurement raises `SystemDefinitionError` in a mode whose states are on a manifold, and
-    `InputError` in one whose states have another size.
+    The measurement raises `SystemDefinitionError` in a mode whose states are on a manifold, that is
+    with nx other than ndx, and `InputError` in one whose states have another size.
 
     Args:
         name: Name of its channel.
@@ -306,7 +306,7 @@ def base_pose(
 def _build_pose_measurement(
     pose: _RobotPose, space: RobotStateSpace, covariance: ArrayLike, gate: float | None
 ) -> Measurement:
-    # Tangent coordinates of the configuration come first in those of the state: H = [I 0].
+    # The tangent coordinates of the state begin with those of the configuration: H is [I 0].
     h, r = np.eye(pose.ndx, space.ndx), np.atleast_2d(covariance)
     h.flags.writeable = False  # a filter takes a read-only Jacobian without a copy
     return Measurement(

@@ -34,10 +34,12 @@ class Estimator:
     A sample is work in pieces: the prediction to its time, and a correction for each channel.
     Samples with events take several times as long as others.
 
-    With `finish`, a piece that has begun is finished, and each step finishes at least one. Pieces
+    With `finish`, a piece that has begun is finished, and a step with work finishes at least one.
+    Pieces
     that the deadline leaves no time for are done first in the next steps, in their order, so that
     the estimate is then that of the filter. Until then `step` returns the last estimate
-    extrapolated to the present by :math:`\dot x = f(x, u)`, in one step of Euler's method.
+    extrapolated to the time of the sample by :math:`\dot x = f(x, u)`, in one step of Euler's
+    method.
 
     Without `finish`, each sample is done in its step, and work that there is no time for is cut
     (`SaltedKalmanFilter.limit_time`): the covariance is larger for it, and notes say what was cut.
@@ -132,7 +134,8 @@ class Estimator:
             not self._finish or now == begun or now - begun + self._mean_duration <= self._deadline
         ):
             piece = self._left.popleft()
-            # Corrections come last, and each takes at least this long.
+            # Corrections come last, and each takes at least this long. With `finish` pieces that
+            # are left may be predictions, but the limit does not act.
             self._work_deadline.limit = begun + self._deadline - correction * len(self._left)
             self.state = piece(self.state)
             last, now = now, self._clock()
@@ -153,8 +156,9 @@ class Estimator:
             yield partial(kept.update, channel=channel, value=value, input=given)
 
     def _extrapolate(self, given: Input) -> Estimate:
-        """Return the last estimate, moved to the present in its mode by one step of Euler's method.
+        """Return the last estimate at the time of the last sample, by one step of Euler's method.
 
+        The mode stays, without events.
         The covariance stays that of the last estimate.
         """
         e = self.state.estimate

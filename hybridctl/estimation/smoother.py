@@ -225,8 +225,9 @@ def _normalize_nodes(nodes: Mapping[int, _Node]) -> dict[int, _Node]:
 def _truncate_node(system: HybridSystem, h: Hypothesis, node: _Node) -> _Node:
     r"""Return a hypothesis given all values, truncated where others of the same sample go on.
 
-    Its weight changes with the probability of its side of the guards, which later values change:
-    :math:`w \, P(g > 0 \mid \text{all values}) / P(g > 0 \mid \text{values so far})`.
+    Its weight changes with the probability of its side of one guard g, which later values change:
+    :math:`w \, P(g > 0 \mid \text{all values}) / P(g > 0 \mid \text{values so far})`. That guard is
+    the one whose side was the least probable by the values so far.
 
     Args:
         system: The hybrid system.

@@ -189,7 +189,8 @@ class Tape:
         by_states = self._check_state_cotangents(states)
         by_events = np.zeros(self.event_count)
         if event_times is not None:
-            by_events = check_array("event_times", event_times, (self.event_count,))
+            given = check_array("event_times", event_times, (self.event_count,))
+            by_events = np.where(self.event_mask, given, 0.0)
         sweep = _Sweep(self, by_states, by_events, pull_feedback)
         return sweep.run()
 
@@ -269,7 +270,8 @@ class Tape:
         Args:
             k: Number of the event.
             by_time: Whether its own time counts.
-            by_later_times: Whether times of later events count.
+            by_later_times: Whether times of later events count. Of an event without guards, which
+                no run has another time or number of, it may be False in any case.
 
         Raises:
             InputError: They have none, and `kink` is "raise".

@@ -308,8 +308,9 @@ def compute_outputs(mode: ModeModel, arc: Arc, t: float) -> Mapping[str, Array]:
 
     Forces may jump at the end of an arc, as where redundant contacts leave their cones together.
     There the state is known to rounding, and rounding decides on which side of the jump it lies.
-    So the outputs are those a little earlier, by up to `EVENT_RESOLUTION`, where guards are far
-    outside at the end and at most a little outside there.
+    So the outputs are those a little earlier, where guards are far outside at the end and at most a
+    little outside at the earlier time. It is earlier by up to `EVENT_RESOLUTION`, or by
+    `EVENT_TIME_SPACINGS` spacings of floats at large times, where that is more.
 
     Args:
         mode: The mode of the arc.
@@ -325,7 +326,8 @@ def compute_outputs(mode: ModeModel, arc: Arc, t: float) -> Mapping[str, Array]:
         inside = mode.calc(earlier, *arc.state_and_input(earlier))
         if not _is_far_outside(inside):
             return inside.outputs
-    # No jump: past a jam the flow goes on whatever guards say (`bridge`).
+    # The guards are outside all along, so there is no jump at the end: after an event that passed a
+    # jam (`Event.bridge`) the arc flows on whatever its guards are.
     return point.outputs
 
 

@@ -110,7 +110,7 @@ class BdfStepper:
         return make_failure(what, self._motion.mode, self._solver.t, self._solver.y, kind)
 
     def restart(self, x: Array) -> None:
-        """Go on from another state at the same time.
+        """Go on from another state at the same time; at the end of the flow nothing is done.
 
         Args:
             x: Coordinates (nx,).

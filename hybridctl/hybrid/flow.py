@@ -1,7 +1,7 @@
 r"""Flow along one mode: accepted steps, by the method that suits them.
 
 Explicit steps are as long as the tolerance allows (see `explicit`). Where a decay of the field is
-faster than the steps that accuracy asks for, an implicit method goes on (see `implicit`), until it
+faster than the steps that accuracy asks for, an implicit method goes on (see `radau`), until it
 no longer is. The time constant of the decay is part of the mode's pace, or the stages of explicit
 steps show it (Hairer, Wanner: Solving Ordinary Differential Equations II, IV.2).
 """

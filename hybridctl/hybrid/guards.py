@@ -164,7 +164,7 @@ class GuardSet:
 
     @staticmethod
     def of(guards: Sequence[Guard]) -> GuardSet:
-        """Return the set of scalar guards; it has derivatives if each of them has.
+        """Return the set of scalar guards; it has derivatives if each of them has, or if empty.
 
         Args:
             guards: The guards.
@@ -202,8 +202,11 @@ class _ScalarGuards:
 
     def jacobian(self, t: float, x: Array, u: Array) -> GuardJacobian:
         rows = [g.jacobian(t, x, u) for g in self.guards if g.jacobian is not None]
+        # The size ndx of perturbations of the state is known from the guards alone: without any,
+        # the empty array has a column for each coordinate.
+        ndx = -1 if rows else len(x)
         return GuardJacobian(
             np.array([r.time for r in rows], dtype=np.float64),
-            np.array([r.state for r in rows], dtype=np.float64).reshape(len(rows), -1),
+            np.array([r.state for r in rows], dtype=np.float64).reshape(len(rows), ndx),
             np.array([r.input for r in rows], dtype=np.float64).reshape(len(rows), len(u)),
         )

@@ -136,7 +136,8 @@ def compute_outcome(
             )
             raise error
     jump = first.jump
-    if first.impulses is not jump.impulses:  # those of several resets
+    # After several resets the impulses are the sum of theirs; those of `jump` are of the last.
+    if first.impulses is not jump.impulses:
         jump = replace(jump, impulses=first.impulses)
     return EventOutcome.from_jump(first.mode, jump, guards)
 
@@ -247,7 +248,7 @@ def list_outcomes(
 def fire_in_all_orders(
     system: HybridSystem, source: ModeKey, guards: tuple[str, ...], t: float, x: Array, u: Array
 ) -> Iterator[FiringOrder]:
-    """Return all ways in which guards of one mode fire one after the other, also incomplete ones.
+    """Return the ways in which guards of one mode fire one after the other, also incomplete ones.
 
     Orders are tried by the names of the guards, so that the first complete one does not depend on
     the order in which guards are declared. Where orders of the same guards agree, one of them goes
@@ -300,9 +301,9 @@ def explore_orders(
     agree: Callable[[S, S], bool],
     t: float,
 ) -> Iterator[S]:
-    """Return all that guards lead to which fire one after the other in any order, from none on.
+    """Return what guards lead to that fire one after the other, in all orders that matter.
 
-    Where orders of the same guards agree, one of them goes on.
+    Where orders of the same guards agree, all of them are returned but only the first goes on.
 
     Args:
         start: What is there before the first guard fires.

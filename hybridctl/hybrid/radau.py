@@ -261,13 +261,17 @@ class RadauStepper:
         return last * math.sqrt(last / earlier) if last < earlier else last
 
     def _extend_last_step(self, length: float) -> Step | None:
-        """Return the polynomial of the last step beyond its end, if it solves the field there, too.
+        """Return the polynomial of the last step beyond its end as the next step, and move there.
 
         What it misses of the field is turned into an error of the state by an implicit step of
         Euler's method from there, which divides by what is stiff.
 
         Args:
             length: Length of the extension, s.
+
+        Returns:
+            The step. None, with nothing changed, if there is no last step, if the extension is long
+            beside that or goes beyond the flow, and if the polynomial does not solve the field.
         """
         last, start = self._last, self._time
         if last is None or length > _LONGEST_EXTENSION * abs(last.end - last.start):

@@ -122,7 +122,7 @@ class HybridTrajectory:
         return self._evaluate(partial(Arc.input, side=side), t, side)
 
     def _evaluate(self, evaluate: Callable[[Arc, float], Array], t: ArrayLike, side: Side) -> Array:
-        """Return a quantity of arcs (m,) at one time, or (n, m) at n times; (0, 0) at no times.
+        """Return a quantity of arcs (m,) at one time, or (n, m) at n times.
 
         Args:
             evaluate: Returns the quantity of an arc at one time.
@@ -187,8 +187,8 @@ class HybridTrajectory:
 
     @cached_property
     def _output_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of the outputs of all modes of the run, by name: a mode may lack some of them."""
-        first = {arc.mode: arc for arc in reversed(self.arcs)}  # the first arc of each mode
+        """Shapes of the outputs of all modes of the run, by name."""
+        first = {arc.mode: arc for arc in reversed(self.arcs)}  # of each mode the first arc
         known = [self._compute_outputs(arc, arc.start) for arc in first.values()]
         return {name: np.shape(value) for outputs in known for name, value in outputs.items()}
 

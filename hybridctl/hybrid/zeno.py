@@ -177,7 +177,8 @@ def find_accumulations(
     Args:
         events: The last events, in order of time. The jump of the last one is yet to come.
         horizon: Longest time from the last event to the end, and longest duration of ten events
-            that crowd, s.
+            that crowd, s. The caller decides it, also by what the guards do between the
+            last two events (`ZenoPolicy.horizon`).
         compute_speed: Returns the norm of the flow, in units of the state per s; called only if an
             end is near. Jumps that are yet to come may add up to no more than the flow makes in
             the longer of two times: the horizon, and twice the time from the last window's start

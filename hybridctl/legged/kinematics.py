@@ -42,8 +42,9 @@ class Foot:
         frame: Name of the frame. Its origin is at the height of the ground, or, of a foot that
             rolls, is the centre of a sphere that touches the ground.
         flat: Whether it is a sole, which does not turn while it stands.
-        radius: Radius of the sphere in m, or 0 for a point that does not roll. None for the sphere
-            that the URDF has as the collision shape around the origin, and 0 where there is none.
+        radius: Radius of the sphere in m, or 0 for a point that does not roll. None for the largest
+            sphere that the URDF has as a collision shape with its centre at the origin, to a tenth
+            of the radius, and 0 where there is none.
 
     Raises:
         InputError: The frame is no name, `flat` is no truth value, or the radius is negative, or

@@ -20,11 +20,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg.lapack import dpotrf, dtrtri
-from scipy.special import gammaincinv
 
 from hybridctl.base.checks import Array, Indices
 from hybridctl.estimation.estimate import Estimate, nearest_semidefinite
-from hybridctl.estimation.kalman_equations import Innovation
+from hybridctl.estimation.kalman_equations import Innovation, find_gate_limit
 from hybridctl.hybrid.event import Event
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.legged.compiled_formulas import PointFeetFormulas, build_formulas
@@ -422,18 +421,6 @@ class PointFeetFilter:
             lever_blocks=np.add.outer(3 * len(base.feet) * places, places),
             limit=math.inf if self._gate is None else find_gate_limit(self._gate, 3 * k),
         )
-
-
-def find_gate_limit(probability: float, dimension: int) -> float:
-    """Return the quantile of chi squared.
-
-    By its inverse, as `scipy.stats` costs as much to import as all else here.
-
-    Args:
-        probability: Probability of values below the quantile.
-        dimension: Degrees of freedom.
-    """
-    return 2.0 * float(gammaincinv(0.5 * dimension, probability))
 
 
 def _make_identity(n: int) -> Array:

@@ -84,8 +84,9 @@ class PeriodicOrbit:
 
     Attributes:
         linearization: The linearization of one period.
-        return_map: First-order map (ndx, ndx) of the return. It is zero along the flow, and has
-            kinks where guards fire together.
+        return_map: First-order map (ndx, ndx) of the return. It is zero along the flow if the
+            section is a guard or a Poincare section, not if it is a period. It has kinks where
+            guards fire together.
         residuals: Largest entry of P(x) - x before each step of Newton's method.
         symmetry: The symmetry up to which the orbit closes; None if it closes by itself.
     """
@@ -149,9 +150,11 @@ def periodic_orbit(
     cones only. Of the steps that its pieces ask for, that one is taken which lies in its piece's
     cone, or nearest to it (a semismooth Newton method).
 
-    DP has the flow in its kernel, so the equation is regular unless orbits come in families. Of a
-    family the nearest orbit is taken. A step that does not lessen the residual is halved. The orbit
-    is found where the residual is below `tolerance` times one plus the largest entry of x.
+    DP of a guard or of a Poincare section has the flow in its kernel, so the equation is regular
+    unless orbits come in families. Over a period DP is :math:`\Phi`, and orbits of a system that
+    does not depend on time are a family. Of a family the nearest orbit is taken. A step that does
+    not lessen the residual is halved. The orbit is found where the residual is below `tolerance`
+    times one plus the largest entry of x.
 
     Args:
         system: The system.
@@ -172,7 +175,8 @@ def periodic_orbit(
             once" is for impacts of several contacts that stay one event within the window, and
             keeps the window throughout.
         tolerance: Largest residual, relative to the state or to 1.
-        max_steps: Largest number of steps of Newton's method.
+        max_steps: Largest number of states whose residual is compared with the tolerance: one more
+            than of steps of Newton's method.
         rtol: Relative tolerance of simulation and linearization.
         atol: Absolute tolerance of both.
         progress: True prints the share of `max_steps` that is done on standard error. A function
@@ -181,7 +185,8 @@ def periodic_orbit(
     Raises:
         InputError: If an argument is not valid; if there are too few crossings from x0; if the
             return leads to another mode; if other guards fire with that of the section; or if field
-            and guards differ after the return, as where they depend on time.
+            and guards differ after the return, as where they depend on time. With a symmetry the
+            last is not checked.
         SimulationError: If Newton's method does not converge, with all residuals, or if the motion
             tends to rest.
         HybridctlError: If `simulate` or `linearize` fail from x0.

@@ -88,7 +88,8 @@ class BDerivative(PiecewiseLinearJump):
             The points and values, which evaluate the map without the field.
 
         Raises:
-            InputError: The normals are linearly dependent.
+            InputError: The normals are linearly dependent, or a field is no vector (d,).
+            GrazingError: A field does not cross a surface upwards.
         """
         normals = self.normals
         n = len(normals)
@@ -125,7 +126,6 @@ class BDerivative(PiecewiseLinearJump):
             matrix = matrix - np.outer(jump.field_change, jump.time_state @ matrix)
             size = size + np.outer(np.abs(jump.field_change), np.abs(jump.time_state) @ size)
             fired = fired | {j}
-        # Points and values fix B: it is linear if the matrix of one order maps them all.
         error = np.abs(mesh.points @ matrix.T - mesh.values)
         # n factors, each with sums of about d + 2 terms, as `piecewise._count_roundings` has it.
         terms = accuracy * len(self.guards) * (self.dimension + 2)
@@ -163,7 +163,6 @@ class BDerivative(PiecewiseLinearJump):
         rates = self.normals @ value
         sizes = np.abs(self.normals) @ np.abs(value)
         for j, (rate, size) in enumerate(zip(rates, sizes, strict=True)):
-            # Relative to the sum of the absolute terms, so that no scale matters.
             if not rate > GRAZING_RATIO * size:
                 raise GrazingError(
                     f"{self.guards[j]!r} is not crossed upwards by field({signs}): normals[{j}] "
@@ -179,10 +178,7 @@ class BDerivative(PiecewiseLinearJump):
         return -left / rates[:, None], np.zeros((len(left), 0))
 
     def _jump_at_surface(self, fired: frozenset[int], j: int) -> JumpGains:
-        """Return the jump at surface j, which has no reset, [Bder] (5).
-
-        Under the identity as reset the state moves with the field before: it is the reset's rate.
-        """
+        """Return the jump at surface j, which has no reset, [Bder] (5)."""
         before, after = self._cached_field(fired), self._cached_field(fired | {j})
         normal = self.normals[j]
         by_time, no_input = -normal / (normal @ before), np.zeros((len(normal), 0))
@@ -239,13 +235,16 @@ class Triangulation:
         result: Array = np.atleast_2d(directions).copy()
         rest = result @ self.normals.T
         heights, changes = self.points @ self.normals.T, self.values - self.points
-        # `row` is an index of the signs: its bit j is set where surface j has been passed.
+        # A perturbation is taken apart into the points of the simplex that it is in, one surface
+        # after the other. `rest` are its heights below the surfaces so far. `row` is its row of the
+        # signs, in which bit j is set where surface j has been passed.
         is_ahead, row = np.ones(rest.shape, dtype=bool), np.zeros(len(rest), dtype=np.intp)
         every = np.arange(len(rest))
         for _ in range(n):
             height = heights[row]
             ratios = np.divide(rest, height, out=np.full(rest.shape, np.inf), where=is_ahead)
-            j = ratios.argmin(axis=1)  # the surface that is reached next
+            # The surface that is reached next: more of this point would take it above zero.
+            j = ratios.argmin(axis=1)
             c = ratios[every, j]
             rest -= c[:, None] * height
             result += c[:, None] * changes[row]

@@ -4,7 +4,8 @@ The pair of a state x and a costate :math:`\lambda`,
 
 .. math:: \dot x = A x - S \lambda, \qquad -\dot \lambda = A^T \lambda + W x,
 
-with S, W positive semidefinite has, over an interval from 0 to 1, the solution
+with S, W positive semidefinite has, over an interval whose ends have the indices 0 and 1, the
+solution
 
 .. math:: x_1 = F x_0 - P \lambda_1, \qquad \lambda_0 = C x_0 + F^T \lambda_1 .
 
@@ -429,7 +430,9 @@ def _take_steps(
 ) -> Iterator[tuple[Step, Array | None]]:
     """Yield accepted steps, each with the noise gathered by its end.
 
-    After a step that missed noise, lengths are halved towards its end: the noise may jump there.
+    A step that missed noise is refused, as the noise may jump within it. Up to its end, steps then
+    take at most half of the way that is left to that, but `_NOISE_JUMP_DURATION` of the whole at
+    least. A step as short as that is not refused.
 
     Args:
         equation: A and the force, or A and the noise density.
@@ -440,7 +443,7 @@ def _take_steps(
         rtol: Relative tolerance.
         atol: Absolute tolerance.
         first_step: See `integrate_linear_equation`.
-        leap: See `integrate_linear_equation`.
+        leap: Length in s of a first step that is accepted whatever its error is; 0 for none.
 
     Raises:
         IntegrationError: Steps would be shorter than the spacing of numbers.

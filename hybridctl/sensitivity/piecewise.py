@@ -48,7 +48,8 @@ _MIN_BALL_RADIUS = 1e-6
 """Least distance of a point from the planes of a cone that has an interior.
 
 The point is in the cube [-1, 1]^n, and the distance counts up to 1 (`find_interior_point`).
-`linprog` is accurate to 1e-7."""
+`linprog` is accurate to 1e-7. In `lineality` it is the singular value, relative to the largest, up
+to which a direction lies in all planes."""
 _MAX_CACHED_MODES = 8192
 """Number of phantom modes that are kept, and of jumps: the last ones used.
 
@@ -331,10 +332,11 @@ class PiecewiseLinearJump:
         """Return all pieces: each order of firing whose cone has an interior, up to n! of them.
 
         The search drops a beginning of an order as soon as no perturbation has it, and solves about
-        one linear program for each piece. Together the cones cover all perturbations, and their
-        interiors do not meet. Guards that are tied for all perturbations, such as two equal ones,
-        fire as they were declared and add no pieces. Pieces with the same matrix stay apart, as
-        their union need not be convex; see `group_equal_pieces`.
+        one linear program for each piece. Together the cones cover all perturbations, but for cones
+        that are thinner than `_MIN_BALL_RADIUS`; their interiors do not meet. Guards that are tied
+        for all perturbations, such as two equal ones, fire as they were declared and add no pieces.
+        Pieces with the same matrix stay apart, as their union need not be convex; see
+        `group_equal_pieces`.
 
         Args:
             accuracy: Relative error of the gains. Guards whose times differ by no more than it
@@ -353,7 +355,8 @@ class PiecewiseLinearJump:
         """Return whether all pieces are one linear map of dx and du.
 
         Args:
-            accuracy: Difference that counts as none, relative to the largest entry of the map.
+            accuracy: Difference that counts as none, relative to the largest entry of the map, and
+                relative error of the gains in `pieces`.
                 Fields that are equal on both sides of an event differ by the rounding of its state,
                 which stiff contacts multiply. Small entries may then be rounding alone, so all
                 differences are compared with the largest entry, not each with its own.
@@ -450,8 +453,7 @@ class PiecewiseLinearJump:
             chosen = np.flatnonzero(first == position)
             if chosen.size:
                 t, jump = times[position, chosen], self._get_jump(fired, j)
-                # D_x R dx - (f+ - dR/dt) dt_j + D_u R du, see the top of the file, in rows. Without
-                # `reset_state` the reset is the identity.
+                # dx' = D_xR dx + D_uR du - (f+ - Rdot) dt; without D_xR the reset is the identity.
                 after = state[chosen]
                 if jump.reset_state is not None:
                     after = after @ jump.reset_state.T

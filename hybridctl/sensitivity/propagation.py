@@ -147,7 +147,7 @@ def propagate_perturbations(
     """
 
     def equation(piece: Arc, t: float) -> tuple[Array, Array | None]:
-        """Return A - B K and the forcing B du at a time of a piece; None for no forcing."""
+        """Return the matrix A - B K and the force B du of the variational equation on a piece."""
         c = linearize_field(mode, t, *piece.state_and_input(t))
         matrix = c.state if gain is None else c.state - c.input @ gain(t)
         return matrix, None if input_change is None else c.input @ input_change(t)
@@ -157,6 +157,8 @@ def propagate_perturbations(
     for piece in arc.pieces:
         steps += integrate_linear_equation(
             partial(equation, piece), z, piece.start, piece.end, rtol=rtol, atol=atol,
+            # Not positive where the arc begins after its first step, as the rest of an arc does
+            # that is compiled up to there: the method's own first step is taken then.
             first_step=float(piece.breaks[0] + piece.lengths[0]) - piece.start,
             leap=choose_first_leap(mode, piece),
         )  # fmt: skip
@@ -250,16 +252,17 @@ def propagate_by_steps(
         if noise is not None and density is None:
             return t, total
         shortest = _SHORTEST_COMPILED_STEP * h
-        # `h` is the length that the errors ask for. A short rest of the arc's step ends it early
-        # and is no sign of stiffness, so it does not count against `shortest`.
         while t < end:
+            # Compared is h itself: a short rest of the arc's step is no sign of a stiff equation.
+            if h < shortest:
+                return t, total
             step = compiled.transition(StepRequest(t, x, min(h, end - t), rtol, atol), u, density)
-            if step is None or h < shortest:
+            if step is None:
                 return t, total
             if step.error < 1.0:
                 t, x = t + min(h, end - t), step.state
                 total = total.advance(step.matrix, step.noise)
-            else:  # again from here, with a shorter step
+            else:  # again from the same time with a shorter step
                 change = _STEP_SAFETY * step.error**DOP853_TABLEAU.exponent
                 h *= max(_MIN_STEP_SHRINK, change)
     return arc.end, total
@@ -269,7 +272,9 @@ def choose_first_leap(mode: ModeModel, arc: Arc) -> float:
     """Return the length in s of a first step across an initial layer, 0 if there is none.
 
     In the layer, directions decay at once, as those across a contact that begins to slip do. The
-    step is a small part of the arc, but so long that its first stage is outside the layer. Modes
+    step is a small part of the arc, but so long that its first stage is outside the layer: the
+    first of the lengths that are tried. If none of them is, it is one growth longer than the last
+    that was tried. Modes
     whose relaxation time is the same everywhere (`ModeModel.steady_pace`) have no layer.
 
     Args:

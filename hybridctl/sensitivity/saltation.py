@@ -66,7 +66,8 @@ It catches a rate that is the rounding of zero where all its terms are tiny."""
 _SIGNIFICANT_CHANGE = 1e-3
 """Change of a guard rate, relative to the rate, from which a warning says that it is uncertain."""
 _LARGEST_GUARD_ACCELERATION = 1e4
-"""Second derivative of a guard in units of the state per s^2.
+"""Second time derivative of a guard over the sum of its derivatives by the state, in units of the
+state per s^2. A choice: of a position it is a thousand times that of gravity.
 
 Guards that are not near grazing at this acceleration are not evaluated a second time: that saves
 time at nearly all events. So a guard of greater acceleration may be near grazing unwarned."""
@@ -173,7 +174,7 @@ def jump_gains(system: HybridSystem, event: Event) -> JumpGains:
             whose derivatives differ (see `jump_derivative` for both). Or it has no derivative:
             events accumulate there, or the run passed a jam there by an impulse (see
             `Event.bridge`).
-        GrazingError: The guard rate is not significant: its terms cancel.
+        GrazingError: The guard rate is not negative, or not significant, see `linearize_guard`.
         SystemDefinitionError: The guard or the reset has no Jacobian.
     """
     if check_instance("event", event, Event).accumulation is not None:

@@ -1,6 +1,6 @@
 """Bounds that the types of settings say."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 import numpy as np
@@ -90,6 +90,53 @@ def test_a_text_that_is_none_of_a_few_is_named_beside_them():
         Chosen(rules=("last", "lats"))
     with pytest.raises(UnknownNameError, match=r"^rest.*'lats'.*\['first', 'last'\]"):
         Chosen(rest="lats")
+
+
+def test_a_text_that_is_none_of_a_few_is_named_beside_them_at_any_depth():
+    @dataclass(frozen=True)
+    class Part(Settings):
+        rule: Literal["first", "last"] = "first"
+        pair: tuple[float, Literal["up", "down"]] = (0.0, "up")
+
+    @dataclass(frozen=True)
+    class Whole(Settings):
+        part: Part | None = None
+        parts: tuple[Part, ...] = ()
+        rules: dict[str, Literal["left", "right"]] = field(default_factory=dict)
+
+    wrong = {
+        r"settings\.part\.rule.*'lats'.*\['first', 'last'\]": {"part": {"rule": "lats"}},
+        r"settings\.parts\[1\]\.pair\[1\].*'lats'.*\['up', 'down'\]": {
+            "parts": [{}, {"pair": [1.0, "lats"]}]
+        },
+    }
+    for message, content in wrong.items():
+        with pytest.raises(UnknownNameError, match=message):
+            parse_settings(Whole, content, "settings")
+    with pytest.raises(UnknownNameError, match=r"rules.*\['left', 'right'\]"):
+        parse_settings(Whole, {"rules": {"a": "lats"}}, "settings")
+
+
+def test_numbers_in_lists_and_dicts_must_be_finite():
+    @dataclass(frozen=True)
+    class Nested(Settings):
+        many: list[float] = field(default_factory=list)
+        named: dict[str, float] = field(default_factory=dict)
+        parts: list[Config] = field(default_factory=list)
+
+    assert Nested(named={"a": np.float64(1.0)}).named == {"a": 1.0}
+    for content, reason in (
+        ({"many": [1.0, np.inf]}, r"many\[1\] must be finite, got inf"),
+        ({"named": {"a": np.inf}}, r"named\['a'\] must be finite, got inf"),
+    ):
+        with pytest.raises(InputError, match=reason):
+            parse_settings(Nested, content, "settings")
+        with pytest.raises(InputError, match=reason):
+            Nested(**content)
+    with pytest.raises(InputError, match="any must be finite, got inf"):
+        parse_settings(Nested, {"parts": [{"any": np.inf}]}, "settings")
+    with pytest.raises(UnknownNameError, match=r"key in settings\.parts\[0\]"):
+        parse_settings(Nested, {"parts": [{"wide": 1.0}]}, "settings")
 
 
 def test_bounds_of_a_field_are_those_of_its_type():

@@ -56,18 +56,16 @@ def test_one_arc_is_the_solution_by_the_exponential_of_the_hamiltonian():
         np.testing.assert_allclose(result.gains.arcs[0](t), gain, atol=1e-7)
 
 
-def test_the_propagation_over_an_arc_is_that_of_its_parts_where_the_input_jumps():
-    """A pendulum under a sampled torque: its arc has a piece for each sample, with other states."""
+def test_the_propagation_over_an_arc_of_held_inputs_leads_from_its_end_to_its_start():
+    """A = (0, 1; u, -x) has the input of each sample, and none between two of them."""
     x, u = ca.SX.sym("x", 2), ca.SX.sym("u")
-    mode = hc.symbolic.SymbolicMode("swing", state=x, field=[x[1], u - 9.0 * ca.sin(x[0])], input=u)
+    mode = hc.symbolic.SymbolicMode("flow", state=x, field=[x[1], u * x[0] - x[0] * x[1]], input=u)
     system = hc.symbolic.hybrid_system([mode], [])
-    policy = hc.SampledPolicy(lambda t, x: np.array([8.0 * np.sin(7.0 * t)]), 0.1)
-    lin = hc.linearize(system, hc.simulate(system, "swing", [1.0, 0.0], (0.0, 1.0), policy))
-    (curve,) = hybrid_lqr(lin, Q, R, FINAL).values
-    assert len(lin.trajectory.arcs[0].pieces) == 10
-    whole = curve.propagation
-    value = whole.value(FINAL)
-    np.testing.assert_allclose(value, curve.start, rtol=1e-9)
+    policy = hc.SampledPolicy(lambda t, x: 5.0 * push(4.0 * t), 0.1)
+    run = hc.simulate(system, "flow", [1.0, 0.0], (0.0, 0.5), policy, rtol=1e-10, atol=1e-10)
+    assert len(run.arcs[0].pieces) == 5
+    (value,) = hybrid_lqr(hc.linearize(system, run), Q, R, FINAL).values
+    np.testing.assert_allclose(value.propagation.value(value.end), value.start, rtol=1e-9)
 
 
 @pytest.mark.parametrize("start", [1e5, 1.7e9])

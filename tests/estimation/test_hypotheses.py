@@ -14,7 +14,7 @@ from hybridctl.app.models import find_model
 from hybridctl.base.errors import InputError
 from hybridctl.estimation import hypothesis_correction, mode_consistency
 from hybridctl.estimation.deadline import Deadline
-from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation.estimate import Estimate, SlowImpact
 from hybridctl.estimation.initial_estimate import build_kalman_filter, first_estimate
 from hybridctl.estimation.kalman_equations import (
     StatePrediction,
@@ -112,7 +112,7 @@ def test_a_guard_is_reached_early_by_a_step_as_by_a_simulation(monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(mode_consistency, "_reach_guard_in_one_step", lambda *args: None)
     right = mode_consistency.pass_guard_early(model, now, guard, law)
-    assert found.estimate.mode == right.estimate.mode != OPEN
+    assert found.estimate.mode == right.estimate.mode
     assert [event.guards for event in found.events] == [(guard,)]
     np.testing.assert_allclose(found.events[0].time, right.events[0].time, atol=1e-8)
     np.testing.assert_allclose(found.estimate.mean, right.estimate.mean, atol=1e-7)
@@ -134,6 +134,7 @@ def test_a_guard_beyond_reach_is_not_passed_early():
 def test_one_step_past_guards_is_the_arc_past_them(density, length):
     """3 ms on, past the touch, or 3 ms back: state, map and covariance of both."""
     model, law, e, _ = approaching_block(density * np.eye(6))
+    e = replace(e, impacts=(SlowImpact(e.time - 4e-3, e.time + 4e-3, np.ones(6)),))
     if length < 0.0:  # the noise of the way back is part of the estimate already
         model = model.without_process_noise
     found = extend_in_one_step(model, e, e.time + length, law)
@@ -147,6 +148,9 @@ def test_one_step_past_guards_is_the_arc_past_them(density, length):
     np.testing.assert_allclose(found.estimate.mean, right.mean, atol=1e-9)
     np.testing.assert_allclose(found.transition, matrix, atol=1e-9)
     np.testing.assert_allclose(found.estimate.covariance, right.covariance, atol=1e-9)
+    full = found.estimate.full_covariance  # with the impact, which is not over
+    np.testing.assert_allclose(full, right.full_covariance, atol=1e-9)
+    assert (full - found.estimate.covariance).min() > 0.01
 
 
 def test_hypotheses_that_are_not_kept_are_not_corrected(monkeypatch):

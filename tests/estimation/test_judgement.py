@@ -1,14 +1,17 @@
 """What is said of a filter: whom its own innovations convict, and what the truth adds."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from estimation.systems import GRAVITY, affine, bouncing_ball, height
 
 import hybridctl as hc
-from hybridctl.estimation.consistency import judge
+from hybridctl.estimation.consistency import band, judge
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.measurement import linear
 from hybridctl.estimation.record import Record, Series
+from hybridctl.estimation.result import FilterResult
 from hybridctl.estimation.salted_kalman_filter import FilterOptions, SaltedKalmanFilter
 
 STILL = affine([[0.0]], [0.0])
@@ -76,3 +79,34 @@ def test_the_truth_adds_how_far_events_and_estimates_are_off():
         "NEES per degree (truth)", "mode agreement (truth)", "event time error, rms",
         "events missed",
     }  # fmt: skip
+
+
+def test_events_after_the_last_sample_are_not_missed():
+    """The ball falls for 0.45 s; the last sample is at 0.3 s."""
+    system, start = bouncing_ball(), Estimate("air", 0.0, np.array([1.0, 0.0]), 1e-4 * np.eye(2))
+    truth = hc.simulate(system, "air", [1.0, 0.0], (0.0, 0.6))
+    kf = SaltedKalmanFilter(system, np.zeros((2, 2)), height())
+    found = judge(system, kf.run(Record({"height": Series([0.3], [np.nan])}), start), truth)
+    assert len(truth.guard_events) == 1
+    assert found.missed == 0
+    assert found.event_errors == ()
+
+
+def test_a_result_without_samples_is_judged_like_one_without_the_truth():
+    system, start = bouncing_ball(), Estimate("air", 0.0, np.array([1.0, 0.0]), 1e-4 * np.eye(2))
+    truth = hc.simulate(system, "air", [1.0, 0.0], (0.0, 0.6))
+    result = FilterResult(start, (), skipped=0, disorder=0, seconds=1.0)
+    found = judge(system, result, truth)
+    assert found.verdict == "not to be trusted: no value was accepted"
+    assert found.nees is found.agreement is found.event_errors is found.missed is None
+    assert found.times_real == 0.0
+    assert found.record()["nis_low"] is None
+    assert found.cells()["events"] == "0"
+
+
+def test_the_band_is_named_by_its_level():
+    found = judged(1.0)
+    wide = replace(found, nis=band([1.0] * 400, [1] * 400, level=0.9))
+    assert "99 % band" in found.verdict
+    assert "90 % band" in wide.verdict
+    assert wide.cells()["band of mean NIS"].endswith("(90 %)")

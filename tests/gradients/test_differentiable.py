@@ -527,6 +527,16 @@ def test_events_after_two_at_once_have_other_numbers_on_perturbed_runs():
     assert not any("number" in choice for choice in tape.choices)
 
 
+def test_cotangents_of_events_that_did_not_happen_are_ignored():
+    """The landing on two corners changes the number of later events, but there are none."""
+    flow, x0 = drop_level_block(events=20, kink="raise")
+    tape = flow.run(x0)
+    missing = np.where(tape.event_mask, 0.0, 1.0)
+    assert missing.any()
+    found, wanted = tape.vjp(np.ones((1, 6)), missing), tape.vjp(np.ones((1, 6)))
+    np.testing.assert_array_equal(found.state, wanted.state)
+
+
 def test_the_time_of_an_impact_at_the_border_of_slip_is_that_of_its_guard():
     """An impact just stops a ball on a slope that it slides down: no side changes when it happens.
 

@@ -5,6 +5,7 @@ import pytest
 from hybrid.samples import GRAVITY, ball
 
 import hybridctl as hc
+from hybridctl.hybrid.guards import GuardSet
 from hybridctl.hybrid.model import ModeModel, Point, PointProperty
 
 BOUNCE = hc.Reset(lambda t, x, u: np.array([x[0], -x[1]]))
@@ -59,3 +60,10 @@ def test_a_system_shows_its_guards_or_that_modes_have_them():
     assert repr(lazy) == "HybridSystem(guards by mode)"
     assert "<td>by mode</td>" in lazy._repr_html_()
     assert repr(hc.HybridSystem(listed.mode, listed.outgoing, ("floor",))) == repr(listed)
+
+
+def test_the_set_of_no_guards_has_empty_derivatives():
+    found = GuardSet.of([]).jacobian(0.0, np.zeros(2), np.zeros(1))
+    assert found.time.shape == (0,)
+    assert found.state.shape == (0, 2)
+    assert found.input.shape == (0, 1)

@@ -53,7 +53,8 @@ def stop_on_signals() -> Iterator[None]:
     Signals that are ignored before the block, as below `nohup`, stay so.
 
     Raises:
-        SystemExit: A signal has arrived. Its exit code is that of `Stopped`.
+        SystemExit: A signal has arrived, and `Stopped` was not caught in the block. Its exit code
+            is that of `Stopped`.
     """
     # Python lets only the main thread set handlers: elsewhere signals keep their handlers.
     if threading.current_thread() is not threading.main_thread():

@@ -24,7 +24,6 @@ from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError
 from hybridctl.control.gains import GainCurve
 from hybridctl.control.lqr.weights import WeightFunction
-from hybridctl.hybrid.model import FieldJacobian
 from hybridctl.hybrid.series import FRACTIONS, TO_SERIES, TO_SLOPES
 from hybridctl.sensitivity.collocation import LinearStep, Propagation, radau, symmetric_part
 from hybridctl.sensitivity.linearization import Linearization
@@ -61,7 +60,8 @@ class ValueCurve:
     Attributes:
         times: Times (n,) of knots, s.
         values: Values (n, ndx, ndx) at the knots.
-        propagate_between: Function from times on the arc to the propagations between them.
+        propagate_between: Function from times on the arc to the propagations between them. Where
+            the law of the input changes there has to be one of the times, as there is a knot.
     """
 
     times: Array
@@ -116,10 +116,10 @@ class EndGain:
     def share(self, t: float) -> float:
         """Return the weight s of this gain at time t in s: 0 up to `since`, 1 from `end` on.
 
-        Between them it is the smooth step 3 s^2 - 2 s^3, which is 1/2 in the middle.
+        Between them it is the smooth step 3 c^2 - 2 c^3 of the fraction c of the way.
         """
-        s = min(max((t - self.since) / (self.end - self.since), 0.0), 1.0)
-        return s**2 * (3.0 - 2.0 * s)
+        c = min(max((t - self.since) / (self.end - self.since), 0.0), 1.0)
+        return c**2 * (3.0 - 2.0 * c)
 
 
 class _Panel(NamedTuple):
@@ -181,7 +181,8 @@ class RiccatiEquation:
         """Return value and gain on an arc.
 
         The gain is the one that is applied: K = R^-1 B' V, blended into the end gain. On an arc of
-        almost no duration it is constant, and the value has one knot.
+        almost no duration there is nothing to be blended: the gain is constant, R^-1 B' V of the
+        value at the end, whatever the end gain is, and the value has one knot.
 
         Args:
             k: Index of the arc.
@@ -314,43 +315,31 @@ class RiccatiEquation:
         """Return the propagations (m, ...) of V on an arc, under the gain that is applied.
 
         With an end gain of weight s, A, Q and B R^-1 B' are those of the blended feedback, see the
-        top of this file; `share` is s^2.
+        top of this file; `squared` is s^2.
 
         Args:
             k: Index of the arc.
             end_gain: Gain into which that of the arc is blended, or None.
-            times: Times (m + 1,), s.
+            times: Times (m + 1,) in s, ascending. The law of the input changes at them alone.
         """
-        lengths = np.diff(times)
+        arc, lengths = self.lin.trajectory.arcs[k], np.diff(times)
         stages = np.asarray(times[:-1, None] + lengths[:, None] * _PANEL_FORMULA.points)
-        (a, b), rows = self._linearize_stages(k, stages), stages.tolist()
+        # Each piece of the arc has its own input, as between the samples of a held one.
+        places = np.searchsorted(arc.changes, times[:-1] + 0.5 * lengths, "right")
+        found = [
+            self.lin.coefficients(arc.pieces[i], stages[places == i]) for i in np.unique(places)
+        ]
+        a, b = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        rows = stages.tolist()
         r = np.array([[self.input_weight(k, t) for t in row] for row in rows])
         q = np.array([[self.state_weight(k, t) for t in row] for row in rows])
         reach = symmetric_part(b @ np.linalg.solve(r, np.swapaxes(b, -1, -2)))
         if end_gain is not None:
-            share = np.array([[[[end_gain.share(t) ** 2]] for t in row] for row in rows])
-            a = a - share * (b @ end_gain.gain)
-            q = q + share * symmetric_part(end_gain.gain.T @ r @ end_gain.gain)
-            reach = (1.0 - share) * reach
+            squared = np.array([[[[end_gain.share(t) ** 2]] for t in row] for row in rows])
+            a = a - squared * (b @ end_gain.gain)
+            q = q + squared * symmetric_part(end_gain.gain.T @ r @ end_gain.gain)
+            reach = (1.0 - squared) * reach
         return LinearStep(a, lengths, _PANEL_FORMULA).propagation(reach, q)
-
-    def _linearize_stages(self, k: int, stages: Array) -> FieldJacobian:
-        """Return A (m, s, ndx, ndx) and B (m, s, ndx, nu) at the stages of m intervals of an arc.
-
-        Where one law gives way to the next the input may jump: each interval belongs to one piece.
-
-        Args:
-            k: Index of the arc.
-            stages: Times (m, s) of the stages, ascending, s.
-        """
-        arc = self.lin.trajectory.arcs[k]
-        owners = np.searchsorted(arc.changes, stages[:, 0], side="right")
-        found = [
-            self.lin.coefficients(arc.pieces[i], stages[owners == i]) for i in np.unique(owners)
-        ]
-        return FieldJacobian(
-            np.concatenate([c.state for c in found]), np.concatenate([c.input for c in found])
-        )
 
     def _fit_gains(self, panels: list[_Panel]) -> GainCurve:
         """Return the gain on all panels, as cubics to its tolerance."""
@@ -373,8 +362,8 @@ def _fit_cubics(times: Array, at_nodes: Array, allowed: float) -> GainCurve:
     """Return the polynomial through the nodes of a panel as piecewise cubics.
 
     The least number of `_CUBIC_COUNTS` is taken with which the cubics, at quarters of the way from
-    knot to knot, differ from the polynomial by at most the error. With the most cubics a larger
-    error is accepted.
+    knot to knot, differ from the polynomial by at most `allowed`. With the most cubics a larger
+    difference is accepted.
 
     Args:
         times: Times (8,) of the nodes, s.

@@ -33,8 +33,8 @@ class Contact(ByValue):
         offset: Position of the point (3,) in `frame`, m.
         restitution: Newton's coefficient e in [0, 1]: 0 is plastic, 1 elastic.
         friction: Coulomb's kinetic coefficient, for sliding and for impacts.
-        static_friction: Coefficient up to which a contact sticks, at least `friction`. None for the
-            same.
+        static_friction: Coefficient up to which a contact sticks, at least `friction`. An argument
+            of None stands for the same, and the attribute is then that.
         restitution_threshold: Speed of approach in m/s below which a contact does not rebound, so
             that bounces end.
         radius: Radius of the sphere around the point, m; 0 for the point itself.
@@ -123,11 +123,11 @@ class Contact(ByValue):
         self.__dict__.update(checked)  # as the class is frozen
 
     def with_coefficients(self, coefficients: Mapping[str, float]) -> Contact:
-        """Return this contact with other coefficients, which alone are checked.
+        """Return this contact with other coefficients. Only coefficients are checked.
 
         Args:
-            coefficients: New values of restitution, tangential restitution and friction, by the
-                names of the fields.
+            coefficients: New values of coefficients by the names of the fields. Others stay, also a
+                static friction that was not given at first: it is no longer None.
 
         Raises:
             InputError: One is out of its range.

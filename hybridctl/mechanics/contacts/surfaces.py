@@ -152,16 +152,23 @@ class _Round:
         return np.where(self.inside, -1.0, 1.0)
 
     def distance(self, r: Array) -> Array:
-        """Return |r - center| - radius (n,) of points r (n, 3), m; its negative inside."""
+        """Return |r - center| - radius (n,) of points r (n, 3), m.
+
+        It is the negative of that where the free side is inside.
+        """
         return np.asarray(self._side * (np.linalg.norm(r - self.center, axis=1) - self.radius))
 
     def normal(self, r: Array) -> Array:
-        """Return the radial directions d (n, 3) at points r (n, 3), to the free side."""
+        """Return the radial directions (n, 3) at points r (n, 3), to the free side."""
         e = r - self.center
         return np.asarray((self._side / np.linalg.norm(e, axis=1))[:, None] * e)
 
     def curvature(self, r: Array) -> Array:
-        """Return the Hessians (I - d d') / rho (n, 3, 3) at distances rho from the centre, 1/m."""
+        """Return the Hessians of `distance` (n, 3, 3) at points r (n, 3), 1/m.
+
+        With the distance rho and the outward direction d from the centre they are
+        (I - d d') / rho; the negative of that where the free side is inside.
+        """
         e = r - self.center
         rho = np.linalg.norm(e, axis=1)
         d = e / rho[:, None]
@@ -171,7 +178,9 @@ class _Round:
     def curvature_along(self, r: Array, direction: Array) -> Array:
         """Return the derivatives of the Hessians along directions s.
 
-        They are -((d.s) (I - d d') + s_t d' + d s_t') / rho^2, with the tangential part s_t of s.
+        With the outward direction d from the centre, and the tangential part s_t of s, they are
+        -((d.s) (I - d d') + s_t d' + d s_t') / rho^2; the negative of that where the free side is
+        inside.
 
         Args:
             r: Points (n, 3), m.
@@ -439,10 +448,12 @@ def find_plane_of_motion(contact: str, moves: Array, normals: Array) -> Array | 
         normals: Normals (m, 3) there, which lie in the plane too.
 
     Returns:
-        Unit axis (3,) in the frame of the surface; None if the point moves in space.
+        Unit axis (3,) in the frame of the surface, normal to the plane; None if the point moves in
+        space. Of a point that moves along a line the plane has the normal of the surface, too.
 
     Raises:
-        InputError: The point leaves a plane by an angle below 1e-4 rad.
+        InputError: The point leaves a plane by an angle below 1e-4 rad, but not by less than 1e-9:
+            that is rounding of a plane.
     """
     left, sizes, _ = np.linalg.svd(moves)
     rank = int((sizes > _RANK_TOLERANCE * sizes.max(initial=_RANK_TOLERANCE)).sum())

@@ -9,7 +9,8 @@ rows of J, and E the forces on all rows that come with m: friction of sliding co
 Dry friction of a joint that slips is a known force beside these: its load does not depend on m.
 Rows are those of `ContactSet`, r of all contacts; c is the number of contacts. Where the rows C are
 redundant, forces are shared as in `force_distribution`. Which rows depend on others is looked for
-at a few configurations, once; `sound` is positive where that holds at a state.
+at a few configurations, once. Whether that, and what else the expressions assume, holds at a state
+is told by `sound`, see `ModeField`.
 """
 
 from __future__ import annotations
@@ -251,9 +252,9 @@ class PhaseExpressions(ClosedRows):
             then tangents of sticking ones.
         pressed_contacts: Closed contacts that a constant load presses.
         solid_contacts: Closed contacts without a load.
-        slides_freely: Whether a contact without a load slides, which makes the equations
+        slides_freely: Whether a contact without a load slides.
+        rubs_freely: Whether such a contact slides with friction, which makes the equations
             unsymmetric.
-        rubs_freely: Whether such a contact slides with friction.
     """
 
     def __init__(
@@ -329,7 +330,7 @@ class PhaseExpressions(ClosedRows):
     def make_guards(
         self, rows: RowExpressions, forces: Expression, ratio: Expression
     ) -> Expression:
-        """Return the guards (n, 1) of the mode, in the order of `guards`.
+        """Return the guards (n, 1) of the mode, in the order of `guards._list_guards`.
 
         Args:
             rows: Gaps, rates and margins.

@@ -47,8 +47,9 @@ def select_modes(
 
     Contacts that are open in the proposal stay open. Contacts at the border of separating stay
     closed, and where static friction exceeds kinetic friction a contact at rest sticks if it can. A
-    proposal that is consistent is still refused where other accelerations obey the law as well,
-    unless it is one of `expected_modes`, or the sets of states are too many to be tried (64).
+    proposal that is consistent is still refused where other accelerations obey the law as well.
+    That is not checked if it is one of `expected_modes`, if the sets of states are too many to be
+    tried (64), or if static friction exceeds kinetic friction at any contact at rest.
 
     Args:
         dynamics: Dynamics of the robot with its contacts.
@@ -139,6 +140,8 @@ def _release_contacts_at_limit(
     dynamics: ContactDynamics, q: Array, v: Array, u: Array, proposed: Modes, found: Modes
 ) -> Modes:
     """Return the modes in which contacts at their friction limit slide, if one was to slide.
+
+    The contacts that were proposed to slide then do so whatever their forces are.
 
     Redundant contacts reach the end of what they hold together, and at that instant nothing moves:
     accelerations do not show yet that they slide, forces show that none could hold more.
@@ -248,7 +251,8 @@ def _check_unique(problem: CoulombProblem) -> None:
     """
     at_rest = np.array([direction is None for direction in problem.sliding])
     # Of a contact at rest with static friction above kinetic friction sticking and sliding can
-    # both be possible, and the proposal says which.
+    # both be possible, and the proposal says which. So several solutions are no error there; the
+    # other contacts are not checked alone.
     if (
         at_rest & (problem.static > problem.kinetic)
     ).any() or problem.count_states() > MAX_ENUMERATED_SETS:
