@@ -484,7 +484,7 @@ def _build_order(
         *values, equations = ca.substitute(values, [mode.x, mode.u[:nu]], [state, u])
         rows = [(value, limit) for value, (_, limit) in zip(values, rows, strict=True)]
         residuals.append(equations)
-    names = " then ".join(system.contacts[i].name for event in order for i in event)
+    names = " then ".join(" and ".join(system.contacts[i].name for i in event) for event in order)
     limits = append_to_names([limit for _, limit in rows], f" after {names}")
     # values - least m >= least: the margin m raises each limit to least (1 + m).
     limited = [
