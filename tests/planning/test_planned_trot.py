@@ -96,6 +96,7 @@ def test_the_lqr_holds_the_trot_in_simulation(in_place, feedback):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_solo12_trots_forwards_as_planned_open_loop_and_lands_softly(in_place):
     """Half a stride at 0.3 m/s, begun in place, is followed by a simulation of its inputs alone."""
     planned = plan_trot(0.3, in_place)
