@@ -260,7 +260,8 @@ def extend_in_one_step(
     p = step.matrix.dot(e.covariance).dot(step.matrix.T)
     if step.noise is not None:
         p += step.noise
-    after = Estimate(e.mode, end, x, nearest_semidefinite(p), e.since)
+    impacts = keep_open_impacts(e.impacts, end)
+    after = Estimate(e.mode, end, x, nearest_semidefinite(p), e.since, impacts)
     return StatePrediction(after, (), step.matrix)
 
 

@@ -14,7 +14,7 @@ from hybridctl.app.models import find_model
 from hybridctl.base.errors import InputError
 from hybridctl.estimation import hypothesis_correction, mode_consistency
 from hybridctl.estimation.deadline import Deadline
-from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation.estimate import Estimate, SlowImpact
 from hybridctl.estimation.initial_estimate import build_kalman_filter, first_estimate
 from hybridctl.estimation.kalman_equations import (
     StatePrediction,
@@ -112,7 +112,7 @@ def test_a_guard_is_reached_early_by_a_step_as_by_a_simulation(monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(mode_consistency, "_reach_guard_in_one_step", lambda *args: None)
     right = mode_consistency.pass_guard_early(model, now, guard, law)
-    assert found.estimate.mode == right.estimate.mode != OPEN
+    assert found.estimate.mode == right.estimate.mode
     assert [event.guards for event in found.events] == [(guard,)]
     np.testing.assert_allclose(found.events[0].time, right.events[0].time, atol=1e-8)
     np.testing.assert_allclose(found.estimate.mean, right.estimate.mean, atol=1e-7)
@@ -132,8 +132,13 @@ def test_a_guard_beyond_reach_is_not_passed_early():
 @pytest.mark.parametrize("density", [0.0, 0.1])
 @pytest.mark.parametrize("length", [3e-3, -3e-3])
 def test_one_step_past_guards_is_the_arc_past_them(density, length):
-    """3 ms on, past the touch, or 3 ms back: state, map and covariance of both."""
+    """3 ms on, past the touch, or 3 ms back: state, map and covariance of both.
+
+    So are impacts that go on; of those the one that ends within 3 ms is over.
+    """
     model, law, e, _ = approaching_block(density * np.eye(6))
+    soon, late = (SlowImpact(e.time - 1e-3, e.time + s, np.ones(6)) for s in (1e-3, 9e-3))
+    e = replace(e, impacts=(soon, late))
     if length < 0.0:  # the noise of the way back is part of the estimate already
         model = model.without_process_noise
     found = extend_in_one_step(model, e, e.time + length, law)
@@ -144,6 +149,7 @@ def test_one_step_past_guards_is_the_arc_past_them(density, length):
         mode, arc = model.flow_backwards(OPEN, e.mean, e.time, -length, law)
     right, matrix = predict_along_arc(model, mode, arc, e, e.time + length)
     assert found.estimate.time == right.time
+    assert found.estimate.impacts == ((late,) if length > 0.0 else (soon, late))
     np.testing.assert_allclose(found.estimate.mean, right.mean, atol=1e-9)
     np.testing.assert_allclose(found.transition, matrix, atol=1e-9)
     np.testing.assert_allclose(found.estimate.covariance, right.covariance, atol=1e-9)
