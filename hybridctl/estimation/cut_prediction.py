@@ -122,8 +122,10 @@ def rehearse(model: NoisySystem, e: Estimate, modes: Iterable[ModeKey], law: Inp
         soon = e.time + _REHEARSED_TIME
         with suppress(SimulationError):
             predict_in_one_step(patient, mode, start.estimate, soon, law)
-        with suppress(SimulationError):
-            extend_in_one_step(patient, start.estimate, soon, law)
+        # Guards are met early, and events are taken back, by steps without noise.
+        for extended in (patient, patient.without_process_noise):
+            with suppress(SimulationError):
+                extend_in_one_step(extended, start.estimate, soon, law)
         with suppress(SimulationError):
             _step_to_guard(patient, start, soon, law)
         for guard in mode.guard_names:

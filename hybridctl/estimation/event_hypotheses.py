@@ -9,6 +9,8 @@ not fired there, whatever its value at the mean. Besides the hypothesis itself, 
   they may not have fired yet, and those in which another guard fires before;
 - at each value: one in which a guard has fired that the mean has not reached yet. If the value
   takes the mean of the hypothesis itself past that guard, the guard is pending there from then on;
+- at each value that takes the mean past another guard, whose event is then overdue: one in which
+  that guard is pending;
 - at the end of each prediction of a hypothesis with pending guards: one in which they have fired
   since.
 

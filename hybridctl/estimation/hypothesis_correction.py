@@ -27,8 +27,10 @@ from hybridctl.estimation.filter_state import FilterRules, Hypothesis, Reconcili
 from hybridctl.estimation.guard_probabilities import (
     Truncation,
     are_positive_at_mean,
+    can_split_belief,
     find_guards_within_reach,
     find_truncation,
+    log_complement,
     log_probability_positive,
     note_ambiguous_event,
 )
@@ -103,12 +105,12 @@ def correct_hypotheses(
             # reveal. What follows returns the same.
             return (_correct_without_guards(h, after, innovation, weight),)
         one = _CorrectedHypothesis(h, (), after, innovation)
-        return (_end_correction(rules, one, law, weight),)
+        return tuple(_end_correction(rules, one, law, weight))
     if rules.bound == 1:
         (h,) = hypotheses
         single = _compare_by_residual(rules, h, (), first, channel, law)
         weight = h.weight + single.log_density
-        return (_end_correction(rules, _correct(rules, single, channel), law, weight),)
+        return tuple(_end_correction(rules, _correct(rules, single, channel), law, weight))
     compared, deadline = list[_ComparedHypothesis](), rules.model.deadline
     split = _split_before_value(rules, hypotheses, law)
     for k, (h, passed) in enumerate(split):
@@ -121,10 +123,11 @@ def correct_hypotheses(
         if own is not None:
             compared.append(own)
     if len(compared) == 1:  # its probability is one
-        return (_end_correction(rules, _correct(rules, compared[0], channel), law, 0.0),)
+        found = _end_correction(rules, _correct(rules, compared[0], channel), law, 0.0)
+        return tuple(found) if len(found) == 1 else merge_and_prune(rules, found, None, 0.0)
     weights, log_likelihood = _weigh_by_value(compared)
     found = _correct_likeliest(rules, compared, weights, channel, law)
-    return merge_and_prune(rules, found, log_likelihood, add_logs(weights))
+    return merge_and_prune(rules, found, log_likelihood, 0.0)
 
 
 def _correct_likeliest(
@@ -143,7 +146,7 @@ def _correct_likeliest(
     Args:
         rules: The rules of the filter.
         compared: The hypotheses, compared with the value.
-        weights: Logarithms of their weights after the value.
+        weights: Logarithms of their weights after the value, which sum to one.
         channel: Name of the measurement.
         law: The input.
     """
@@ -152,16 +155,18 @@ def _correct_likeliest(
     order = sorted(range(len(compared)), key=lambda k: -weights[k])
     order = [k for k in order if not weights[k] < least]
     for done, k in enumerate(order):
+        if sum(other.weight >= weights[k] for other in distinct) >= rules.bound:
+            break
         if done and not deadline.has_time_for("correction"):
             found[0] = note_dropped(found[0], len(order) - done, len(order))
             break
         with deadline.measure("correction"):
             one = _correct(rules, compared[k], channel)
-            found.append(_end_correction(rules, one, law, weights[k]))
-        if not any(has_agreement(rules.model, other, found[-1]) for other in distinct):
-            distinct.append(found[-1])
-        if len(distinct) == rules.bound:
-            break
+            ended = _end_correction(rules, one, law, weights[k])
+        found += ended
+        for h in ended:
+            if not any(has_agreement(rules.model, other, h) for other in distinct):
+                distinct.append(h)
     return found
 
 
@@ -319,8 +324,8 @@ def _weigh_by_value(compared: Sequence[_ComparedHypothesis]) -> tuple[list[float
         compared: The hypotheses, of which the first has a residual.
 
     Returns:
-        Weights (k,), whose sum is the likelihood of the value except for what the gate rejects. The
-        log-likelihood is by the hypotheses that accept the value, minus infinity without any.
+        Weights (k,), which sum to one. The log-likelihood is by the hypotheses that accept the
+        value, minus infinity without any.
     """
     total = add_logs([one.prior.weight for one in compared])
     priors = [one.prior.weight - total for one in compared]
@@ -335,7 +340,9 @@ def _weigh_by_value(compared: Sequence[_ComparedHypothesis]) -> tuple[list[float
         share = add_logs([priors[k] for k in joint])
     mean_density = add_logs(list(joint.values())) - share
     weights = [joint.get(k, prior + mean_density) for k, prior in enumerate(priors)]
-    return weights, add_logs(accepted) - share if accepted else -np.inf
+    total = add_logs(weights)
+    log_likelihood = add_logs(accepted) - share if accepted else -np.inf
+    return [w - total for w in weights], log_likelihood
 
 
 def _find_truncation(
@@ -448,8 +455,11 @@ def _split_before_value(
 
 def _end_correction(
     rules: FilterRules, one: _CorrectedHypothesis, law: InputLaw, weight: float
-) -> Hypothesis:
+) -> list[Hypothesis]:
     """Return a hypothesis after a value, taken through events that the value has revealed.
+
+    The value leaves open whether the first of these has happened. Of several orders, that in which
+    it has not is a hypothesis too, if it is likely enough.
 
     Args:
         rules: The rules of the filter.
@@ -469,30 +479,49 @@ def _end_correction(
     elif pending:
         side = max(log_probability_positive(model, after, pending, law), _MIN_LOG_SIDE)
     way = reconcile(model, after, law, pending)
-    reconciliation, notes = None, h.notes + way.notes
-    if way.events:
-        reconciliation = Reconciliation(after.mean, after.covariance, way.transition)
-        if rules.bound == 1:
-            notes += note_ambiguous_event(model, after, way.events[0], (after.time,), law)
-        # Another guard has taken it out of the mode that has the pending ones.
-        if pending and way.estimate.mode != after.mode:
-            side, pending = 0.0, ()
-    return Hypothesis(
-        estimate=way.estimate,
+    unfired = Hypothesis(
+        estimate=after,
         log_weight=weight - side,
         side=side,
         pending=pending,
         parent=h.parent,
         predicted=h.estimate,
         transition=h.transition,
-        events=h.events + way.events,
-        notes=notes,
-        reconciliation=reconciliation,
+        events=h.events,
+        notes=h.notes,
         innovation=one.innovation,
         passed=passed,
-        fired=way.events[-1].guards if way.events else h.fired,
+        fired=h.fired,
         begun=h.begun,
     )
+    if not way.events:
+        return [unfired._replace(estimate=way.estimate, notes=h.notes + way.notes)]
+    notes, others = h.notes + way.notes, list[Hypothesis]()
+    if rules.bound == 1:
+        notes += note_ambiguous_event(model, after, way.events[0], (after.time,), law)
+    elif model.late():
+        notes += (ORDERS_CUT,)
+    elif can_split_belief(model.evaluate_at(after, law), way.events[0]):
+        overdue = way.events[0].guards
+        log_p = log_probability_positive(model, after, overdue, law)
+        if weight + log_p > rules.limits.log_split:
+            waiting = (*pending, *overdue)
+            others.append(unfired._replace(side=side + log_p, pending=waiting))
+            weight += log_complement(log_p)
+    # Another guard has taken it out of the mode that has the pending ones.
+    if pending and way.estimate.mode != after.mode:
+        side, pending = 0.0, ()
+    fired = unfired._replace(
+        estimate=way.estimate,
+        log_weight=weight - side,
+        side=side,
+        pending=pending,
+        events=h.events + way.events,
+        notes=notes,
+        reconciliation=Reconciliation(after.mean, after.covariance, way.transition),
+        fired=way.events[-1].guards,
+    )
+    return [fired, *others]
 
 
 def apply_contact_signal(

@@ -40,13 +40,14 @@ def merge_and_prune(
     Args:
         rules: The rules of the filter.
         found: Hypotheses after a value, or after a signal; sorted in place.
-        log_likelihood: Log-likelihood of the value by all of them; None after a signal.
+        log_likelihood: Log-likelihood of the value by all of them; None after a signal, and for
+            parts of a single hypothesis, whose innovation has it.
         log_total: Logarithm of the sum of all weights, with those of hypotheses that were dropped
             before.
 
     Returns:
-        The likeliest first. The first has `log_likelihood` in its innovation, if that was accepted;
-        without an innovation of its own the log-likelihood is not reported.
+        The likeliest first. The first has `log_likelihood`, unless that is None, in its innovation,
+        if that was accepted; without an innovation of its own the log-likelihood is not reported.
     """
     model, limits = rules.model, rules.limits
     found.sort(key=sort_key)
