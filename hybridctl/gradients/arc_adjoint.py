@@ -18,7 +18,8 @@ above the tolerance, an interval is halved. There are two ways to do so:
   point by point: with a single right-hand side fixed-point iteration costs less than a
   factorisation. And it is for stiff arcs, such as of a contact that begins to slide: maps of all
   costates have to resolve the decay of each on every interval, where the one costate that comes
-  has long decayed and is smooth.
+  has long decayed and is smooth. Arcs with an initial layer are stiff from the first, others where
+  many halves are left.
 """
 
 from __future__ import annotations
@@ -337,7 +338,9 @@ def linearize_arc_adjoints(
     for k, (mode, arc) in enumerate(zip(modes, arcs, strict=True)):
         times, leap_end = _cut_arc(mode, arc, cuts)
         source = _SlopeSource(mode, arc, parameters, has_input, rtol, leap_end)
-        if source.is_compiled or len(times) == 1:
+        # After an initial layer an arc is stiff: maps would be halved in vain.
+        has_maps = source.is_compiled and leap_end == arc.start
+        if has_maps or len(times) == 1:
             shape = arc.space.ndx, arc.inputs.shape[2]
             together.setdefault(shape, []).append((k, source, times))
         else:

@@ -71,7 +71,11 @@ def test_an_arc_on_which_nothing_depends_may_have_no_adjoint(monkeypatch):
 
 @pytest.mark.filterwarnings("ignore::hybridctl.base.errors.NearGrazingWarning")
 def test_a_corner_that_begins_to_slide_is_passed_by_few_intervals(monkeypatch):
-    """Its friction turns ever faster towards rest. Maps of all costates take over 300 intervals."""
+    """Its friction turns ever faster towards rest. Maps of all costates take over 300 intervals.
+
+    So none are tried: one costate crosses the initial layer in one interval, and is collocated from
+    there.
+    """
     flow, *_ = falling_cube(end=0.24, kink="mean")
     turned = Rotation.from_euler("xyz", [0.43, 0.28, 0.13]).as_quat()
     x0 = np.array([0.0, 0.0, 0.2, *turned, 0.6, 0.3, 0.0, 1.2, 2.3, 0.7])
@@ -83,13 +87,20 @@ def test_a_corner_that_begins_to_slide_is_passed_by_few_intervals(monkeypatch):
         last = tape.arc_map(len(tape.trajectory.arcs) - 1)
         return len(last.starts), np.append(found.state, found.parameters)
 
+    rounds, collocate = [], arc_adjoint._collocate
+
+    def count_rounds(*arguments):
+        rounds.append(arguments)
+        return collocate(*arguments)
+
+    monkeypatch.setattr(arc_adjoint, "_collocate", count_rounds)
     count, found = gradient()
     assert count < 50
-    monkeypatch.setattr(arc_adjoint, "_MANY_HALVES", np.inf)
-    by_maps, wanted = gradient()
-    assert by_maps > 200
-    # Each interval adds up to rtol = 1e-9 of the largest entry: 9e-10 in all.
-    np.testing.assert_allclose(found, wanted, rtol=0.0, atol=1e-8 * np.abs(wanted).max())
+    assert len(rounds) <= 3  # of the arcs before; maps of this one took nine more
+    # Without the leap all errors are controlled. Those of the leap are not: they are 7e-8 here.
+    monkeypatch.setattr(arc_adjoint, "choose_first_leap", lambda mode, arc: 0.0)
+    _, wanted = gradient()
+    np.testing.assert_allclose(found, wanted, rtol=0.0, atol=1e-6 * np.abs(wanted).max())
 
 
 @pytest.mark.filterwarnings("ignore::hybridctl.base.errors.NearGrazingWarning")
