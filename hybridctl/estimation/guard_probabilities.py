@@ -27,10 +27,8 @@ from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.model import Point
 from hybridctl.hybrid.trajectory import Event
 
-MIN_LOG_PROBABILITY = float(np.log(0.01))
-"""Logarithm of the least probability of a hypothesis that splits off from another. Of 330 that had
-less than 0.7 % on ten tosses of a cube, nine were within a factor of 20 of the likeliest after the
-value."""
+MIN_LOG_PROBABILITY = float(np.log(1e-4))
+"""Logarithm of the least probability of a hypothesis that splits off from another. A choice."""
 MIN_NOTED_PROBABILITY = 0.01
 """Probability of an order of events from which on a note says that it is not followed. A choice."""
 AMBIGUOUS_SAMPLE = "may lie on another side of a sample than"
