@@ -96,10 +96,6 @@ _UNCORRECTED_PER_BOUND = 2
 """Number of likelier hypotheses, per hypothesis that is kept after a value, from which on another
 order is not followed to it. Of up to 22 that poses of a cube were compared with, of which 4 were
 kept, those beyond the 8 likeliest before the pose had 3 % of the weight after it."""
-_MIN_LOG_BESIDE_ENOUGH = float(np.log(0.01))
-"""Logarithm of the least probability of an order that is followed beside as many likelier ones as
-are kept. Of 330 that had less than 0.7 % on ten tosses of a cube, nine were within a factor of 20
-of the likeliest after the value. Where fewer are likelier a later value may revive it."""
 ORDERS_CUT = f"other orders of events were not looked for: {NO_TIME_LEFT}"
 """Note of a hypothesis whose other orders of events the deadline has cut."""
 
@@ -386,18 +382,12 @@ def _follow_other_orders(
 def has_enough(rules: FilterRules, weights: Sequence[float], weight: float) -> bool:
     """Return whether so many hypotheses are likelier than one that it is not followed to a value.
 
-    Beside as many as are kept, it is not followed below `_MIN_LOG_BESIDE_ENOUGH`; beside
-    `_UNCORRECTED_PER_BOUND` times as many it is not followed at all.
-
     Args:
         rules: The rules of the filter.
         weights: Log-weights of the others.
         weight: Log-weight of the one.
     """
-    likelier = sum(w > weight for w in weights)
-    if likelier >= _UNCORRECTED_PER_BOUND * rules.bound:
-        return True
-    return likelier >= rules.bound and weight < _MIN_LOG_BESIDE_ENOUGH
+    return sum(w > weight for w in weights) >= _UNCORRECTED_PER_BOUND * rules.bound
 
 
 def _wait_for_guards(

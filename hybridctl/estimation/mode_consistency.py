@@ -54,6 +54,9 @@ _MAX_OVERDUE_EVENTS = 8
 """Events within the time by which one is overdue. A choice; more are no single missed event."""
 _MAX_SECANT_STEPS = 8
 """Steps of the secant method to g = 0. A cube that falls takes three or four. A choice."""
+_LEAST_RATE_LEFT = 0.5
+"""Rate of a guard on the way to its zero, relative to that at the start, below which it may only be
+grazed and is simulated. A choice: a guard that falls freely gets faster."""
 _NO_TIME = 1e-9
 """Time in s after an event that counts as no time."""
 _OVERDUE_CUT = f"an overdue event was not followed: {NO_TIME_LEFT}"
@@ -196,6 +199,7 @@ def _reach_guard_in_one_step(
     i, point = mode.guard_names.index(guard), noiseless.evaluate_at(e, law)
     tolerance = float(noiseless.guard_tolerances(e.mode)[i])
     h, value, rate = 0.0, float(point.guards[i]), float(compute_guard_rates(point)[i])
+    first_rate = rate
     for _ in range(_MAX_SECANT_STEPS):
         if not rate < 0.0:
             return None
@@ -211,6 +215,10 @@ def _reach_guard_in_one_step(
         if abs(value) <= tolerance:
             return extend_in_one_step(noiseless, e, e.time + h, law)
         rate = (value - last) / (h - before)
+        if rate > _LEAST_RATE_LEFT * first_rate:
+            # Back in time a guard that has just fired seems to fall again, to a double root, which
+            # secants only come near to: it would fire there again and again.
+            return None
     return None
 
 
