@@ -17,6 +17,7 @@ import numpy as np
 from hybridctl.experiments.plant_loop import Engine, driven, make_engine_plant
 from hybridctl.experiments.walking.planned_trot import (
     TrotTrials,
+    load_trot_guess,
     make_multiplier_table,
     make_plan_record,
     make_trial_table,
@@ -341,7 +342,7 @@ def run(config: Config, console: Console) -> Findings:
     data: dict[str, Any] = {"trots": records}
     tables = [make_trot_table(records)]
     if config.planned:
-        trot, trials = plan_trot(0.0), TrotTrials()
+        trot, trials = plan_trot(0.0, load_trot_guess()), TrotTrials()
         feedback = trot.design_feedback()
         planned = make_plan_record(trot, feedback, trials)
         planned["plant"] = make_plant_record(
