@@ -282,10 +282,10 @@ def _find_part_type(hint: Any, name: str, index: str) -> Any:
 
     Args:
         hint: The type. Of a union, the first member that has such a part counts.
-        name: Name of a field of a dataclass; empty for an entry.
+        name: Name of a field of a dataclass or struct; empty for an entry.
         index: Index in a list or tuple, or "..." for the value of a dict.
     """
-    if is_dataclass(hint):
+    if is_dataclass(hint) or (isinstance(hint, type) and issubclass(hint, msgspec.Struct)):
         return get_type_hints(hint).get(name)
     args = get_args(hint)
     if index == "...":

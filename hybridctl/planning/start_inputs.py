@@ -143,14 +143,12 @@ def _solve_inputs(task: Task, field: Any, states: Array, accelerations: Array) -
         states: States (n, nx).
         accelerations: The given accelerations (n, nv).
     """
-    robot, zero, inputs = task.system.robot, np.zeros(task.system.robot.nu), []
-    x, u = ca.SX.sym("x", task.system.space.nx), ca.SX.sym("u", robot.nu)
-    # The Jacobian is the same at all u, but its expression need not be free of them.
-    slope = ca.Function("slope", [x, u], [ca.jacobian(field(x, u), u)])
+    robot, u = task.system.robot, ca.SX.sym("u", task.system.robot.nu)
+    zero, inputs = np.zeros(robot.nu), []
     for state, wanted in zip(states, accelerations, strict=True):
-        free, effect = (
-            np.array(part)[robot.nq :] for part in (field(state, zero), slope(state, zero))
-        )
+        # The Jacobian is the same at all u, but its expression need not be free of them.
+        slope = ca.Function("slope", [u], [ca.jacobian(field(state, u), u)])
+        free, effect = (np.array(part)[robot.nq :] for part in (field(state, zero), slope(zero)))
         inputs.append(np.linalg.lstsq(effect, wanted - free.ravel(), _HOLDING_PRECISION)[0])
     limits = task.largest_inputs
     return np.asarray(np.clip(np.array(inputs), -limits, limits))

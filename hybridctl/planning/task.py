@@ -283,7 +283,10 @@ class Task:
     def __post_init__(self) -> None:
         check_instance("system", self.system, ContactSystem).contacts_in_space("a plan")
         if not self.system.dynamics.has_expressions:
-            raise InputError("system must have surfaces that have an expression (`expression`)")
+            raise InputError(
+                "the surfaces of system must have expressions (their method `expression`), got "
+                f"{self.system!r}"
+            )
         phases = check_sequence("phases", self.phases)
         if not phases:
             raise InputError("phases must have at least one phase")

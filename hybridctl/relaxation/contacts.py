@@ -83,8 +83,8 @@ def relax_contacts(system: ContactSystem, epsilon: float) -> RelaxedContacts:
     if not (system.dynamics.has_expressions and is_small and robot.nq == robot.nv):
         raise InputError(
             f"system must have surfaces with expressions, at most {MAX_EXPRESSED_VELOCITIES} "
-            f"velocities, as many coordinates, and at most {_MAX_CONTACTS} contacts to be relaxed, "
-            f"got {system!r}"
+            f"velocities, as many coordinates as velocities and at most {_MAX_CONTACTS} contacts "
+            f"to be relaxed, got {system!r}"
         )
     for contact in contacts:
         if contact.tangential_restitution:
