@@ -263,6 +263,14 @@ def _draw_motion(config: Config, runs: Runs, folder: RunFolder) -> None:
     states = {name: np.vstack([arc(t) for arc, t in found]) for name, found in sampled.items()}
 
     def panel(label: str, part: slice, axis: Array, *, named: bool = False) -> Panel:
+        """Return the panel of one component of all balls over time.
+
+        Args:
+            label: Label of its axis, with the unit.
+            part: Place or velocity (2,) in the state.
+            axis: Unit vector (2,) along which the component is taken.
+            named: Whether lines stand in the legend.
+        """
         lines = [
             Line(times[name], x[:, part] @ axis, name if named else None, *style)
             for (name, x), style in zip(states.items(), STYLES, strict=True)

@@ -376,6 +376,12 @@ def _watch_search(
     values: list[float] = []
 
     def report_evaluation(value: float, settings: CubeSettings) -> None:
+        """Print an evaluation if it is the best so far, and tell the share that is done.
+
+        Args:
+            value: Log-likelihood per pose.
+            settings: Settings with which it was found.
+        """
         if value > max(values, default=-float("inf")):
             at = " ".join(f"{name} {getattr(settings, name):.3g}" for name in config.free)
             console.print(f"{case.label}: {value:.3f} at {at}")
