@@ -129,45 +129,6 @@ class CompiledStep(NamedTuple):
     fastest_decay: float = math.inf
 
 
-class Collocation(NamedTuple):
-    """The equations of the stages of an implicit step by Radau IIA of order 5, see `radau`.
-
-    Attributes:
-        h: Length of the step, s.
-        x: State (nx,) at its start.
-        guess: Guess (3, nx) of the stages less x.
-        scale: Tolerance of each coordinate (nx,).
-        tolerance: Error that Newton's iterations may leave, in units of `scale`.
-        real_factors: LAPACK's factors (nx, nx) and pivots (nx,) of mu / h - J, by `dgetrf`, with
-            the real eigenvalue mu and the Jacobian J.
-        complex_factors: Those for the complex eigenvalue, by `zgetrf`.
-    """
-
-    h: float
-    x: Array
-    guess: Array
-    scale: Array
-    tolerance: float
-    real_factors: tuple[Array, Array]
-    complex_factors: tuple[Array, Array]
-
-
-class CollocationSolution(NamedTuple):
-    """The stages of an implicit step.
-
-    Attributes:
-        converged: Whether the iterations have converged; else `stages` do not hold.
-        stages: Stages less the start of the step (3, nx).
-        iterations: Number of Newton iterations.
-        rate: Rate of their convergence; NaN after one iteration.
-    """
-
-    converged: bool
-    stages: Array
-    iterations: int
-    rate: float
-
-
 class Diffusion(NamedTuple):
     """White noise on a mode.
 
@@ -258,11 +219,9 @@ class CompiledSteps:
     Attributes:
         retakes_steps: Whether steps are taken again to end at an event. If not, the polynomial of
             the step is cut off there, where field and guards at one point cost less than a step.
-        solves_collocations: Whether there is `solve_collocation`.
     """
 
     retakes_steps: bool = True
-    solves_collocations: bool = False
 
     @property
     def batched(self) -> BatchedSteps | None:
@@ -297,18 +256,6 @@ class CompiledSteps:
             law: The held input.
         """
         return None
-
-    def solve_collocation(self, equations: Collocation, law: HeldInput) -> CollocationSolution:
-        """Return the stages of an implicit step under a held input.
-
-        Args:
-            equations: Their equations.
-            law: The held input.
-
-        Raises:
-            NotImplementedError: There is none, see `solves_collocations`.
-        """
-        raise NotImplementedError(f"{type(self).__name__} does not solve collocations")
 
     def transition(
         self, ahead: StepRequest, u: Array, noise: Diffusion | None = None

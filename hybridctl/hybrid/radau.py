@@ -1,225 +1,345 @@
-"""Steps of Radau IIA of order 5 with compiled Newton iterations: scipy's solver, and its steps.
+r"""Steps of Radau IIA of order 13 along one mode, for stretches that are stiff.
 
-The method, its control of steps and its reuse of Jacobian and factors are those of scipy's `Radau`
-(Hairer, Wanner: Solving Ordinary Differential Equations II, IV.8), of which a step is restated here
-around `CompiledSteps.solve_collocation`: its own calls the field through Python.
+The seven stages Z_i of a step of length h from x solve
+
+.. math:: Z_i = x + h \sum_j a_{ij} f(t + c_j h, Z_j)
+
+(Hairer, Wanner: Solving Ordinary Differential Equations II, IV.5). x and the stages fix the
+polynomial of degree 7 that a `Step` records.
+
+Newton's method solves for all stages at once, each with a Jacobian of its own (`StageEquations`).
+Where a contact begins to slide in a surface, or stops, friction turns its velocity v_t at a rate of
+1 / |v_t|, while the velocity itself is a smooth function of time. With one Jacobian for all stages,
+as methods of lower order have it, iterations converge only over steps that are shorter than the
+time since the start or until the stop. A cube's corner that began to slide took 30 to 50 steps of
+order 5, and takes two of these.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
-from scipy.integrate import Radau
+from numpy.polynomial.chebyshev import chebvander
 
 from hybridctl.base.checks import Array
-from hybridctl.hybrid.laws import HeldInput
-from hybridctl.hybrid.model import Collocation, CollocationSolution, CompiledSteps
+from hybridctl.base.errors import SimulationError, StepSizeError
+from hybridctl.hybrid.series import DEGREE, NODES, SLOPES, TO_SERIES, TO_SLOPES, basis
+from hybridctl.hybrid.stage_equations import FORMULA, StageEquations, solve_backward_euler
+from hybridctl.hybrid.step import DrivenMode, Step, make_failure
+from hybridctl.hybrid.tolerances import MIN_STEP_SPACINGS
 
-_ROOT = math.sqrt(6.0)
-_NODES: Array = np.array([(4.0 - _ROOT) / 10.0, (4.0 + _ROOT) / 10.0, 1.0])
-"""Nodes c of the stages, as fractions of the step."""
-_ERROR_WEIGHTS: Array = np.array([-13.0 - 7.0 * _ROOT, -13.0 + 7.0 * _ROOT, -1.0]) / 3.0
-"""Weights of the stages in the error estimate."""
-_CUBE = 3.0 ** (1.0 / 3.0)
-REAL_EIGENVALUE = 3.0 + _CUBE**2 - _CUBE
-COMPLEX_EIGENVALUE = (
-    3.0 + 0.5 * (_CUBE - _CUBE**2) - 0.5j * (3.0 ** (5.0 / 6.0) + 3.0 ** (7.0 / 6.0))
+EXPONENT = -1.0 / (DEGREE + 1)
+"""Exponent of the error for the length of steps: what a polynomial of degree 7 leaves out."""
+_TO_NODES: Array = basis(NODES) @ np.linalg.inv(
+    basis(2.0 * np.concatenate(([0.0], FORMULA.points)) - 1.0)
 )
-"""Eigenvalues of the inverse of the method's matrix A; the third one is the conjugate."""
-_MAX_ITERATIONS = 6
-"""Newton iterations of a step; scipy's."""
-_SAFETY = 0.9
-"""Factor of the step length that the error alone allows; scipy's, as all below."""
-_MIN_FACTOR, _MAX_FACTOR = 0.2, 10.0
-"""Least and greatest factor from one step to the next."""
-_SAME_LENGTH_FACTOR = 1.2
-"""Factor below which the next step has the same length, so that matrices are not factorised again.
-"""
-_FAST_RATE = 1e-3
-"""Rate of convergence at and below which the Jacobian is used again."""
-_FAST_ITERATIONS = 2
-"""Number of iterations up to which the Jacobian is used again."""
-_MIN_SPACINGS = 10.0
-"""Length of the shortest step, in spacings of the time."""
+"""Matrix (8, 8) from the start and the stages to values at the nodes of a step."""
+_PENULTIMATE_WEIGHT = 0.1
+"""Weight of the last but one coefficient in the error: the last one may be zero by chance."""
+_SAFETY, _MIN_FACTOR, _MAX_FACTOR = 0.9, 0.2, 10.0
+"""Step-size control as of explicit steps: the part taken of the length that the error allows, and
+the least and greatest factor from one step to the next."""
+_UNSOLVED_FACTOR = 0.25
+"""Factor to the next attempt where iterations do not converge. The value is a choice."""
+
+_NEWTON_TOLERANCE = 1e-3
+"""Error that iterations may leave, relative to the tolerance of a step. With 1e-2, slides that
+begin at 1e-8 m/s no longer have their direction as exactly as the step's error says."""
+_NEWTON_ROUNDING = 10.0 * np.finfo(np.float64).eps
+"""Error that iterations leave by rounding, relative to the state."""
+_FINAL_CHANGE = 1e-3
+"""Change in the first iteration, relative to what may be left, after which no second one is needed
+to tell how fast they converge."""
+_MAX_ITERATIONS = 10
+"""Iterations of an attempt; two to six do."""
+_SLOW_RATE = 0.1
+"""Rate of convergence above which an iteration is taken with new Jacobians."""
+_DIVERGENCE, _ROUGH_ITERATIONS = 2.0, 3
+"""Growth of a change by which iterations diverge in spite of new Jacobians. After the first ones,
+of which the guess may be rough, any growth counts."""
+
+_PROBE, _LONGEST_PROBE = 1e-3, 1e-7
+"""Length of a probe for the change of the rate, relative to a step, and at most in s: over 1e-6 s
+a robot's foot at rest comes to 2e-8 m/s by the error of the probe, and seems to slide its way."""
+_LONGEST_EXTENSION = 0.25
+"""Length of an extension of the last polynomial, relative to its step. It amplifies the rounding
+of a polynomial of degree 7 a thousandfold at most."""
+_EXTENSION_TOLERANCE = 0.2
+"""Error of the polynomial of a step beyond its end, relative to the tolerance, with which it counts
+as the next step."""
 
 
-class CompiledRadau(Radau):  # type: ignore[misc]
-    """scipy's Radau with compiled Newton iterations, under a held input.
+class RadauStepper:
+    """Accepted steps of Radau IIA, with the interface of `explicit.ExplicitStepper`.
 
     Args:
-        steps: Compiled steps of the mode, which solve collocations.
-        law: The held input.
-        arguments: Arguments of `scipy.integrate.Radau`.
-        settings: Its further arguments.
+        motion: The mode under its law.
+        t: Time at the start, s.
+        x: Coordinates (nx,) there.
+        t_end: Time at the end of the flow, s, before or after the start.
+        rtol: Relative tolerance of each coordinate.
+        atol: Absolute tolerance, in the unit of each coordinate.
+        rate: Rate (nx,) of the coordinates at the start.
+        length: Length of the first attempt, s.
+
+    Attributes:
+        length: Length that the next step will try, s.
     """
 
-    # Attributes of scipy's solver, which has no types: time and its bound, state and rate, Jacobian
-    # and factors, length of the next step, and length and error of the last one.
-    t: float
-    t_old: float | None
-    t_bound: float
-    y: Array
-    y_old: Array | None
-    f: Array
-    J: Any
-    LU_real: Any
-    LU_complex: Any
-    Z: Array
-    sol: Any
-    current_jac: bool
-    h_abs: float
-    h_abs_old: float | None
-    error_norm_old: float | None
-
     def __init__(
-        self, steps: CompiledSteps, law: HeldInput, *arguments: Any, **settings: Any
+        self,
+        motion: DrivenMode,
+        t: float,
+        x: Array,
+        t_end: float,
+        rtol: float,
+        atol: float,
+        *,
+        rate: Array,
+        length: float,
     ) -> None:
-        self._steps, self._law = steps, law
-        super().__init__(*arguments, **settings)
+        self.length = length
+        self._motion, self._t_end, self._rtol, self._atol = motion, t_end, rtol, atol
+        # Where it stands: time, coordinates, their rate, and guards (n,) if they are known.
+        self._time, self._state, self._rate = t, x, rate
+        self._guards: Array | None = None
+        self._last: Step | None = None  # that ends there; None if the state is not that of its end
+        self._rate_slope: Array | None = None  # change (nx,) of the rate per s; None until needed
+        self._newton_tolerance = max(_NEWTON_TOLERANCE, _NEWTON_ROUNDING / rtol)
+        self._last_evaluated: tuple[float, Array] = (t, x)  # where the rate was asked for last
 
-    def _step_impl(self) -> tuple[bool, str | None]:
-        """Take an accepted step.
-
-        Returns:
-            Whether there is one, and a message where there is none: what scipy's `step` asks for.
-        """
-        t, y = self.t, self.y
-        shortest = _MIN_SPACINGS * abs(np.nextafter(t, self.direction * np.inf) - t)
-        length = self.max_step if self.h_abs > self.max_step else max(self.h_abs, shortest)
-        # A step of another length than the last one asked for is predicted by one error alone.
-        history = (self.h_abs_old, self.error_norm_old) if length == self.h_abs else (None, None)
-        was_rejected = False
-        while True:
-            if length < shortest:
-                return False, self.TOO_SMALL_STEP
-            end = t + length * self.direction
-            if self.direction * (end - self.t_bound) > 0.0:
-                end = self.t_bound
-            h = end - t
-            length = abs(h)
-            found = self._solve_stages(h)
-            if found is None:
-                length *= 0.5
-                self._forget_factors()
-                continue
-            end_state = y + found.stages[-1]
-            error = self._estimate_error(h, found.stages, end_state, was_rejected)
-            safety = _SAFETY * (2 * _MAX_ITERATIONS + 1) / (2 * _MAX_ITERATIONS + found.iterations)
-            factor = safety * _predict_factor(length, error, *history)
-            if not error > 1.0:
-                break
-            length *= max(_MIN_FACTOR, factor)
-            self._forget_factors()
-            was_rejected = True
-        self._accept(end, end_state, found, length, min(_MAX_FACTOR, factor), error)
-        return True, None
-
-    def _solve_stages(self, h: float) -> CollocationSolution | None:
-        """Return the stages of a step of length h, None where the iterations do not converge.
-
-        They are tried with the Jacobian of an earlier step, then with that of the start; updates
-        the Jacobian and the factors.
-        """
-        t, y = self.t, self.y
-        guess = np.zeros((3, len(y))) if self.sol is None else self.sol(t + h * _NODES).T - y
-        scale = self.atol + np.abs(y) * self.rtol
-        while True:
-            if self.LU_real is None or self.LU_complex is None:
-                self.LU_real = self.lu(REAL_EIGENVALUE / h * self.I - self.J)
-                self.LU_complex = self.lu(COMPLEX_EIGENVALUE / h * self.I - self.J)
-            found = self._steps.solve_collocation(
-                Collocation(h, y, guess, scale, self.newton_tol, self.LU_real, self.LU_complex),
-                self._law,
-            )
-            if found.converged:
-                return found
-            if self.current_jac:
-                return None
-            self.J = self.jac(t, y, self.f)
-            self.current_jac = True
-            self._forget_factors()
-
-    def _forget_factors(self) -> None:
-        """Have the matrices factorised before the next iterations."""
-        self.LU_real = self.LU_complex = None
-
-    def _estimate_error(self, h: float, stages: Array, end: Array, was_rejected: bool) -> float:
-        """Return the error of a step in units of the tolerance.
+    def advance(self, longest: float) -> Step:
+        """Return one accepted step, and update `length`.
 
         Args:
-            h: Length of the step, s.
-            stages: Stages less the start (3, nx).
-            end: State (nx,) at the end.
-            was_rejected: Whether an attempt from the same start was rejected: then a large error
-                is estimated again, which does not overrate it where the flow is stiff.
-        """
-        y, combined = self.y, stages.T.dot(_ERROR_WEIGHTS) / h
-        scale = self.atol + np.maximum(np.abs(y), np.abs(end)) * self.rtol
-        error = self.solve_lu(self.LU_real, self.f + combined)
-        size = _compute_norm(error / scale)
-        if was_rejected and size > 1.0:
-            error = self.solve_lu(self.LU_real, self.fun(self.t, y + error) + combined)
-            size = _compute_norm(error / scale)
-        return size
+            longest: Greatest length of the step, s.
 
-    def _accept(
-        self,
-        end: float,
-        end_state: Array,
-        found: CollocationSolution,
-        length: float,
-        factor: float,
-        error: float,
-    ) -> None:
-        """Move to the end of a step, and update the Jacobian and the length of the next step.
+        Returns:
+            The step, with an error below 1 in units of the tolerance. It ends at `t_end` at most.
+
+        Raises:
+            StepSizeError: Steps that are short enough no longer change the time.
+            SimulationError: The field has no value ahead.
+        """
+        # Where the pace shortens steps towards a stop, the last polynomial may reach it.
+        if self._motion.mode.steady_pace is None and longest < self.length:
+            step = self._extend_last_step(longest)
+            if step is not None:
+                return step
+        t, tried = self._time, self.length
+        sign, shortest = (1.0 if self._t_end > t else -1.0), MIN_STEP_SPACINGS * math.ulp(t)
+        length, most = min(max(tried, shortest), longest), _MAX_FACTOR
+        failure: SimulationError | None = None
+        while length >= shortest:
+            end = t + sign * length
+            if sign * (end - self._t_end) > 0.0:
+                end = self._t_end
+            length = abs(end - t)
+            try:
+                with np.errstate(over="ignore", invalid="ignore"):  # such an attempt is rejected
+                    record = self._attempt(end)
+            except SimulationError as raised:  # of a guess: it may be far from the solution
+                record, failure = None, raised
+            if record is None:
+                length *= _UNSOLVED_FACTOR
+                continue
+            error = self._estimate_error(record)
+            factor = _SAFETY * error**EXPONENT if error > 0.0 else _MAX_FACTOR
+            if error < 1.0:
+                grown = length * min(most, factor)
+                # As of explicit steps: the end of the flow says nothing of the next flow's steps.
+                was_cut = end == self._t_end and most > 1.0
+                self.length = max(grown, tried) if was_cut else grown
+                return self._accept(end, record)
+            # After a rejected attempt the next step is no longer than the accepted one.
+            length, most = length * max(_MIN_FACTOR, factor), 1.0
+        self._motion.compute_checked_rate(*self._last_evaluated)
+        what = "steps of a stiff flow no longer advance the time"
+        raise failure or make_failure(what, self._motion.mode, t, self._state, StepSizeError)
+
+    def _attempt(self, end: float) -> Array | None:
+        """Return the states (8, nx) at the nodes of a step, None where no stages are found.
+
+        Args:
+            end: Time at the end of the step, s.
+
+        Raises:
+            SimulationError: The field has no value at a stage.
+        """
+        stages = self._solve_stages(end)
+        if stages is None:
+            return None
+        record = np.asarray(_TO_NODES @ np.vstack((self._state, stages)))
+        record[0], record[-1] = self._state, stages[-1]
+        return record
+
+    def _solve_stages(self, end: float) -> Array | None:
+        """Return the stages (7, nx) of a step, None where Newton's iterations do not converge.
+
+        Args:
+            end: Time at the end of the step, s.
+
+        Raises:
+            SimulationError: The field has no value at a stage.
+        """
+        motion, h, x = self._motion, end - self._time, self._state
+        times = (self._time + h * FORMULA.points).tolist()
+        times[-1] = end
+        stages, scale = self._guess_stages(h), self._atol + self._rtol * np.abs(x)
+        equations: StageEquations | None = None
+        before, left = math.nan, self._newton_tolerance
+        for k in range(_MAX_ITERATIONS):
+            rates = [self._evaluate_rate(t, z) for t, z in zip(times, stages, strict=True)]
+            missed = x + h * (FORMULA.matrix @ np.array(rates)) - stages
+            if not np.isfinite(missed).all():
+                return None
+            is_fresh = equations is None
+            if equations is not None:
+                change = equations.solve(missed)
+                size = _compute_norm(change / scale)
+                is_fresh = not size < max(_SLOW_RATE * before, left)
+            if is_fresh:
+                equations = StageEquations.at(motion, times, stages, h)
+                if equations is None:
+                    return None
+                change = equations.solve(missed)
+                size = _compute_norm(change / scale)
+            stages, ratio = stages + change, size / before
+            if size < _FINAL_CHANGE * left or (ratio < 1.0 and ratio / (1.0 - ratio) * size < left):
+                return stages
+            most = _DIVERGENCE if k < _ROUGH_ITERATIONS else 1.0
+            if not size < math.inf or (is_fresh and ratio >= most):
+                return None
+            before = size
+        return None
+
+    def _guess_stages(self, h: float) -> Array:
+        """Return a first guess (7, nx) of the stages of a step, and update `_rate_slope`.
+
+        It is the polynomial of the last step, or of second degree beyond the length of that. What
+        begins to slide at the limit of friction has a direction by the second degree only.
+
+        Args:
+            h: Length of the step in s, with its sign.
+        """
+        times = h * FORMULA.points
+        if self._last is not None and abs(h) <= abs(self._last.end - self._last.start):
+            return _extrapolate(self._last, times)
+        if self._rate_slope is None:
+            self._rate_slope = self._find_rate_slope(h)
+        changes = np.outer(times, self._rate) + np.outer(0.5 * times**2, self._rate_slope)
+        return np.asarray(self._state + changes)
+
+    def _find_rate_slope(self, h: float) -> Array:
+        """Return the change (nx,) of the rate per s, by the last step or by a probe ahead.
+
+        Args:
+            h: Length of the step ahead in s, with its sign.
+        """
+        last = self._last
+        if last is not None:
+            series = SLOPES @ SLOPES @ TO_SERIES @ last.states
+            return np.asarray(series.sum(axis=0) * (2.0 / (last.end - last.start)) ** 2)
+        probe = math.copysign(min(_PROBE * abs(h), _LONGEST_PROBE), h)
+        ahead = self._evaluate_rate(self._time + probe, self._state + probe * self._rate)
+        slope = (ahead - self._rate) / probe
+        return slope if np.isfinite(slope).all() else np.zeros_like(slope)
+
+    def _estimate_error(self, record: Array) -> float:
+        """Return the error of a step in units of the tolerance, as a root mean square.
+
+        Coefficients of the series of a smooth solution fall from one to the next: the error is the
+        last one times what it has fallen by, or the last one where they do not fall.
+
+        Args:
+            record: States (8, nx) at its nodes.
+        """
+        allowed = self._atol + self._rtol * np.abs(record[[0, -1]]).max(axis=0)
+        earlier, before, last = map(_compute_norm, TO_SERIES[-3:] @ record / allowed)
+        last += _PENULTIMATE_WEIGHT * before
+        return last * math.sqrt(last / earlier) if last < earlier else last
+
+    def _extend_last_step(self, length: float) -> Step | None:
+        """Return the polynomial of the last step beyond its end as the next step, and move there.
+
+        What it misses of the field is turned into an error of the state by an implicit step of
+        Euler's method from there, which divides by what is stiff.
+
+        Args:
+            length: Length of the extension, s.
+
+        Returns:
+            The step. None, with nothing changed, if there is no last step, if the extension is long
+            beside that or goes beyond the flow, and if the polynomial does not solve the field.
+        """
+        last, start = self._last, self._time
+        if last is None or length > _LONGEST_EXTENSION * abs(last.end - last.start):
+            return None
+        h = math.copysign(length, last.end - last.start)
+        end = start + h
+        if h * (self._t_end - end) < 0.0:
+            return None  # the flow ends before
+        record = _extrapolate(last, 0.5 * h * (NODES + 1.0))
+        record[0], x = self._state, record[-1]
+        missed = self._evaluate_rate(end, x) - 2.0 / h * (TO_SLOPES[-1] @ record)
+        if not np.isfinite(missed).all():
+            return None
+        error = solve_backward_euler(self._motion, end, x, h, missed)
+        allowed = self._atol + self._rtol * np.abs(x)
+        if error is None or not _compute_norm(error / allowed) <= _EXTENSION_TOLERANCE:
+            return None
+        return self._accept(end, record)
+
+    def _accept(self, end: float, record: Array) -> Step:
+        """Move to the end of a step, and return it.
 
         Args:
             end: Time at its end, s.
-            end_state: State (nx,) there.
-            found: Its stages.
-            length: Its length, s.
-            factor: Factor from that to the length of the next step.
-            error: Its error in units of the tolerance.
+            record: Its states (8, nx) at the nodes.
+
+        Returns:
+            The step, with its guards if they are watched.
         """
-        is_stale = found.iterations > _FAST_ITERATIONS and found.rate > _FAST_RATE
-        renews_jacobian = self.jac is not None and is_stale
-        if not renews_jacobian and factor < _SAME_LENGTH_FACTOR:
-            factor = 1.0
-        else:
-            self._forget_factors()
-        rate = self.fun(end, end_state)
-        if renews_jacobian:
-            self.J = self.jac(end, end_state, rate)
-            self.current_jac = True
-        elif self.jac is not None:
-            self.current_jac = False
-        self.h_abs_old, self.error_norm_old, self.h_abs = self.h_abs, error, length * factor
-        self.t_old, self.y_old = self.t, self.y
-        self.t, self.y, self.f, self.Z = end, end_state, rate, found.stages
-        self.sol = self._compute_dense_output()
+        motion, start, before = self._motion, self._time, self._guards
+        self._time, self._state = end, record[-1]
+        self._rate = self._evaluate_rate(end, record[-1])
+        after = motion.find_known_guards(end, record[-1])
+        step = motion.sample_step(start, end, record, before, after)
+        self._guards = None if step.guards is None else step.guards[-1]
+        self._last, self._rate_slope = step, None
+        return step
+
+    def _evaluate_rate(self, t: float, x: Array) -> Array:
+        self._last_evaluated = t, x
+        return self._motion.rate(t, x)
+
+    def restart(self, x: Array) -> None:
+        """Go on from another state at the same time.
+
+        Args:
+            x: Coordinates (nx,).
+        """
+        self._state, self._guards = x, None
+        self._last = self._rate_slope = None
+        self._rate = self._evaluate_rate(self._time, x)
+
+    def end_step_at(self, step: Step, t: float) -> Step:
+        """Return the step as it is, whose polynomial reaches beyond t.
+
+        Args:
+            step: The step.
+            t: Time in s within the step.
+        """
+        return step
 
 
-def _predict_factor(
-    length: float, error: float, last_length: float | None, last_error: float | None
-) -> float:
-    """Return the factor from the length of a step to the one that its error allows, HW II, IV.8.
-
-    Args:
-        length: Length of the step, s.
-        error: Its error in units of the tolerance.
-        last_length: Length of the step before it, s; None for none.
-        last_error: Error of that one.
-    """
-    if error == 0.0:
-        return math.inf
-    trend = 1.0
-    if last_length is not None and last_error is not None:
-        trend = length / last_length * (last_error / error) ** 0.25
-    return float(min(1.0, trend) * error**-0.25)
+def _extrapolate(last: Step, times: Array) -> Array:
+    """Return the states (k, nx) on the polynomial of a step at times (k,) in s after its end."""
+    places = 1.0 + 2.0 * times / (last.end - last.start)
+    return np.asarray(chebvander(places, DEGREE) @ TO_SERIES @ last.states)
 
 
 def _compute_norm(values: Array) -> float:
-    """Return the root mean square of values (n,)."""
-    return float(np.linalg.norm(values)) / math.sqrt(values.size)
+    """Return the root mean square of an array."""
+    return float(np.sqrt(np.mean(values * values)))

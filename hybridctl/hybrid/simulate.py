@@ -179,9 +179,9 @@ def simulate(
         atol: Absolute tolerance of steps, in the unit of each coordinate.
         method: Integration method: "DOP853", "RK45", "RK23", or for stiff fields "Radau" or "BDF".
         max_step: Longest step, s. A guard that is negative for longer than 0.2226 of a step (0.6235
-            where it has four samples: under "Radau", or inputs held for less than a step) is always
-            found; a shorter dip is found where samples show it. So max_step = w / 0.6235 finds all
-            longer than w.
+            where it has four samples: under inputs held for less than a step) is always found; a
+            shorter dip is found where samples show it. So max_step = w / 0.6235 finds all longer
+            than w.
         max_events: Number of events of guards, after which the run ends in an `EventLimitError`, or
             in a `ZenoError` if the last ten of them are within the horizon and no rest is taken.
         event_window: Guards that fall through zero within this time of the first, s, are one event.

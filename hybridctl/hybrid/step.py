@@ -15,10 +15,11 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy.optimize import approx_fprime
 
 from hybridctl.base.checks import Array, convert_to_floats, quote
 from hybridctl.base.errors import IntegrationError, SystemDefinitionError
-from hybridctl.base.spaces import VectorSpace
+from hybridctl.base.spaces import VectorSpace, compute_tangent_map
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw, LinearFeedback
 from hybridctl.hybrid.model import ModeModel, Point
 from hybridctl.hybrid.series import FRACTIONS, NODES, TO_SERIES, basis
@@ -27,8 +28,8 @@ Rate = Callable[[float, Array], Array]
 """Rate (nx,) of the coordinates at time t, s, and coordinates (nx,)."""
 
 _CUBIC_NODES = (0, 2, 5, 7)
-"""Nodes at which a guard is sampled first where it is a cubic, or nearly: both ends, and the two
-others that spread its four samples best."""
+"""Nodes at which a guard is sampled first on a short step, where it is nearly a cubic: both ends,
+and the two others that spread its four samples best."""
 _FROM_CUBIC: Array = basis(NODES)[:, :4] @ np.linalg.inv(basis(NODES[list(_CUBIC_NODES)])[:, :4])
 """Matrix (8, 4) from samples at these nodes to the values of their cubic at all nodes."""
 
@@ -213,6 +214,36 @@ class DrivenMode:
             return None
         return point if np.array_equal(point.x, x) else None
 
+    def differentiate_rate(self, t: float, coordinates: Array) -> tuple[Array, Array | None]:
+        r"""Return the derivative of the field under the law, and the map to coordinates.
+
+        Laws without a derivative (see `DifferentiableLaw`) are differenced, and the rate of modes
+        without one. Methods that use it for iterations need it no more exactly.
+
+        Args:
+            t: Time, s.
+            coordinates: Coordinates (nx,) of the state.
+
+        Returns:
+            D_x f + D_u f D_x u (ndx, ndx) in the tangent space, 1/s, and the map L (nx, ndx) from
+            there to rates of coordinates. None instead of L in a vector space.
+        """
+        mode, law, space = self.mode, self.law, self.mode.space
+        x = coordinates if isinstance(space, VectorSpace) else space.normalize(coordinates)
+        map_ = None if isinstance(space, VectorSpace) else compute_tangent_map(space, x)
+        if not mode.differentiable:
+            of_rate = approx_fprime(x, lambda at: self.rate(t, at)).reshape(space.nx, space.nx)
+            if map_ is None:
+                return of_rate, None
+            return np.linalg.lstsq(map_, of_rate @ map_, rcond=None)[0], map_
+        d = (self.find_known_point(t, x) or mode.calc(t, x, law(t, x))).field_jacobian
+        if isinstance(law, HeldInput):
+            return d.state, map_
+        if isinstance(law, DifferentiableLaw):
+            return d.state + d.input @ law.jacobian(t, x), map_
+        slopes = approx_fprime(np.zeros(space.ndx), lambda dx: law(t, space.integrate(x, dx)))
+        return d.state + d.input @ np.reshape(slopes, (mode.nu, space.ndx)), map_
+
     def find_known_guards(self, t: float, coordinates: Array) -> Array | None:
         """Return the guards (n,) where the rate was evaluated last.
 
@@ -260,7 +291,6 @@ class DrivenMode:
         states: Array,
         before: Array | None = None,
         after: Array | None = None,
-        cubic: bool = False,
     ) -> Step:
         """Return the step with these states, with its inputs and guards sampled.
 
@@ -270,7 +300,6 @@ class DrivenMode:
             states: States (8, nx) at its nodes.
             before: Guards (n,) at its start, if they are known.
             after: Guards (n,) at its end, if they are known.
-            cubic: Whether the states are a polynomial of third degree.
 
         Raises:
             IntegrationError: A state or an input is not finite.
@@ -285,9 +314,9 @@ class DrivenMode:
         if not self.watched:
             return step
         known = {k: row for k, row in ((0, before), (len(states) - 1, after)) if row is not None}
-        # Four samples show a guard of a cubic, or of a short step, if by their cubic no guard comes
+        # Four samples show a guard on a short step, if by their cubic no guard comes
         # to zero or leaves it. A guard that is zero on the step is left to the usual way.
-        if self.short or cubic:
+        if self.short:
             few = self._sample_guards(step, _CUBIC_NODES, known)
             guards = _FROM_CUBIC @ few
             guards[list(_CUBIC_NODES)] = few

@@ -9,8 +9,11 @@ Equations I, II.5 and II.10) and Bogacki and Shampine.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
+from numpy.polynomial import legendre
 from scipy.integrate import DOP853, RK23, RK45
 
 from hybridctl.base.checks import Array
@@ -105,3 +108,34 @@ def _make_hermite_output() -> Array:
 DOP853_TABLEAU = _make_tableau(DOP853, np.array([DOP853.E5, DOP853.E3]), _make_hermite_output())
 RK45_TABLEAU = _make_tableau(RK45, np.array([RK45.E]), _make_power_output(RK45))
 RK23_TABLEAU = _make_tableau(RK23, np.array([RK23.E]), _make_power_output(RK23))
+
+
+class Radau(NamedTuple):
+    """The Radau IIA formula on [0, 1].
+
+    Attributes:
+        points: Points c (s,), ascending; the last is 1.
+        weights: Weights b (s,).
+        matrix: Coefficients a (s, s).
+        adjoint: Radau IA rows (s + 1, s): ones for z_0, then a_ij / b_j for stage j; see
+            `LinearStep.maps_to_end`.
+    """
+
+    points: Array
+    weights: Array
+    matrix: Array
+    adjoint: Array
+
+
+@lru_cache
+def radau(stages: int) -> Radau:
+    """Return the Radau IIA formula with s stages, of order 2 s - 1."""
+    difference = np.zeros(stages + 1)
+    difference[-2:] = -1.0, 1.0
+    points = np.sort(legendre.legroots(difference).real)
+    points[-1] = 1.0
+    lagrange = np.linalg.inv(legendre.legvander(points, stages - 1))
+    integrals = 0.5 * legendre.legvander(points, stages) @ legendre.legint(lagrange, lbnd=-1.0)
+    matrix = np.asarray(integrals, dtype=np.float64)
+    adjoint = np.vstack([np.ones(stages), (matrix / matrix[-1]).T])
+    return Radau(0.5 * (points + 1.0), matrix[-1], matrix, adjoint)

@@ -49,16 +49,16 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import NamedTuple
 
 import numpy as np
-from numpy.polynomial import legendre
 from numpy.polynomial.chebyshev import chebvander
 
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import IntegrationError
 from hybridctl.hybrid.series import NODES, TO_SERIES, TO_SLOPES, basis
 from hybridctl.hybrid.step import Step
+from hybridctl.hybrid.tableau import Radau as Radau
+from hybridctl.hybrid.tableau import radau as radau
 
 Equation = Callable[[float], tuple[Array, Array | None]]
 """The pair of A (n, n), 1/s, and a force f or a noise density S at a time in s.
@@ -136,37 +136,6 @@ class Propagation:
     def covariance(self, before: Array) -> Array:
         """Return the covariance F p F' + P (n+, n+) for p (n, n) at the start, without W."""
         return symmetric_part(self.state @ before @ self.state.T + self.noise)
-
-
-class Radau(NamedTuple):
-    """The Radau IIA formula on [0, 1].
-
-    Attributes:
-        points: Points c (s,), ascending; the last is 1.
-        weights: Weights b (s,).
-        matrix: Coefficients a (s, s).
-        adjoint: Radau IA rows (s + 1, s): ones for z_0, then a_ij / b_j for stage j; see
-            `LinearStep.maps_to_end`.
-    """
-
-    points: Array
-    weights: Array
-    matrix: Array
-    adjoint: Array
-
-
-@lru_cache
-def radau(stages: int) -> Radau:
-    """Return the Radau IIA formula with s stages, of order 2 s - 1."""
-    difference = np.zeros(stages + 1)
-    difference[-2:] = -1.0, 1.0
-    points = np.sort(legendre.legroots(difference).real)
-    points[-1] = 1.0
-    lagrange = np.linalg.inv(legendre.legvander(points, stages - 1))
-    integrals = 0.5 * legendre.legvander(points, stages) @ legendre.legint(lagrange, lbnd=-1.0)
-    matrix = np.asarray(integrals, dtype=np.float64)
-    adjoint = np.vstack([np.ones(stages), (matrix / matrix[-1]).T])
-    return Radau(0.5 * (points + 1.0), matrix[-1], matrix, adjoint)
 
 
 _STAGES = 7

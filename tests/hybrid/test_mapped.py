@@ -261,7 +261,7 @@ STEPS: dict[str, tuple[Callable, Callable]] = {
 }
 OF_RESETS = {"jump_terms", "batched_jump"}
 """Compared with resets."""
-SHORTCUTS = {"sample_guards", "solves_collocations", "solve_collocation", "batched_slopes"}
+SHORTCUTS = {"sample_guards", "batched_slopes"}
 """What gives the results of points in fewer calls: wrappers have none, and ask the points."""
 
 

@@ -13,16 +13,13 @@ from itertools import product
 import numpy as np
 import pytest
 from hybridctl.robots import public
-from scipy.integrate import Radau
 
 import hybridctl as hc
 from hybridctl.app.cli import main
 from hybridctl.base.errors import NoContactSolutionError
 from hybridctl.hybrid.explicit import StageKernel
-from hybridctl.hybrid.implicit import ImplicitStepper
 from hybridctl.hybrid.laws import HeldInput
-from hybridctl.hybrid.model import Collocation, StepRequest
-from hybridctl.hybrid.radau import COMPLEX_EIGENVALUE, REAL_EIGENVALUE, CompiledRadau
+from hybridctl.hybrid.model import StepRequest
 from hybridctl.hybrid.step import DrivenMode
 from hybridctl.hybrid.tableau import DOP853_TABLEAU
 from hybridctl.mechanics import Contact, ContactDynamics, Plane, Robot
@@ -656,55 +653,6 @@ def test_guards_at_several_states():
         np.testing.assert_allclose(row, expected, rtol=0, atol=1e-10 * np.abs(expected).max())
 
 
-def follow(mode, x, u, *, compiled: bool):
-    """Implicit steps of 5 ms of a mode, with its Newton iterations compiled or scipy's."""
-    law = HeldInput(u)
-    motion = DrivenMode(mode, law)
-    stepper = ImplicitStepper(Radau, motion, 0.0, x, 5e-3, 1e-9, 1e-9)
-    assert isinstance(stepper._solver, CompiledRadau) == compiled
-    ends = []
-    while not ends or ends[-1].end < 5e-3:
-        ends.append(stepper.advance(np.inf))
-    return ends
-
-
-@pytest.mark.parametrize("slow", [False, True])
-def test_implicit_steps_are_those_of_scipy(slow):
-    """From a slide, and from rest, where friction turns the velocity at first."""
-    mode, x, u = hopping()
-    if slow:
-        x = make_mode(mode.dynamics, ("stick", "open", "stick", "open")).project(x)
-    with_kernel = KernelContactMode(mode.dynamics, mode.modes, mode.space)
-    found = follow(with_kernel, x, u, compiled=True)
-    expected = follow(mode, x, u, compiled=False)
-    # Lengths of steps are roots of errors, which are rounding at first: not the same to the bit.
-    assert len(found) == pytest.approx(len(expected), rel=0.1)
-    np.testing.assert_allclose(found[-1].states[-1], expected[-1].states[-1], rtol=0, atol=1e-9)
-
-
-@pytest.mark.parametrize("kind", [np.int32, np.int64])
-def test_pivots_of_any_size_of_integers(kind):
-    """LAPACK's are of 64 bits where SciPy is built so."""
-    mode, x, u = hopping()
-    n, h, pivots = len(x), 1e-9, np.arange(len(x), dtype=kind)
-    factors = [(value / h * np.eye(n), pivots) for value in (REAL_EIGENVALUE, COMPLEX_EIGENVALUE)]
-    equations = Collocation(h, x, np.zeros((3, n)), np.ones(n), 1e-3, *factors)
-    assert ModeKernel(mode).solve_collocation(equations, HeldInput(u)).converged
-
-
-def test_eigenvalues_are_those_of_the_method():
-    """det(A^-1 - mu) = 0 for Radau IIA of order 5; the kernel's own are seen by its convergence."""
-    r = np.sqrt(6.0)
-    a = [
-        [(88 - 7 * r) / 360, (296 - 169 * r) / 1800, (-2 + 3 * r) / 225],
-        [(296 + 169 * r) / 1800, (88 + 7 * r) / 360, (-2 - 3 * r) / 225],
-        [(16 - r) / 36, (16 + r) / 36, 1 / 9],
-    ]
-    found = np.linalg.eigvals(np.linalg.inv(a))
-    for value in (REAL_EIGENVALUE, COMPLEX_EIGENVALUE, np.conj(COMPLEX_EIGENVALUE)):
-        assert np.abs(found - value).min() < 1e-13
-
-
 # What it refuses
 
 
@@ -748,12 +696,6 @@ def test_arrays_of_another_size_type_or_layout_are_refused():
             kernel.evaluate(*good[:place], bad, *good[place + 1 :])
     with pytest.raises(TypeError):
         kernel.evaluate(x, u)
-    square, pivots = np.eye(n), np.arange(n, dtype=np.int32)
-    stages = [x, u, np.ones(2), x, np.zeros((3, n)), square, pivots, np.zeros((n, 2 * n)), pivots]
-    assert not kernel.solve_stages(*stages)[0]
-    for bad in (pivots + 1, pivots - 1, pivots[:-1], pivots.astype(np.int64), square):
-        with pytest.raises(ValueError, match="pivots"):
-            kernel.solve_stages(*stages[:-1], bad)
     with pytest.raises((ValueError, TypeError)):
         type(kernel)()
     with pytest.raises(TypeError):

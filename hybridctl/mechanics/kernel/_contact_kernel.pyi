@@ -36,19 +36,6 @@ class Kernel:
         /,
     ) -> tuple[float, float]: ...
     def sample_guards(self, states: Array, u: Array, guards: Array, /) -> None: ...
-    def solve_stages(
-        self,
-        x: Array,
-        u: Array,
-        settings: Array,
-        scale: Array,
-        stages: Array,
-        real_factors: Array,
-        real_pivots: Array,
-        complex_factors: Array,
-        complex_pivots: Array,
-        /,
-    ) -> tuple[bool, int, float]: ...
     def find_forces(self, x: Array, u: Array, rate: Array, forces: Array, /) -> bool: ...
     def set_tree(
         self,

@@ -35,7 +35,7 @@
 
 /* Number of the calls in module.c, and of what they mean: that of kernel/extension.py, which does not
  * use an extension with another one. It changes with them. */
-enum { KERNEL_INTERFACE = 5 };
+enum { KERNEL_INTERFACE = 6 };
 
 /* What became of an evaluation. */
 enum status {
@@ -421,22 +421,5 @@ struct variational_step {
 int take_variational_step(struct kernel *kernel, const double *u, const struct tableau *tableau, double *scratch,
                           struct variational_step *step);
 int variational_scratch_size(const struct kernel *kernel);
-
-/* radau_stages.c: the implicit stages of a step */
-struct radau_stages {
-    double h, tolerance;           /* length, s; error that may be left, in units of `scale` */
-    const double *x;               /* start (nx,) */
-    const double *scale;           /* tolerance of each coordinate (nx,) */
-    const double *real_factors;    /* LAPACK's factors of mu / h - J (nx, nx) by columns */
-    const int *real_pivots;        /* (nx,), each in [0, nx) */
-    const double *complex_factors; /* those of (alpha + i beta) / h - J (nx, nx, 2) by columns */
-    const int *complex_pivots;
-    double *z;                     /* in: guess; out: stages less x (3, nx) */
-    int converged, iterations;     /* out */
-    double rate;                   /* out: of convergence; NaN after one iteration */
-};
-
-int solve_radau_stages(const struct field *field, double *scratch, struct radau_stages *stages);
-int radau_scratch_size(int nx);
 
 #endif

@@ -25,19 +25,6 @@ int take_doubles(PyObject *object, Py_ssize_t count, int writable, const char *n
     return -1;
 }
 
-/* Copy the pivots of a factorisation, (count,) of int in [0, count), from a buffer; 0 or -1. */
-static int copy_pivots(PyObject *object, int count, int *pivots) {
-    Py_buffer buffer;
-    if (PyObject_GetBuffer(object, &buffer, PyBUF_FORMAT | PyBUF_C_CONTIGUOUS)) return -1;
-    int good = buffer.format && !strcmp(buffer.format, "i") &&
-               buffer.len == count * (Py_ssize_t)sizeof(int);
-    if (good) memcpy(pivots, buffer.buf, (size_t)count * sizeof(int));
-    for (int i = 0; good && i < count; i++) good = 0 <= pivots[i] && pivots[i] < count;
-    PyBuffer_Release(&buffer);
-    if (!good) PyErr_SetString(PyExc_ValueError, "pivots do not fit");
-    return good ? 0 : -1;
-}
-
 /* Copy a sequence of integers, each in [0, limit), into new memory; NULL with an error. */
 int *copy_indices(PyObject *object, int limit, const char *name, int *count) {
     PyObject *sequence = PySequence_Fast(object, "indices must be a sequence");
@@ -447,61 +434,6 @@ static PyObject *kernel_sample_guards(KernelObject *self, PyObject *const *args,
     Py_RETURN_NONE;
 }
 
-PyDoc_STRVAR(stages_doc,
-             "solve_stages(x, u, settings, scale, stages, real_factors, real_pivots,\n"
-             "             complex_factors, complex_pivots)\n--\n\n"
-             "Solve the collocation of a step of Radau IIA of order 5.\n\n"
-             "Returns whether the iterations converged, their number, and their rate.\n\n"
-             "Args:\n"
-             "    x: Coordinates (nx,) at the start.\n"
-             "    u: Input (nu,), held.\n"
-             "    settings: Length in s, and tolerance of the iterations (2,).\n"
-             "    scale: Tolerance of each coordinate (nx,).\n"
-             "    stages: In: guess. Out: stages less x (3, nx).\n"
-             "    real_factors: Factors (nx, nx) of the real matrix, transposed.\n"
-             "    real_pivots: Its pivots (nx,).\n"
-             "    complex_factors: Factors of the complex matrix, transposed, (nx, 2 nx).\n"
-             "    complex_pivots: Its pivots (nx,).\n");
-
-static PyObject *kernel_solve_stages(KernelObject *self, PyObject *const *args,
-                                     Py_ssize_t count) {
-    struct kernel *p = &self->kernel;
-    const int nx = p->nx;
-    if (count != 9 || !self->memory) return refuse_count("solve_stages", 9, count);
-    const struct argument arguments[] = {{args[0], nx, 0, "x"},
-                                         {args[1], p->nu, 0, "u"},
-                                         {args[2], 2, 0, "settings"},
-                                         {args[3], nx, 0, "scale"},
-                                         {args[4], 3 * (Py_ssize_t)nx, 1, "stages"},
-                                         {args[5], (Py_ssize_t)nx * nx, 0, "real_factors"},
-                                         {args[7], 2 * (Py_ssize_t)nx * nx, 0, "complex_factors"}};
-    Py_buffer b[7];
-    if (take_arguments(arguments, 7, b)) return NULL;
-    double *scratch = PyMem_Malloc((size_t)radau_scratch_size(nx) * sizeof(double));
-    int *pivots = PyMem_Malloc(2 * (size_t)nx * sizeof(int)), status = FAILED;
-    const double *settings = b[2].buf;
-    struct radau_stages stages = {.h = settings[0],
-                                  .tolerance = settings[1],
-                                  .x = b[0].buf,
-                                  .scale = b[3].buf,
-                                  .z = b[4].buf,
-                                  .real_factors = b[5].buf,
-                                  .real_pivots = pivots,
-                                  .complex_factors = b[6].buf,
-                                  .complex_pivots = pivots + nx};
-    if (!scratch || !pivots) {
-        PyErr_NoMemory();
-    } else if (!copy_pivots(args[6], nx, pivots) && !copy_pivots(args[8], nx, pivots + nx)) {
-        const struct field field = {p, ask_python, self, b[1].buf};
-        status = solve_radau_stages(&field, scratch, &stages);
-    }
-    PyMem_Free(scratch);
-    PyMem_Free(pivots);
-    release_all(b, 7);
-    if (status != DONE) return NULL;
-    return Py_BuildValue("Nid", PyBool_FromLong(stages.converged), stages.iterations, stages.rate);
-}
-
 PyDoc_STRVAR(forces_doc,
              "find_forces(x, u, rate, forces)\n--\n\n"
              "Evaluate rate and forces; return whether the point is covered.\n\n"
@@ -542,7 +474,6 @@ static PyMethodDef kernel_methods[] = {
      variational_step_doc},
     {"set_tree", (PyCFunction)(void (*)(void))kernel_set_tree, METH_VARARGS | METH_KEYWORDS,
      set_tree_doc},
-    {"solve_stages", (PyCFunction)(void (*)(void))kernel_solve_stages, METH_FASTCALL, stages_doc},
     {NULL, NULL, 0, NULL}};
 
 PyDoc_STRVAR(kernel_doc,

@@ -32,8 +32,6 @@ import numpy as np
 from hybridctl.base.checks import Array
 from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.model import (
-    Collocation,
-    CollocationSolution,
     CompiledStep,
     CompiledSteps,
     Diffusion,
@@ -186,7 +184,6 @@ class KernelContactMode(ContactMode, CompiledSteps):
 
     point = KernelPoint
     retakes_steps = False
-    solves_collocations = True
 
     @cached_property
     def kernel(self) -> ModeKernel | None:
@@ -240,16 +237,6 @@ class KernelContactMode(ContactMode, CompiledSteps):
             law: The held input.
         """
         return None if self.kernel is None else self.kernel.sample_guards(states, law.value)
-
-    def solve_collocation(self, equations: Collocation, law: HeldInput) -> CollocationSolution:
-        """Return the stages of an implicit step under a held input.
-
-        Args:
-            equations: Their equations.
-            law: The held input.
-        """
-        assert self.kernel is not None
-        return self.kernel.solve_collocation(equations, law)
 
 
 def find_kernel_obstacle(dynamics: ContactDynamics, phase: ContactPhase) -> str | None:
@@ -443,29 +430,6 @@ class ModeKernel:
             _as_doubles(ahead.x), _as_doubles(u), settings, state, matrix
         )
         return StepTransition(error, state, matrix) if isinstance(error, float) else error
-
-    def solve_collocation(self, equations: Collocation, law: HeldInput) -> CollocationSolution:
-        """Return the stages of an implicit step under a held input.
-
-        Args:
-            equations: Their equations.
-            law: The held input.
-        """
-        (real, real_pivots), (complex_, complex_pivots) = equations[-2:]
-        stages = np.array(equations.guess, dtype=np.float64, order="C")
-        # LAPACK stores by columns: the transposed factors are contiguous by rows.
-        converged, iterations, rate = self._kernel.solve_stages(
-            _as_doubles(equations.x),
-            _as_doubles(law.value),
-            np.array([equations.h, equations.tolerance]),
-            _as_doubles(equations.scale),
-            stages,
-            _as_doubles(real.T),
-            real_pivots.astype(np.intc),
-            np.ascontiguousarray(complex_.T, dtype=np.complex128).view(np.float64),
-            complex_pivots.astype(np.intc),
-        )
-        return CollocationSolution(converged, stages, iterations, rate)
 
     def sample_guards(self, states: Array, u: Array) -> Array:
         """Return the guards (k, n) at several states.

@@ -1,0 +1,148 @@
+r"""The linear equations of Newton's method for the stages of a step of Radau IIA.
+
+With residuals r_i and increments d_i of the stages, in the tangent space of each,
+
+.. math:: d_i - h \sum_j a_{ij} D_j d_j = r_i, \qquad D_j = D_x f + D_u f D_x u
+
+at stage j, under the law u. On a manifold :math:`L(x)` (nx, ndx) maps velocities to rates of
+coordinates; residuals of coordinates are :math:`L^+ r`, and what is across the manifold is added as
+it is. That leaves out how L turns between stages: it costs iterations, not accuracy.
+
+The tangent space of a mechanical system is (q, v), with rates of q that do not depend on q. Its
+increments are eliminated, :math:`d^q_i = r^q_i + h \sum_j a_{ij} D^{qv}_j d^v_j`, which leaves half
+the unknowns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from scipy.linalg import lapack
+
+from hybridctl.base.checks import Array
+from hybridctl.hybrid.step import DrivenMode
+from hybridctl.hybrid.tableau import radau
+
+FORMULA = radau(7)
+"""The formula. Its stages and the start of a step fix a polynomial of the degree of a `Step`."""
+_ORTHOGONAL = 1e-9
+"""Products of two columns of L, relative to the least square of one, that are rounding."""
+
+
+class StageEquations:
+    """The equations, factorised.
+
+    Args:
+        maps: L (7, nx, n) at the stages; None in a vector space.
+        factors: LAPACK's factors of the matrix for the increments of v, or of all.
+        couplings: h a_ij D_j of (v by q) and of (q by v), as matrices. None if nothing is
+            eliminated.
+    """
+
+    def __init__(
+        self,
+        maps: Array | None,
+        factors: tuple[Any, Any],
+        couplings: tuple[Array, Array] | None,
+    ) -> None:
+        self._maps, self._factors, self._couplings = maps, factors, couplings
+        self._back = None if maps is None else _invert_maps(maps)
+
+    @staticmethod
+    def at(
+        motion: DrivenMode, times: Sequence[float], stages: Array, h: float
+    ) -> StageEquations | None:
+        """Return the equations at some stages, None if they are singular.
+
+        Args:
+            motion: The mode under its law.
+            times: Times (7,) of the stages, s.
+            stages: Coordinates (7, nx).
+            h: Length of the step in s, with its sign.
+
+        Raises:
+            SimulationError: The field has no value at a stage.
+        """
+        each = zip(times, stages, strict=True)
+        slopes, maps = zip(*(motion.differentiate_rate(t, z) for t, z in each), strict=True)
+        d, n = np.array(slopes), slopes[0].shape[0]
+        k = n // 2 if n % 2 == 0 and not d[:, : n // 2, : n // 2].any() else 0
+        whole = np.eye(len(d) * (n - k)) - _couple(h, d[:, k:, k:])
+        couplings = None
+        if k:
+            couplings = _couple(h, d[:, k:, :k]), _couple(h, d[:, :k, k:])
+            whole -= couplings[0] @ couplings[1]
+        if not np.isfinite(whole).all():
+            return None
+        factors, pivots, info = lapack.dgetrf(whole)
+        if info != 0:
+            return None
+        of_coordinates = None if maps[0] is None else np.array(maps)
+        return StageEquations(of_coordinates, (factors, pivots), couplings)
+
+    def solve(self, missed: Array) -> Array:
+        """Return the increments (7, nx) of the stages' coordinates.
+
+        Args:
+            missed: Residuals r (7, nx) of the coordinates.
+        """
+        if self._maps is None or self._back is None:
+            return self._solve_tangents(missed)
+        r = (self._back @ missed[..., None])[..., 0]
+        moved = self._maps @ (self._solve_tangents(r) - r)[..., None]
+        return np.asarray(missed + moved[..., 0])
+
+    def _solve_tangents(self, r: Array) -> Array:
+        """Return the increments (7, n) in the tangent space for residuals (7, n) there."""
+        s, n = r.shape
+        if self._couplings is None:
+            return np.asarray(lapack.dgetrs(*self._factors, r.ravel())[0].reshape(s, n))
+        v_by_q, q_by_v = self._couplings
+        r_q, r_v = r[:, : n // 2].ravel(), r[:, n // 2 :].ravel()
+        d_v = lapack.dgetrs(*self._factors, r_v + v_by_q @ r_q)[0]
+        d_q = r_q + q_by_v @ d_v
+        return np.hstack((d_q.reshape(s, -1), d_v.reshape(s, -1)))
+
+
+def _couple(h: float, slopes: Array) -> Array:
+    """Return the matrix (7 m, 7 n) of the blocks h a_ij D_j, for D (7, m, n)."""
+    s, m, n = slopes.shape
+    blocks = h * FORMULA.matrix[:, None, :, None] * slopes.swapaxes(0, 1)[None]
+    return np.asarray(blocks.reshape(s * m, s * n))
+
+
+def _invert_maps(maps: Array) -> Array:
+    """Return L^+ (7, n, nx) for L (7, nx, n)."""
+    turned = maps.swapaxes(-1, -2)
+    gram = turned @ maps
+    squares = gram.diagonal(axis1=-2, axis2=-1)
+    across = np.abs(gram - squares[..., None] * np.eye(gram.shape[-1])).max()
+    if across <= _ORTHOGONAL * squares.min():  # the usual case, of quaternions
+        return np.asarray(turned / squares[..., None])
+    return np.asarray(np.linalg.solve(gram, turned))
+
+
+def solve_backward_euler(
+    motion: DrivenMode, t: float, x: Array, h: float, missed: Array
+) -> Array | None:
+    r"""Return :math:`(1/h - D)^{-1}` times rates that are missed: errors of the coordinates (nx,).
+
+    None if the matrix is singular.
+
+    Args:
+        motion: The mode under its law.
+        t: Time, s.
+        x: Coordinates (nx,).
+        h: Length of the step in s, with its sign.
+        missed: Rates (nx,) of the coordinates.
+    """
+    slope, to_coordinates = motion.differentiate_rate(t, x)
+    if to_coordinates is not None:
+        missed = _invert_maps(to_coordinates[None])[0] @ missed
+    try:
+        error = np.linalg.solve(np.eye(len(slope)) / h - slope, missed)
+    except np.linalg.LinAlgError:
+        return None
+    return np.asarray(error if to_coordinates is None else to_coordinates @ error)
