@@ -37,6 +37,8 @@ _TO_NODES: Array = basis(NODES) @ np.linalg.inv(
 """Matrix (8, 8) from the start and the stages to values at the nodes of a step."""
 _PENULTIMATE_WEIGHT = 0.1
 """Weight of the last but one coefficient in the error: the last one may be zero by chance."""
+_SMALLEST = np.finfo(np.float64).tiny
+"""Divisor that stands for zero."""
 _SAFETY, _MIN_FACTOR, _MAX_FACTOR = 0.9, 0.2, 10.0
 """Step-size control as of explicit steps: the part taken of the length that the error allows, and
 the least and greatest factor from one step to the next."""
@@ -138,13 +140,13 @@ class RadauStepper:
             length = abs(end - t)
             try:
                 with np.errstate(over="ignore", invalid="ignore"):  # such an attempt is rejected
-                    record = self._attempt(end)
+                    attempt = self._attempt(end)
             except SimulationError as raised:  # of a guess: it may be far from the solution
-                record, failure = None, raised
-            if record is None:
+                attempt, failure = None, raised
+            if attempt is None:
                 length *= _UNSOLVED_FACTOR
                 continue
-            error = self._estimate_error(record)
+            record, error = attempt
             factor = _SAFETY * error**EXPONENT if error > 0.0 else _MAX_FACTOR
             if error < 1.0:
                 grown = length * min(most, factor)
@@ -158,27 +160,36 @@ class RadauStepper:
         what = "steps of a stiff flow no longer advance the time"
         raise failure or make_failure(what, self._motion.mode, t, self._state, StepSizeError)
 
-    def _attempt(self, end: float) -> Array | None:
-        """Return the states (8, nx) at the nodes of a step, None where no stages are found.
+    def _attempt(self, end: float) -> tuple[Array, float] | None:
+        """Return a step and its error, None where no stages are found.
 
         Args:
             end: Time at the end of the step, s.
+
+        Returns:
+            Its states (8, nx) at the nodes, and its error in units of the tolerance.
 
         Raises:
             SimulationError: The field has no value at a stage.
         """
-        stages = self._solve_stages(end)
-        if stages is None:
+        found = self._solve_stages(end)
+        if found is None:
             return None
+        stages, equations = found
         record = np.asarray(_TO_NODES @ np.vstack((self._state, stages)))
         record[0], record[-1] = self._state, stages[-1]
-        return record
+        defect = 2.0 / (end - self._time) * (TO_SLOPES[0] @ record) - self._rate
+        bound = equations.bound_error(defect)
+        return None if bound is None else (record, self._estimate_error(record, bound))
 
-    def _solve_stages(self, end: float) -> Array | None:
-        """Return the stages (7, nx) of a step, None where Newton's iterations do not converge.
+    def _solve_stages(self, end: float) -> tuple[Array, StageEquations] | None:
+        """Return the stages of a step, None where Newton's iterations do not converge.
 
         Args:
             end: Time at the end of the step, s.
+
+        Returns:
+            The stages (7, nx), and the equations that have been solved last.
 
         Raises:
             SimulationError: The field has no value at a stage.
@@ -207,7 +218,7 @@ class RadauStepper:
                 size = _compute_norm(change / scale)
             stages, ratio = stages + change, size / before
             if size < _FINAL_CHANGE * left or (ratio < 1.0 and ratio / (1.0 - ratio) * size < left):
-                return stages
+                return stages, equations
             most = _DIVERGENCE if k < _ROUGH_ITERATIONS else 1.0
             if not size < math.inf or (is_fresh and ratio >= most):
                 return None
@@ -246,19 +257,23 @@ class RadauStepper:
         slope = (ahead - self._rate) / probe
         return slope if np.isfinite(slope).all() else np.zeros_like(slope)
 
-    def _estimate_error(self, record: Array) -> float:
+    def _estimate_error(self, record: Array, bound: Array) -> float:
         """Return the error of a step in units of the tolerance, as a root mean square.
 
-        Coefficients of the series of a smooth solution fall from one to the next: the error is the
-        last one times what it has fallen by, or the last one where they do not fall.
+        It is the bound by the defect at the start, and what the polynomial leaves out further on,
+        such as a kink: coefficients of the series of a smooth solution fall from one to the next,
+        so that each coordinate lacks its last one times what it has fallen by, or the last one
+        where they do not fall.
 
         Args:
             record: States (8, nx) at its nodes.
+            bound: Bound (nx,) of the error by the defect, see `StageEquations.bound_error`.
         """
         allowed = self._atol + self._rtol * np.abs(record[[0, -1]]).max(axis=0)
-        earlier, before, last = map(_compute_norm, TO_SERIES[-3:] @ record / allowed)
+        earlier, before, last = np.abs(TO_SERIES[-3:] @ record)
         last += _PENULTIMATE_WEIGHT * before
-        return last * math.sqrt(last / earlier) if last < earlier else last
+        fall = np.sqrt(np.minimum(last / np.maximum(earlier, _SMALLEST), 1.0))
+        return _compute_norm((np.abs(bound) + fall * last) / allowed)
 
     def _extend_last_step(self, length: float) -> Step | None:
         """Return the polynomial of the last step beyond its end as the next step, and move there.
@@ -285,7 +300,7 @@ class RadauStepper:
         missed = self._evaluate_rate(end, x) - 2.0 / h * (TO_SLOPES[-1] @ record)
         if not np.isfinite(missed).all():
             return None
-        error = solve_backward_euler(self._motion, end, x, h, missed)
+        error = solve_backward_euler(*self._motion.differentiate_rate(end, x), h, missed)
         allowed = self._atol + self._rtol * np.abs(x)
         if error is None or not _compute_norm(error / allowed) <= _EXTENSION_TOLERANCE:
             return None

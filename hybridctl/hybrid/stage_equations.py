@@ -39,6 +39,7 @@ class StageEquations:
         factors: LAPACK's factors of the matrix for the increments of v, or of all.
         couplings: h a_ij D_j of (v by q) and of (q by v), as matrices. None if nothing is
             eliminated.
+        first_stage: c_1 h, and D_1 (n, n) and L (nx, n) at the first stage.
     """
 
     def __init__(
@@ -46,8 +47,10 @@ class StageEquations:
         maps: Array | None,
         factors: tuple[Any, Any],
         couplings: tuple[Array, Array] | None,
+        first_stage: tuple[float, Array, Array | None],
     ) -> None:
         self._maps, self._factors, self._couplings = maps, factors, couplings
+        self._first_stage = first_stage
         self._back = None if maps is None else _invert_maps(maps)
 
     @staticmethod
@@ -80,7 +83,8 @@ class StageEquations:
         if info != 0:
             return None
         of_coordinates = None if maps[0] is None else np.array(maps)
-        return StageEquations(of_coordinates, (factors, pivots), couplings)
+        first_stage = float(h * FORMULA.points[0]), slopes[0], maps[0]
+        return StageEquations(of_coordinates, (factors, pivots), couplings, first_stage)
 
     def solve(self, missed: Array) -> Array:
         """Return the increments (7, nx) of the stages' coordinates.
@@ -93,6 +97,24 @@ class StageEquations:
         r = (self._back @ missed[..., None])[..., 0]
         moved = self._maps @ (self._solve_tangents(r) - r)[..., None]
         return np.asarray(missed + moved[..., 0])
+
+    def bound_error(self, defect: Array) -> Array | None:
+        r"""Return a bound (nx,) of the error inside a step, by its defect at the start.
+
+        It is :math:`c_1 h (1 - c_1 h D_1)^{-1} d_0`. The polynomial u of a step solves the field at
+        the stages. So its defect :math:`d = u' - f` at the part s of the step is
+        :math:`d_0 \prod_i (1 - s / c_i)` to leading order. Under a decay z / h its error is
+        :math:`\kappa(z) h d_0` at most, with :math:`\kappa(z) < c_1 / (1 + c_1 z) < 1.7 \kappa(z)`
+        for all z >= 0. It is of order h^8. An initial layer shows in d_0 at full size, although
+        no stage may lie within it.
+
+        None if the matrix is singular.
+
+        Args:
+            defect: d_0 (nx,), the rate of the polynomial at the start less that of the field.
+        """
+        h, slope, to_coordinates = self._first_stage
+        return solve_backward_euler(slope, to_coordinates, h, defect)
 
     def _solve_tangents(self, r: Array) -> Array:
         """Return the increments (7, n) in the tangent space for residuals (7, n) there."""
@@ -125,20 +147,18 @@ def _invert_maps(maps: Array) -> Array:
 
 
 def solve_backward_euler(
-    motion: DrivenMode, t: float, x: Array, h: float, missed: Array
+    slope: Array, to_coordinates: Array | None, h: float, missed: Array
 ) -> Array | None:
     r"""Return :math:`(1/h - D)^{-1}` times rates that are missed: errors of the coordinates (nx,).
 
     None if the matrix is singular.
 
     Args:
-        motion: The mode under its law.
-        t: Time, s.
-        x: Coordinates (nx,).
+        slope: D (n, n), 1/s.
+        to_coordinates: L (nx, n). None in a vector space.
         h: Length of the step in s, with its sign.
         missed: Rates (nx,) of the coordinates.
     """
-    slope, to_coordinates = motion.differentiate_rate(t, x)
     if to_coordinates is not None:
         missed = _invert_maps(to_coordinates[None])[0] @ missed
     try:
