@@ -191,6 +191,17 @@ def test_guards_on_both_sides_of_the_end_of_a_step_fire_together():
     assert event.time == pytest.approx(0.5 - 2e-9, abs=ROUNDING)
 
 
+@pytest.mark.parametrize("jump", np.linspace(0.455, 0.495, 9))
+def test_a_guard_that_jumps_after_the_first_one_has_no_tangent(jump):
+    """As the force of a contact that stops and slips back: it falls to a part, far above zero."""
+    first = lambda t, x, u: 0.45 - x[0]  # noqa: E731
+    force = lambda t, x, u: 400.0 if x[0] < jump else 0.4  # noqa: E731
+    system = line({"stops": first, "opens": force})
+    steps = {"options": hc.SimulationOptions(first_step=0.25), "max_step": 0.25}
+    event = hc.simulate(system, "go", [0.0], (0.0, 1.0), event_window=0.4, **steps).events[0]
+    assert event.guards == ("stops",)
+
+
 @pytest.mark.parametrize("start", [0.0, 0.25, 0.3])
 @pytest.mark.parametrize("end", np.linspace(0.35, 0.9, 6))
 @pytest.mark.parametrize("jump", [0.0, -1e-4, -30.0])
