@@ -631,6 +631,13 @@ def test_points_that_are_left_to_python_within_steps():
     assert_same_step(mode, StepRequest(0.0, rest, 1e-7, 1e-6, 1e-6), u)
 
 
+def test_a_step_whose_stages_overflow_in_python_is_rejected_without_a_warning():
+    mode, x, u = hopping()
+    rest = make_mode(mode.dynamics, ("stick", "open", "stick", "open")).project(x)
+    taken = ModeKernel(mode).take_step(StepRequest(0.0, rest, 1e160, 1e-6, 1e-6), HeldInput(u))
+    assert not taken.error < 1.0
+
+
 def test_an_error_of_the_python_mode_comes_through(monkeypatch):
     mode, x, u = hopping()
     rest = make_mode(mode.dynamics, ("stick", "open", "stick", "open")).project(x)

@@ -446,6 +446,9 @@ class ModeKernel:
 class _PythonMode:
     """The function of points that the kernel does not cover.
 
+    Stages of steps that are far too long overflow, as in the kernel itself, without a warning: the
+    values are not finite, and the step is rejected.
+
     Args:
         reference: The mode in Python.
     """
@@ -464,8 +467,9 @@ class _PythonMode:
         mode = self._reference
         state = mode.space.normalize(np.frombuffer(x))
         point = mode.calc(0.0, state, np.frombuffer(u))  # no mode of contacts depends on time
-        guards = np.ascontiguousarray(point.guards) if with_guards else None
-        return np.ascontiguousarray(mode.space.rate(state, point.field)), guards
+        with np.errstate(over="ignore", invalid="ignore"):
+            guards = np.ascontiguousarray(point.guards) if with_guards else None
+            return np.ascontiguousarray(mode.space.rate(state, point.field)), guards
 
 
 def _as_doubles(values: Array) -> Array:
