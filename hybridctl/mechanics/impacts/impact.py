@@ -44,8 +44,9 @@ from hybridctl.mechanics.contact_law.law import CLOSED, OPEN, SLIPS, STICK, Mode
 from hybridctl.mechanics.contact_law.linear_equations import KKT
 from hybridctl.mechanics.modes.constraint_equations import build_impact_problem
 from hybridctl.mechanics.modes.dynamics import ContactDynamics, OnSeveral
+from hybridctl.mechanics.modes.jamming import compute_response_ratio, has_sliding_friction
 from hybridctl.mechanics.modes.phase import ContactPhase, select_slip_mode
-from hybridctl.mechanics.modes.tolerances import STANDSTILL
+from hybridctl.mechanics.modes.tolerances import JAMMED, STANDSTILL
 from hybridctl.mechanics.terms.contact_terms import TermValues
 
 SEPARATION_SPEED = 1e-9
@@ -298,6 +299,11 @@ def solve_accumulated_impacts(
     these impulses are as small as the bounces that are left out. Elsewhere they may be large, and
     pull (test_impulses_that_close_a_contact_which_would_part_count_in_the_energy).
 
+    A contact that leaves at the speed w makes bounces that push by less than the contact force does
+    meanwhile, by an impulse that changes its normal speed by w. So the further impulse pulls. It
+    has the friction of a contact that slides, as the force has: the rest then differs from the
+    bounces by terms of second order in w.
+
     Args:
         dynamics: Dynamics of the robot with its contacts.
         v: Velocity (nv,) before the impact.
@@ -314,16 +320,10 @@ def solve_accumulated_impacts(
     """
     first = solve_impact(dynamics, v, at, terms, plastic=True)
     mass, rows = terms.mass, terms.jacobian
-    states: list[str] = [OPEN] * len(dynamics.contacts)
-    for i in at:
-        if i not in dynamics.pressed_contacts:
-            states[i] = STICK if first.modes[i] == STICK else CLOSED
-    phase = dynamics.phase(tuple(states))
-    constrained = rows[phase.all_rows[phase.constrained]]
-    after, further = KKT(mass, constrained).solve(
-        mass @ first.velocity_after, np.zeros(len(constrained))
-    )
-    normal, tangential = phase.split_rows(phase.scatter_multipliers(further))
+    phase = dynamics.phase(_list_resting_states(dynamics, at, first))
+    system, mix = _build_closing_equations(phase, first)
+    after, further = system.solve(mass @ first.velocity_after, np.zeros(len(system.constraint)))
+    normal, tangential = phase.split_rows(mix @ further)
     impulses, friction = first.impulses.copy(), first.friction_impulses.copy()
     impulses[phase.places] += normal
     friction[phase.places] += tangential
@@ -348,6 +348,49 @@ def solve_accumulated_impacts(
         energy_loss=float(-0.5 * (after - v) @ mass @ (after + v)),
         is_rest=True,
     )
+
+
+def _list_resting_states(
+    dynamics: ContactDynamics, at: tuple[int, ...], first: ImpactResult
+) -> Modes:
+    """Return the states in which further impulses close the contacts of an accumulation.
+
+    A contact sticks if it does so after the plastic impact. Another one slides as it does then; it
+    is only held at its surface if it has no sliding velocity, which would direct its friction.
+
+    Args:
+        dynamics: Dynamics of the robot with its contacts.
+        at: Contacts that take part.
+        first: The plastic impact.
+    """
+    states: list[str] = [OPEN] * len(dynamics.contacts)
+    for i in set(at).difference(dynamics.pressed_contacts):
+        rows = first.terms.jacobian[dynamics.contact_set.tangents[i]]
+        slip = (rows @ first.velocity_after).tolist()
+        states[i] = STICK if first.modes[i] == STICK else CLOSED
+        if states[i] == CLOSED and hypot(*slip) > STANDSTILL:
+            states[i] = select_slip_mode(len(slip), slip)
+    return tuple(states)
+
+
+def _build_closing_equations(phase: ContactPhase, first: ImpactResult) -> tuple[KKT, Array]:
+    """Return the equations of further impulses that close contacts, and the matrix E (r, k).
+
+    Impulses with friction cannot close contacts that jam. There, further impulses have none.
+
+    Args:
+        phase: The states of the contacts.
+        first: The plastic impact.
+    """
+    mass, rows = first.terms.mass, first.terms.jacobian[phase.all_rows]
+    if has_sliding_friction(phase):
+        rates = rows @ first.velocity_after
+        mix = phase.compute_mix(_find_sliding_directions(phase, rates, np.zeros_like(rates)))
+        weights = 1.0 / (mix**2).sum(axis=0)
+        system = KKT(mass, rows[phase.constrained], rows.T @ mix, weights)
+        if compute_response_ratio(system) > JAMMED:
+            return system, mix
+    return KKT(mass, rows[phase.constrained]), np.eye(len(rows))[:, phase.constrained]
 
 
 def mode_by_velocity(separation: float, slip: list[float]) -> str:
