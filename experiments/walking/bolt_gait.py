@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+from hybridctl.experiments.walking.closing import find_closing_state, measure_gap
 from hybridctl.experiments.walking.gait import TIGHT, Gait
 from hybridctl.robots import bolt
-from scipy.linalg import null_space
 
 from hybridctl.base.checks import Array
 from hybridctl.control.lqr.periodic import PeriodicLqr, periodic_lqr
@@ -71,7 +71,7 @@ class BoltGait(Gait):
     @property
     def closing(self) -> float:
         """The largest entry by which the orbit from mid-step to mid-step does not close."""
-        return float(np.abs(self._find_gap(self.orbit)).max())
+        return float(np.abs(measure_gap(self.walker, self.symmetry, self.orbit)).max())
 
     @cached_property
     def middle(self) -> Array:
@@ -84,24 +84,16 @@ class BoltGait(Gait):
         Raises:
             SimulationError: A simulation from a state on the way ends before its period.
         """
-        space, mode = self.walker.space, self.walker.mode(bolt.LEFT_STANCE)
-        project, held = mode.project, mode.held
-        assert project is not None
-        assert held is not None
-        assert held.jacobian is not None
-        x = project(self.step.plan(0.5 * self.period))
-        for _ in range(_MOST_CORRECTIONS):
-            once = self._simulate_from(x)
-            gap = self._find_gap(once)
-            if np.abs(gap).max() < _CLOSED:
-                break
-            moved = self.symmetry.matrix @ linearize(self.walker, once).state_transition
-            # The foot stays on the ground. Least squares: the way along the ground is free.
-            kept = null_space(held.jacobian(x))
-            closing = (np.eye(len(gap)) - moved) @ kept
-            change = kept @ np.linalg.lstsq(closing, gap, rcond=1e-9)[0]
-            x = project(space.integrate(x, change))
-        return np.asarray(x)
+        return find_closing_state(
+            self.walker,
+            bolt.LEFT_STANCE,
+            self.symmetry,
+            self.step.plan(0.5 * self.period),
+            self._simulate_from,
+            lambda once: self.symmetry.matrix @ linearize(self.walker, once).state_transition,
+            tolerance=_CLOSED,
+            corrections=_MOST_CORRECTIONS,
+        )
 
     @cached_property
     def orbit(self) -> HybridTrajectory:
@@ -115,10 +107,6 @@ class BoltGait(Gait):
             Feedforwards((self.curve(0), self.curve(1))),
         )
         return simulate(self.walker, bolt.LEFT_STANCE, x, span, policy, rtol=TIGHT, atol=TIGHT)
-
-    def _find_gap(self, once: HybridTrajectory) -> Array:
-        """Return the gap (ndx,) between the image of the end of a motion and its start."""
-        return self.symmetry.gap(self.walker.space, once(once.start), once.final_state)
 
 
 @dataclass(frozen=True)

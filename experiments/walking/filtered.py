@@ -36,12 +36,11 @@ from hybridctl.hybrid.laws import InputLaw, make_zero_input
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import History, Policy, SampledPolicy, ask_next_change
 from hybridctl.hybrid.trajectory import Event
+from hybridctl.planning.plan import TIME_ROUNDING
 
 STRATEGIES: tuple[Strategy, ...] = ("saltation", "reset_jacobian")
 SAMPLE = 0.004
 """Time between samples, s."""
-_TIME_ROUNDING = 1e-9
-"""Time by which a sample may come before a policy's next change because of rounding, s."""
 _CHANNELS = {"encoders": ([3, 4, 5, 6], [1e-3] * 4), "inertial": ([2, 9], [2e-3, 1e-2])}
 """Indices of the state and standard deviations (rad, rad/s) of each channel, at level 1."""
 
@@ -172,7 +171,7 @@ class EstimateFeedback:
         )
         if estimate.mode != self._mode or estimate.time >= self._next_change:
             self._mode, self._law = estimate.mode, policy.law(history)
-            self._next_change = ask_next_change(policy, history) - _TIME_ROUNDING
+            self._next_change = ask_next_change(policy, history) - TIME_ROUNDING
         return self._law(estimate.time, history.state)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import casadi as ca
 import numpy as np
+from hybridctl.experiments.walking.closing import find_closing_state, measure_gap
 from hybridctl.robots import public
 from numpy.typing import NDArray
 from rich.table import Table
@@ -291,24 +292,21 @@ class PlannedTrot:
         It is found by Newton's method from the plan, whose mesh is coarse. After
         `_MOST_CORRECTIONS` the last state is taken; `closing` is how far its orbit is from closing.
         """
-        space, mode = self.system.space, self.system.mode(_STANCE)
-        project, held = mode.project, mode.held
-        assert project is not None
-        assert held is not None
-        assert held.jacobian is not None
-        x = project(self.optimum.plan(self._begin))
-        for _ in range(_MOST_CORRECTIONS):
-            once = self.simulate_from(x)
-            gap = self._find_gap(once)
-            if np.abs(gap).max() < _CLOSED:
-                break
+
+        def map_period(once: HybridTrajectory) -> Array:
             (moved,) = self._map_period(self._linearize_at_once(once))
-            # The feet stay on the ground. Least squares: the way along the ground is free.
-            kept = null_space(held.jacobian(x))
-            closing = (np.eye(len(gap)) - moved) @ kept
-            change = kept @ np.linalg.lstsq(closing, gap, rcond=1e-9)[0]
-            x = project(space.integrate(x, change))
-        return np.asarray(x)
+            return moved
+
+        return find_closing_state(
+            self.system,
+            _STANCE,
+            self._symmetry,
+            self.optimum.plan(self._begin),
+            self.simulate_from,
+            map_period,
+            tolerance=_CLOSED,
+            corrections=_MOST_CORRECTIONS,
+        )
 
     @cached_property
     def orbit(self) -> HybridTrajectory:
@@ -318,7 +316,7 @@ class PlannedTrot:
     @property
     def closing(self) -> float:
         """The largest entry by which the orbit does not close, m, rad and per s."""
-        return float(np.abs(self._find_gap(self.orbit)).max())
+        return float(np.abs(measure_gap(self.system, self._symmetry, self.orbit)).max())
 
     @cached_property
     def map(self) -> Linearization:
@@ -493,10 +491,6 @@ class PlannedTrot:
         first = frozenset[int]()
         jumps = (j.jump(first, 0) if isinstance(j, PiecewiseLinearJump) else j for j in lin.jumps)
         return replace(lin, jumps=tuple(jumps))
-
-    def _find_gap(self, once: HybridTrajectory) -> Array:
-        """Return the gap (ndx,) between the image of the end of a motion and its start."""
-        return self._symmetry.gap(self.system.space, once(once.start), once.final_state)
 
     def _map_period(self, lin: Linearization) -> list[Array]:
         """Return the pieces (ndx, ndx) of the map of half a stride, left and right exchanged."""

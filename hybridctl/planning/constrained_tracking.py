@@ -51,7 +51,7 @@ from hybridctl.control.reference import Reference
 from hybridctl.control.tracking_law import TrackingLaw, parse_limits
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.policy import History
-from hybridctl.planning.plan import PhaseSequence
+from hybridctl.planning.plan import TIME_ROUNDING, PhaseSequence
 from hybridctl.sensitivity.collocation import integrate_linear_equation
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 from hybridctl.sensitivity.propagation import linearize_field
@@ -67,8 +67,6 @@ _VIOLATION = 1e-6
 their unit."""
 _ROUNDS = 6
 """Most programmes of a sample: each adds the limits that the solution before violates. A choice."""
-_TIME_ROUNDING = 1e-9
-"""Time before a sample is due within which it is taken, s: rounding."""
 _TOLERANCE = 1e-8
 """Tolerances of the matrices of intervals: those of gains, which follow V to as much."""
 
@@ -363,14 +361,14 @@ class ConstrainedTracking:
             history: State, mode, time and events so far.
         """
         now, k = history.time, self._phases.find_phase(history.time, history.events)
-        if now < self._sampled - _TIME_ROUNDING:  # also at the first call: another run begins
+        if now < self._sampled - TIME_ROUNDING:  # also at the first call: another run begins
             self.reset()
-        if k != self._arc or now >= self._sampled + self.horizon.sample - _TIME_ROUNDING:
+        if k != self._arc or now >= self._sampled + self.horizon.sample - TIME_ROUNDING:
             self._sampled, self._arc = now, k
             begun = thread_time()
             self._take_sample(now, history.state, k)
             self.seconds.append(thread_time() - begun)
-        arc, i = self.reference.arcs[k], self._ends.searchsorted(now + _TIME_ROUNDING, "right")
+        arc, i = self.reference.arcs[k], self._ends.searchsorted(now + TIME_ROUNDING, "right")
         if i < len(self._corrections):
             inputs = arc.inputs.copy()
             inputs[:, 0] += self._corrections[i]  # the constant term of each series
@@ -384,7 +382,7 @@ class ConstrainedTracking:
             history: As for `law`, just before.
         """
         now = history.time
-        later = self._ends[self._ends > now + _TIME_ROUNDING]
+        later = self._ends[self._ends > now + TIME_ROUNDING]
         due = self._sampled + self.horizon.sample
         end = self._phases.get_end(self._phases.find_phase(now, history.events))
         due = due if due > now else now + self.horizon.sample
@@ -439,7 +437,7 @@ class ConstrainedTracking:
             period = max(0, math.floor((now - start) / length))
         t = now - period * length - (start - orbit.start)
         own = [i for i, each in enumerate(self._intervals) if each.arc == arc]
-        i = next((i for i in own if t < self._intervals[i].end - _TIME_ROUNDING), own[-1])
+        i = next((i for i in own if t < self._intervals[i].end - TIME_ROUNDING), own[-1])
         each = self._intervals[i]
         count = len(each.parts)
         part = math.floor((t - each.start) / (each.end - each.start) * count + 0.5)

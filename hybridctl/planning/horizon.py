@@ -25,6 +25,7 @@ from hybridctl.mechanics.system import closed_contacts
 from hybridctl.planning.horizon_functions import LinearizedSteps, PhaseModel
 from hybridctl.planning.optimisation import OptimalTrajectory
 from hybridctl.planning.phase_functions import compute_least_gaps
+from hybridctl.planning.plan import TIME_ROUNDING
 from hybridctl.planning.quadratic_programme import (
     Junction,
     MotionSamples,
@@ -57,8 +58,6 @@ choice: it lets the rest of a phase grow that is nearly over."""
 _PREDICTION_STEP = 0.005
 """Longest integration step of a prediction, s. On a walker one step errs by some 1e-6
 (test_under_a_plan_that_is_the_motion_states_go_on_along_it)."""
-_TIME_ROUNDING = 1e-9
-"""Rest of a delay that is not predicted, s."""
 _LANDING_SAMPLES = 100
 """Samples of the motion before a landing, of its height and of the limits of its impact."""
 
@@ -474,7 +473,7 @@ class ReferenceMotion:
             disturbance: Number of units of the disturbance.
         """
         end = at.time + delay
-        while end - at.time > _TIME_ROUNDING:
+        while end - at.time > TIME_ROUNDING:
             h = min(_PREDICTION_STEP, end - at.time)
             phase = plan.get_phase(at)
             then = self._predict_moment(plan, at, h, disturbance)

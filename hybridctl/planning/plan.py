@@ -44,8 +44,9 @@ _ARC_EXTENSION = 0.01
 """Time by which tracked arcs go on past their events, relative to the duration. A choice."""
 _SIMULTANEITY = 1e-3
 """Largest time between events of a simulation that are one event in the plan, s. A choice."""
-_TIME_ROUNDING = 1e-9
-"""Time before a phase ends by the clock within which it is over, s: rounding."""
+TIME_ROUNDING = 1e-9
+"""Time by which anything is due before its time, s: times that are one differ by rounding. It is far
+above the rounding of sums of times (1e-15 s), and far below samples of controllers (1e-3 s)."""
 _GAINS_PER_INTERVAL = 4
 """Gains of `PlanTracking` in each interval of its arcs. A choice."""
 _STATE_SCALE = 0.1
@@ -144,7 +145,7 @@ class PhaseSequence:
 
     def _pass_clock_ends(self, k: int, time: float) -> int:
         """Return the phase at a time if no guards fire from phase k on."""
-        while self.get_end(k) <= time + _TIME_ROUNDING:
+        while self.get_end(k) <= time + TIME_ROUNDING:
             k += 1
         return k
 

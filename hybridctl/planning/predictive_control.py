@@ -30,14 +30,13 @@ from hybridctl.hybrid.laws import InputLaw, LinearFeedback
 from hybridctl.hybrid.policy import History, Policy, ask_next_change
 from hybridctl.planning.horizon import Horizon, HorizonPlan, Moment, ReferenceMotion
 from hybridctl.planning.optimisation import OptimalTrajectory
+from hybridctl.planning.plan import TIME_ROUNDING
 from hybridctl.planning.quadratic_programme import HorizonCosts, HorizonProgramme
 from hybridctl.planning.task import Task
 
 _SHORTEST_TIME = 0.004
 """Least time between two calls of the policy, s. A plan whose section ends sooner is not improved
 before the event. A choice."""
-_TIME_ROUNDING = 1e-9
-"""Difference of times that comes from rounding, s."""
 _LATE_FRACTION = 0.5
 """Fraction of a phase from which on a guard below zero means an event that is overdue: before it a
 foot may have just left the ground. A choice."""
@@ -170,7 +169,7 @@ class HybridMpc:
         plan, at = self._update_active_plan(history, events, last_event)
         self._estimate_disturbance(at)
         is_after_event = at.events > plan.events
-        is_due = history.time >= self._next_sample - _TIME_ROUNDING
+        is_due = history.time >= self._next_sample - TIME_ROUNDING
         if is_after_event or not self.horizon.delay or is_due:
             self._next_sample = history.time + self.horizon.sample
             improved = self._improve_plan(plan, at)
@@ -215,7 +214,7 @@ class HybridMpc:
             The plan, and the present moment in the coordinates of its phase.
         """
         pending = self._pending_plan
-        if pending is not None and history.time >= pending.time - _TIME_ROUNDING:
+        if pending is not None and history.time >= pending.time - TIME_ROUNDING:
             self.plan, self._pending_plan = pending, None
         motion, plan = self._motion, self.plan
         x = motion.map_state_to_phase(history.state, events)
@@ -252,7 +251,7 @@ class HybridMpc:
         is_overdue = first > _LATE_FRACTION and height < 0.0
         self._overdue_since = min(self._overdue_since, at.time) if is_overdue else math.inf
         waited = at.time - self._overdue_since
-        self._uses_fixed = waited > self.horizon.patience - _TIME_ROUNDING
+        self._uses_fixed = waited > self.horizon.patience - TIME_ROUNDING
         if self._uses_fixed:
             return plan
         surface = height - _SURFACE_DEPTH if is_overdue and self._rise is not None else 0.0
