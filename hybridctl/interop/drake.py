@@ -264,7 +264,7 @@ class DrakePlant(EnginePlant):
         self._set_forces(np.zeros(robot.nv))
         self._set_pushes([])
         self._simulator.Initialize()
-        return self._read_sample()
+        return self._make_sample(self._read_forces())
 
     def step(self, u: ArrayLike) -> Sample:
         """Return the sample one period later.
@@ -278,21 +278,25 @@ class DrakePlant(EnginePlant):
         # The engine takes the step from n h on while its time is before that product as rounded:
         # times in any other rounding let it take one step too many.
         step, first = self.model.timestep, self._count * self._substeps
-        begun = self._begun + self._count * self._period
+        begun, last = self._begun + self._count * self._period, self._substeps - 1
         positions = self.model.built.plant.GetPositions(self._own)
         self._set_forces(self.model.to_forces(u, positions))
+        is_pushed = self._is_pushed(begun)
+        # Without pushes the engine is stopped only before the last step, whose forces are read.
+        starts = range(self._substeps) if is_pushed else sorted({0, last})
         try:
-            if self._is_pushed(begun):
-                for k in range(self._substeps):
+            for k, end in zip(starts, [*starts[1:], last + 1], strict=True):
+                if is_pushed:
                     self._set_pushes(self._list_active_pushes(begun + k * step, step))
-                    self._simulator.AdvanceTo((first + k + 1) * step)
-                self._set_pushes([])
-            else:
-                self._simulator.AdvanceTo((first + self._substeps) * step)
+                if k == last:
+                    forces = self._read_forces()  # the step takes what is solved for them here
+                self._simulator.AdvanceTo((first + end) * step)
         except RuntimeError as error:
             raise SimulationError(f"Drake fails: {str(error).splitlines()[0][:200]}") from error
+        if is_pushed:
+            self._set_pushes([])
         self._count += 1
-        sample = self._read_sample()
+        sample = self._make_sample(forces)
         if not is_finite(sample.state):
             raise SimulationError(f"Drake diverges before t = {sample.time:.6g} s")
         return sample
@@ -316,20 +320,26 @@ class DrakePlant(EnginePlant):
         kind = drake.value.Value[_list_of(drake.plant.ExternallyAppliedSpatialForce)]
         built.plant.get_applied_spatial_force_input_port().FixValue(self._own, kind(found))
 
-    def _read_sample(self) -> Sample:
-        """Return the engine's state and contact forces, as its contact results have them."""
-        built, model = self.model.built, self.model
-        plant = built.plant
-        forces = np.zeros(len(model.contacts))
-        results = plant.get_contact_results_output_port().Eval(self._own)
+    def _read_forces(self) -> Array:
+        """Return the normal forces (c,), N, of the step of the engine that begins at its state."""
+        built = self.model.built
+        forces = np.zeros(len(self.model.contacts))
+        results = built.plant.get_contact_results_output_port().Eval(self._own)
         for k in range(results.num_point_pair_contacts()):
             info = results.point_pair_contact_info(k)
             pair = info.point_pair()
             i = built.points.get(pair.id_A, built.points.get(pair.id_B))
             assert i is not None
             forces[i] += abs(float(info.contact_force() @ pair.nhat_BA_W))
+        return forces
+
+    def _make_sample(self, forces: Array) -> Sample:
+        """Return the sample of the engine's state with normal forces (c,), N."""
+        plant = self.model.built.plant
         time = self._begun + self._count * self._period
-        state = model.from_engine(plant.GetPositions(self._own), plant.GetVelocities(self._own))
+        state = self.model.from_engine(
+            plant.GetPositions(self._own), plant.GetVelocities(self._own)
+        )
         return Sample(time, state, {"normal_force": forces, "contact": forces > 0.0})
 
 
@@ -379,6 +389,10 @@ def _build_diagram(made: DrakeModel) -> BuiltDiagram:
         ]
     )
     plant.set_adjacent_bodies_collision_filters(False)
+    # By default the engine copies all outputs at each step, and looks for pairs with meshes, which
+    # no geometry here has: more than half of the time of a step.
+    plant.SetUseSampledOutputPorts(False)
+    plant.set_contact_model(tree.ContactModel.kPoint)
     bodies = made.robot.tree()
     plant.mutable_gravity_field().set_gravity_vector(bodies.gravity)
     carriers, joints = [plant.world_body()], list[tuple[MovingBody, list[Any]]]()

@@ -121,6 +121,24 @@ def test_drake_takes_the_steps_of_each_period_and_no_more(end):
     np.testing.assert_allclose(50.0 - np.array(heights), fallen, rtol=0.0, atol=1e-10)
 
 
+@pytest.mark.parametrize("steps", [1, 10])
+def test_drakes_forces_are_those_of_its_last_step(steps):
+    """m dv = (f - m g) h over a step; after a reset f is that at the state, not zero."""
+    robot, contacts = ball()
+    step, state = 1e-4, rest(z=0.0999)
+    plant = make_plant("drake", robot, contacts, period=step)
+    samples = [plant.reset(0.0, state)]
+    samples += [plant.step(()) for _ in range(steps)]
+    forces = [sample.sensed["normal_force"][0] for sample in samples]
+    assert forces[0] == forces[1] > 0.0
+    speeds = np.diff([sample.state[9] for sample in samples])
+    np.testing.assert_allclose(speeds, (np.array(forces[1:]) / 2.0 - 9.81) * step, rtol=1e-9)
+    whole = make_plant("drake", robot, contacts, period=steps * step)
+    found = follow(whole, state, steps * step)
+    assert found.sensed["normal_force"][0] == forces[-1]
+    np.testing.assert_array_equal(found.state, samples[-1].state)
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_pushed_body_that_turns_is_pushed_along_world_axes(engine):
     """A force at the centre of a spinning body, whose own axes turn by a quarter meanwhile."""
