@@ -250,7 +250,8 @@ class CompiledKernel:
         self._motion, self._law, self._rtol, self._atol = motion, law, rtol, atol
         self._last: Step | None = None  # the last attempt; None if the stage kernel has made it
         self._decay = math.inf  # the fastest decay that it has seen, s
-        self._ended: Step | None = None  # the last step that was taken again by `end_step_at`
+        # The last attempt, taken again by `end_step_at` until other times, by these, s.
+        self._ended: dict[float, Step | None] = {}
 
     @cached_property
     def _stages(self) -> StageKernel:
@@ -278,6 +279,7 @@ class CompiledKernel:
             end: Time at the end of the step, s.
         """
         error, self._last, self._decay = self._take_step(self.time, self.state, end)
+        self._ended = {}
         if self._last is not None:
             return error
         # There is no sound compiled step here: stage by stage the field is evaluated in full.
@@ -317,9 +319,9 @@ class CompiledKernel:
         if step is not self._last or not self._steps.retakes_steps:  # or the stage kernel took it
             return step
         # Event location asks for several guards at one time, and then for the step itself.
-        if self._ended is None or self._ended.start != step.start or self._ended.end != t:
-            _, self._ended, _ = self._take_step(step.start, step.states[0], t)
-        return self._ended or step
+        if t not in self._ended:
+            _, self._ended[t], _ = self._take_step(step.start, step.states[0], t)
+        return self._ended[t] or step
 
     def _take_step(self, start: float, x: Array, end: float) -> tuple[float, Step | None, float]:
         """Return the error of a compiled step, the step, and the fastest decay that it has seen.

@@ -33,6 +33,7 @@ from hybridctl.hybrid.zeno import (
     Accumulation,
     SequenceEvent,
     find_accumulations,
+    is_far_from_end,
     predict_accumulation,
     select_crowd,
 )
@@ -58,7 +59,11 @@ def find_rest(
     Raises:
         ZenoError: If events crowd and the system has no rest for them, or may not take it.
     """
-    if not crossing.guards:  # only the input law changes
+    if not crossing.guards or not events:  # only the input law changes, or it is the first event
+        return None
+    horizon = max(run.zeno.horizon, run.zeno.crowding_span)
+    # After a long window nothing ends soon, whatever the states are: most events go no further.
+    if is_far_from_end(events[0].time, events[-1].time, crossing.time, horizon):
         return None
     recent = [SequenceEvent(crossing.time, crossing.guards)]
     for e in reversed(events):

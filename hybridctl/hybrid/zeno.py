@@ -164,6 +164,21 @@ class Accumulation(NamedTuple):
     remaining_jumps: float | None
 
 
+def is_far_from_end(first: float, last: float, now: float, horizon: float) -> bool:
+    """Return whether times alone show that no events end, or crowd, within the horizon.
+
+    The last window is no shorter than the time D since the last event, and the one before it no
+    longer than the time T since the first. So events that shrink end after more than D^2 / T.
+
+    Args:
+        first: Time of the first event of the run, s.
+        last: Time of the last event before this one, s.
+        now: Time of this event, s.
+        horizon: The horizon, s, as in `find_accumulations`.
+    """
+    return (now - last) ** 2 > max(horizon, SAME_INSTANT) * (now - first)
+
+
 def find_accumulations(
     events: Sequence[SequenceEvent], horizon: float, compute_speed: Callable[[], float]
 ) -> Iterator[Accumulation]:

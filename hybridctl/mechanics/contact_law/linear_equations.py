@@ -82,7 +82,6 @@ class KKT:
         constraint: C (k, nv).
         push: M^-1 F (nv, k): change of velocity (or acceleration) per unit of each force.
         delassus: G (k, k).
-        redundant: Whether G counts as singular.
     """
 
     def __init__(
@@ -98,10 +97,10 @@ class KKT:
         self._root, _ = dpotrf(mass.T, lower=1)  # transposed: LAPACK stores matrices by columns
         self._compliance = compliance
         self.constraint = constraint
-        self._factorise(force, weights, redundant)
+        self._set_forces(force, weights, redundant)
 
-    def _factorise(self, force: Array | None, weights: Array | None, redundant: bool) -> None:
-        """Set all attributes that depend on F, and factorise G.
+    def _set_forces(self, force: Array | None, weights: Array | None, redundant: bool) -> None:
+        """Set all attributes that depend on F.
 
         Args:
             force: F (nv, k), None for C^T.
@@ -113,8 +112,12 @@ class KKT:
         self.delassus: Array = self.push.T.dot(self.constraint.T).T
         if self._compliance is not None:
             np.einsum("ii->i", self.delassus)[:] += self._compliance
-        self.redundant = redundant or self._is_singular()
-        self._weights = weights
+        self._known_redundant, self._weights = redundant, weights
+
+    @cached_property
+    def redundant(self) -> bool:
+        """Whether G counts as singular. The law of an impact needs G alone, and never asks."""
+        return self._known_redundant or self._is_singular()
 
     def _is_singular(self) -> bool:
         """Return whether G is singular, and factorise it, by Cholesky if it is symmetric."""
@@ -143,7 +146,7 @@ class KKT:
         other = object.__new__(KKT)
         other._root, other.constraint = self._root, self.constraint
         other._compliance = self._compliance
-        other._factorise(None, None, self.redundant)
+        other._set_forces(None, None, self.redundant)
         return other
 
     @property

@@ -232,7 +232,7 @@ class ImpactReset(ResetModel):
     modes: Modes
     at_once = True
 
-    @property
+    @cached_property
     def _closed(self) -> tuple[int, ...]:
         """The contacts that were closed before."""
         return self.dynamics.phase(self.modes).closed
@@ -384,12 +384,8 @@ class ImpactReset(ResetModel):
         Where all contacts whose guards fired separate, these are not in the set: the event needs a
         contact that hits.
         """
-        if not self.dynamics.bounces:
-            return set()
-        each = enumerate(
-            zip(self.dynamics.restitution.tolist(), terms.rates.tolist(), strict=False)
-        )
-        found = {i for i, (e, rate) in each if e > 0.0 and rate > SEPARATION_SPEED}
+        rates = terms.rates.tolist()
+        found = {i for i in self.dynamics.bouncing_contacts if rates[i] > SEPARATION_SPEED}
         return found if self.hit - found else found - self.hit
 
     def _split_state(self, x: Array) -> tuple[Array, Array]:

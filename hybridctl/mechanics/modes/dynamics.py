@@ -99,7 +99,8 @@ class ContactDynamics:
         contact_set: Their kinematics. Rows are normals of all contacts, then tangents.
         friction: Kinetic coefficients (c,).
         static_friction: Static coefficients (c,).
-        restitution: Coefficients of restitution (c,); `bounces` is whether any is not zero.
+        restitution: Coefficients of restitution (c,).
+        bouncing_contacts: Contacts whose coefficient of restitution is positive.
         pressed_contacts: Contacts that a constant load presses: dry friction of joints.
         terms: Terms of the robot with its contacts; `terms_choice` is what was asked for.
         kernel_terms: Their expressions for the compiled kernel, None if modes do not use it;
@@ -166,7 +167,7 @@ class ContactDynamics:
         ]  # fmt: skip
         columns = np.array(table, dtype=np.float64).T.copy()
         self.restitution, self.friction, self.static_friction, tangential, threshold = columns
-        self.bounces = bool(self.restitution.any())
+        self.bouncing_contacts: list[int] = np.flatnonzero(self.restitution > 0.0).tolist()
         owner = self.contact_set.owner  # the first rows are the normals of all contacts
         tangential_rows = tangential[owner[len(self.contacts) :]]
         self._row_restitution = np.concatenate((self.restitution, tangential_rows))
