@@ -249,7 +249,8 @@ class Tape:
 
         It raises the errors of `linearize_event`, with the event that they are about.
         """
-        _make_event_maps([(self, k)])
+        if k not in self._event_maps:
+            _make_event_maps([(self, k)])
         if k not in self._event_maps:
             with _name_event(k, self.trajectory.events[k]):
                 self._event_maps[k] = self._linearize_event(k)
@@ -434,8 +435,9 @@ class _Sweep:
         if not (self.costate.any() or self._pending_cotangents or self._pending_samples):
             return  # nothing later depends on this arc
         maps = tape.arc_map(k)
-        starts, middles = maps.starts.tolist(), 0.5 * (maps.starts + maps.ends)
-        holds = tape.find_holds(middles) if self.inputs is not None else np.zeros(0, dtype=np.intp)
+        starts, holds = maps.starts.tolist(), np.zeros(0, dtype=np.intp)
+        if self.inputs is not None:
+            holds = tape.find_holds(0.5 * (maps.starts + maps.ends))
         pending = self._pending_cotangents.keys() | self._pending_samples.keys()
         # Intervals are passed together from one time at which something is added to the next.
         firsts = [i for i, t in enumerate(starts) if i == 0 or t in pending]
@@ -500,7 +502,8 @@ def _lift(space: Space, x: Array, cotangent: Array) -> Array:
     """Return a cotangent (ndx,) of the tangent space in coordinates (nx,), the shortest one."""
     if isinstance(space, VectorSpace):
         return cotangent
-    return np.asarray(np.linalg.pinv(compute_tangent_map(space, x)).T @ cotangent)
+    tangents = compute_tangent_map(space, x)  # of independent columns
+    return np.asarray(tangents @ np.linalg.solve(tangents.T @ tangents, cotangent))
 
 
 @contextmanager

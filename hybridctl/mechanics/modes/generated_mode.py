@@ -51,7 +51,7 @@ def _evaluate_with_transport(
     """
     sound, by_state, by_input = function(t, x, u)
     nv = len(turning)
-    by_state[:, :nv, :nv] += np.tensordot(x[:, -nv:], turning, axes=1)
+    by_state[:, :nv, :nv] += (x[:, -nv:] @ turning.reshape(nv, nv * nv)).reshape(-1, nv, nv)
     return [sound, by_state, by_input]
 
 
