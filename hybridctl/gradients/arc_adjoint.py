@@ -36,7 +36,7 @@ from numpy.polynomial.chebyshev import chebvander
 
 from hybridctl.base.checks import Array, Indices
 from hybridctl.base.errors import IntegrationError
-from hybridctl.hybrid.arc import Arc
+from hybridctl.hybrid.arc import Arc, evaluate_arcs
 from hybridctl.hybrid.mode import ModeModel
 from hybridctl.hybrid.model import Point
 from hybridctl.sensitivity.collocation import LinearStep, Radau, radau
@@ -140,7 +140,7 @@ class ArcMaps(ArcAdjoint):
             costate = self.transitions[i] @ costate
         passed = slice(first, last + 1)
         by_input = (self.by_input[passed] @ costates[..., None])[..., 0]
-        by_parameters = np.einsum("mij,mj->i", self.by_parameters[passed], costates)
+        by_parameters = (self.by_parameters[passed] @ costates[..., None])[..., 0].sum(axis=0)
         return costate, by_input, by_parameters
 
 
@@ -519,10 +519,9 @@ def _evaluate_stages(
     evaluated: list[ArcSlopes] = []
     for members in rows_by_mode.values():
         order += [rows for _, rows in members]
-        points = [source.arc.states_and_inputs(times[rows].ravel()) for source, rows in members]
-        states, inputs = (np.concatenate(each) for each in zip(*points, strict=True))
-        flat = np.concatenate([times[rows].ravel() for _, rows in members])
-        source = members[0][0]
+        times_of_arcs = [times[rows].ravel() for _, rows in members]
+        states, inputs = evaluate_arcs([source.arc for source, _ in members], times_of_arcs)
+        flat, source = np.concatenate(times_of_arcs), members[0][0]
         evaluated.append(evaluate_slopes(source.mode, flat, states, inputs, source.parameters))
     back = np.argsort(np.concatenate(order))
     by_state, by_input, by_parameters = (

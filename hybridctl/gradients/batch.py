@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from hybridctl.base.checks import Array, check_array, check_instance
 from hybridctl.base.errors import HybridctlError, InputError, SimulationError
-from hybridctl.gradients.tape import Gradient, Tape, make_arc_maps_together
+from hybridctl.gradients.tape import Gradient, Tape, make_maps_together
 
 _CHUNKS_PER_PROCESSOR = 2
 """Parts of a batch for each processor: one that is done early helps with the rest. A choice."""
@@ -275,7 +275,7 @@ def _make_costates(members: Sequence[_EvaluatedRun]) -> None:
         groups.setdefault(id(tape.system), []).append((tape, last))
     for group in groups.values():
         if len(group) > 1:
-            make_arc_maps_together(group)
+            make_maps_together(group)
 
 
 def _gather(members: list[_Member], arguments: _Arguments) -> BatchGradient:

@@ -42,6 +42,7 @@ from hybridctl.base.errors import (
 from hybridctl.hybrid.event import Event
 from hybridctl.hybrid.model import ResetJacobian, ResetModel
 from hybridctl.hybrid.system import HybridSystem
+from hybridctl.sensitivity.jump_batches import find_jump_batches
 from hybridctl.sensitivity.parameter_models import ParameterModel
 from hybridctl.sensitivity.parameters import linearize_guard_with_parameters
 from hybridctl.sensitivity.piecewise import EVENT_ACCURACY, PiecewiseLinearJump, are_equal_maps
@@ -175,6 +176,23 @@ def linearize_single_event(
     except (InputError, AmbiguousEventError, GrazingError):
         return None
     return None if jump is None else _as_matrix(jump)
+
+
+def linearize_events_together(
+    system: HybridSystem, events: Sequence[Event], parameters: ParameterModel | None
+) -> dict[int, EventAdjoint]:
+    """Return the jumps of those events that `jump_batches` linearises together, by their number.
+
+    Args:
+        system: The hybrid system of the runs.
+        events: Events of the runs.
+        parameters: Derivatives by the parameters: jumps are then in (x, p). None for none.
+    """
+    found = {}
+    for numbers, gains in find_jump_batches(system, events, parameters):
+        jumps = gains.state, gains.input, gains.time_state, gains.time_input
+        found.update({k: EventAdjoint(*each) for k, *each in zip(numbers, *jumps, strict=True)})
+    return found
 
 
 def _as_matrix(jump: JumpGains, choice: str | None = None) -> EventAdjoint:

@@ -25,6 +25,7 @@ from hybridctl.gradients.event_adjoint import (
     EventAdjoint,
     Kink,
     linearize_event,
+    linearize_events_together,
     linearize_single_event,
 )
 from hybridctl.hybrid.event import Event
@@ -116,6 +117,7 @@ class Tape:
     samples: tuple[FeedbackSample, ...] = ()
     _arc_maps: dict[int, ArcAdjoint] = field(default_factory=dict, init=False, repr=False)
     _event_maps: dict[int, EventAdjoint] = field(default_factory=dict, init=False, repr=False)
+    _tried_events: set[int] = field(default_factory=set, init=False, repr=False)
     _time_kinks: dict[int, str] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
@@ -248,14 +250,15 @@ class Tape:
         It raises the errors of `linearize_event`, with the event that they are about.
         """
         if k not in self._event_maps:
+            _make_event_maps([(self, k)])
+        if k not in self._event_maps:
             with _name_event(k, self.trajectory.events[k]):
                 self._event_maps[k] = self._linearize_event(k)
         return self._event_maps[k]
 
     def _linearize_event(self, k: int) -> EventAdjoint:
         """Return the jump of event k, see `event_map`."""
-        events = self.trajectory.events
-        event = self._relax_accuracy(events[k], events[k + 1 :])
+        event = self._relax_accuracy(k)
         if self.parameters is not None:
             found = linearize_single_event(self.system, event, self.parameters)
             if found is not None:
@@ -292,12 +295,12 @@ class Tape:
             return self.system, self.trajectory
         return augment_with_parameters(self.system, self.trajectory, self.parameters)
 
-    @staticmethod
-    def _relax_accuracy(event: Event, later: Sequence[Event]) -> Event:
-        """Return an event that gives no warning of a slow guard where its bounces end in rest.
+    def _relax_accuracy(self, k: int) -> Event:
+        """Return event k, which gives no warning of a slow guard where its bounces end in rest.
 
         Times of ever smaller bounces are known ever less, but act ever less on what follows.
         """
+        event, *later = self.trajectory.events[k:]
         ends_in_rest = any(
             after.accumulation is not None and set(event.guards) <= set(after.guards)
             for after in later
@@ -305,10 +308,11 @@ class Tape:
         return replace(event, accuracy=None) if ends_in_rest else event
 
 
-def make_arc_maps_together(tapes: Sequence[tuple[Tape, int]]) -> None:
-    """Make the costates over the intervals of all arcs of some tapes up to the last of each.
+def make_maps_together(tapes: Sequence[tuple[Tape, int]]) -> None:
+    """Make the costates over the intervals of all arcs of some tapes, and the jumps between them.
 
-    Where one of them has none, none are made: each tape then makes its own when it needs them.
+    Where one of the arcs has no costate, none are made, and a jump may have to be made alone: each
+    tape then makes its own when it needs them.
 
     Args:
         tapes: Tapes of one flow with the same system, which keep what is made, and the number of
@@ -320,6 +324,30 @@ def make_arc_maps_together(tapes: Sequence[tuple[Tape, int]]) -> None:
     if missing:
         with suppress(HybridctlError):
             _make_arc_maps(missing)
+    _make_event_maps([(tape, last - 1) for tape, last in tapes])
+
+
+def _make_event_maps(tapes: Sequence[tuple[Tape, int]]) -> None:
+    """Make those jumps of tapes of one flow that can be linearised together; tapes keep them.
+
+    Args:
+        tapes: Tapes with the number of the last event.
+    """
+    numbered = [
+        (tape, k)
+        for tape, last in tapes
+        for k in range(last + 1)
+        if k not in tape._tried_events and k not in tape._event_maps
+    ]
+    if not numbered:
+        return
+    events = [tape._relax_accuracy(k) for tape, k in numbered]
+    first = numbered[0][0]
+    found = linearize_events_together(first.system, events, first.parameters)
+    for i, (tape, k) in enumerate(numbered):
+        tape._tried_events.add(k)
+        if i in found:
+            tape._event_maps[k] = found[i]
 
 
 def _make_arc_maps(numbered: Sequence[tuple[Tape, int]]) -> None:
@@ -407,8 +435,9 @@ class _Sweep:
         if not (self.costate.any() or self._pending_cotangents or self._pending_samples):
             return  # nothing later depends on this arc
         maps = tape.arc_map(k)
-        starts, middles = maps.starts.tolist(), 0.5 * (maps.starts + maps.ends)
-        holds = tape.find_holds(middles) if self.inputs is not None else np.zeros(0, dtype=np.intp)
+        starts, holds = maps.starts.tolist(), np.zeros(0, dtype=np.intp)
+        if self.inputs is not None:
+            holds = tape.find_holds(0.5 * (maps.starts + maps.ends))
         pending = self._pending_cotangents.keys() | self._pending_samples.keys()
         # Intervals are passed together from one time at which something is added to the next.
         firsts = [i for i, t in enumerate(starts) if i == 0 or t in pending]
@@ -473,7 +502,8 @@ def _lift(space: Space, x: Array, cotangent: Array) -> Array:
     """Return a cotangent (ndx,) of the tangent space in coordinates (nx,), the shortest one."""
     if isinstance(space, VectorSpace):
         return cotangent
-    return np.asarray(np.linalg.pinv(compute_tangent_map(space, x)).T @ cotangent)
+    tangents = compute_tangent_map(space, x)  # of independent columns
+    return np.asarray(tangents @ np.linalg.solve(tangents.T @ tangents, cotangent))
 
 
 @contextmanager

@@ -212,12 +212,23 @@ class Arc:
 
     def states_and_inputs(self, times: Array) -> tuple[Array, Array]:
         """Return states (n, nx) and inputs (n, nu) at times (n,), s, as `state_and_input` does."""
+        return evaluate_arcs([self], [times])
+
+    def locate_series(self, times: Array) -> tuple[Array, Array]:
+        """Return the joint series of states and inputs that times are on, and the places there.
+
+        Args:
+            times: Times (n,), s; those outside count as the nearest end.
+
+        Returns:
+            Series (n, 8, nx + nu), and places (n,) from -1 to 1 on the steps.
+        """
         _, _, series = self._joint_series
+        if len(series) == 1:  # most arcs between impacts
+            k = np.zeros(len(times), dtype=np.intp)
+            return series[k], 2.0 * (times - self.breaks[0]) / self.lengths[0] - 1.0
         k = np.maximum(self.breaks.searchsorted(times, "right") - 1, 0)
-        s = 2.0 * (times - self.breaks[k]) / self.lengths[k] - 1.0
-        both = (basis(s)[:, None] @ series[k])[:, 0]
-        nx = self.space.nx
-        return normalize_points(self.space, both[:, :nx]), both[:, nx:]
+        return series[k], 2.0 * (times - self.breaks[k]) / self.lengths[k] - 1.0
 
     @cached_property
     def _joint_series(self) -> tuple[list[float], list[float], Array]:
@@ -286,6 +297,21 @@ def make_arc_from_steps(
         jumps = np.zeros(1, dtype=bool)
     arrays = breaks, lengths, states, inputs, jumps
     return Arc(index, mode.key, mode.space, start, end, *arrays)
+
+
+def evaluate_arcs(arcs: Sequence[Arc], times: Sequence[Array]) -> tuple[Array, Array]:
+    """Return what `Arc.states_and_inputs` returns of some arcs, one below the other.
+
+    Args:
+        arcs: The arcs, of one mode.
+        times: Times (n,) on each of them, s.
+    """
+    series, places = zip(
+        *(arc.locate_series(t) for arc, t in zip(arcs, times, strict=True)), strict=True
+    )
+    both = (basis(np.concatenate(places))[:, None] @ np.concatenate(series))[:, 0]
+    nx = arcs[0].space.nx
+    return normalize_points(arcs[0].space, both[:, :nx]), both[:, nx:]
 
 
 def join_arcs(index: int, arcs: Sequence[Arc]) -> Arc:

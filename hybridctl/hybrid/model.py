@@ -28,13 +28,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from inspect import getattr_static
 from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import ConstraintViolatedError, SystemDefinitionError
@@ -523,6 +524,22 @@ class ModeModel(ABC):
         """
         return self.point(self, t, x, u)
 
+    def calc_together(
+        self, times: Array, states: Array, inputs: Array, has_slopes: bool
+    ) -> list[Point]:
+        """Return the points of this mode at m places (t, x, u).
+
+        A mode may override it where one call evaluates many points; here each is as `calc` makes
+        it.
+
+        Args:
+            times: Times (m,), s.
+            states: States (m, nx).
+            inputs: Inputs (m, nu).
+            has_slopes: Whether derivatives will be asked for, beside field and guards.
+        """
+        return [self.calc(float(t), x, u) for t, x, u in zip(times, states, inputs, strict=True)]
+
     def calc_diff(self, point: Point) -> Slopes:
         """Return the derivatives of field and guards.
 
@@ -715,6 +732,21 @@ class ResetBorder(NamedTuple):
         return all(map(np.array_equal, self.positive, self.negative))
 
 
+class ResetBatch(ABC):
+    """The derivatives of m jumps that resets make together, see `ResetModel.batch_jumps`.
+
+    Attributes:
+        is_sound: Whether the derivatives of each hold, (m,). Other jumps are differentiated alone.
+    """
+
+    is_sound: NDArray[np.bool_]
+
+    @property
+    @abstractmethod
+    def jacobian(self) -> ResetJacobian:
+        """The derivatives D_t R (m, ndx+), D_x R (m, ndx+, ndx) and D_u R (m, ndx+, nu)."""
+
+
 class ResetModel(ABC):
     """The jump map x+ = R(t, x-, u-), and its derivatives.
 
@@ -787,6 +819,29 @@ class ResetModel(ABC):
             guard that fires; here it is None.
         """
         return None
+
+    def find_batch(self, at: JumpPoint, key: ModeKey) -> Hashable:
+        """Return what jumps that are differentiated together have in common.
+
+        Args:
+            at: The point before the jump.
+            key: Key of the mode after the event.
+
+        Returns:
+            Jumps of resets of one class with the same value are. None for a jump that is
+            differentiated alone: one at a border, one with a departure of its own, or where nothing
+            is gained, as here.
+        """
+        return None
+
+    @classmethod
+    def batch_jumps(cls, jumps: Sequence[tuple[ResetModel, JumpPoint]]) -> ResetBatch:
+        """Return the derivatives of jumps for which `find_batch` has returned the same value.
+
+        Args:
+            jumps: Each reset, of this class, and the point before its jump.
+        """
+        raise NotImplementedError(f"{cls.__name__} does not differentiate jumps together")
 
     def __call__(self, t: float, x: Array, u: Array) -> Jump:
         """Return `calc(t, x, u)`: a reset is a function.

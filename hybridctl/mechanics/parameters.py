@@ -34,10 +34,11 @@ import numpy as np
 
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError
-from hybridctl.hybrid.model import JumpPoint, ModeKey, ModeModel, Point, PointProperty
+from hybridctl.hybrid.model import JumpPoint, ModeKey, ModeModel, Point, PointProperty, ResetBatch
 from hybridctl.mechanics.contact_law.linear_equations import KKT
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.impacts.impact import ImpactResult
+from hybridctl.mechanics.impacts.impact_batches import ImpactBatch
 from hybridctl.mechanics.impacts.impact_derivatives import solve_impact_changes
 from hybridctl.mechanics.impacts.resets import ImpactReset, Release
 from hybridctl.mechanics.impacts.stick_slip_resets import Breakaway, SlidingStop
@@ -262,6 +263,40 @@ class _ContactParameters(SystemParameters):
             return reset.move_rates(at, columns.differentiate_terms(q, v, 0.0 * v, no_forces).rates)
         return result
 
+    def differentiate_guards(self, points: Sequence[Point], guards: Sequence[int]) -> Array:
+        """Return the derivatives D_p g (m, np) of one guard at each of m points.
+
+        Gaps depend on lengths alone.
+
+        Args:
+            points: Points of modes of the system.
+            guards: Index of the guard at each of them.
+        """
+        if not self.columns.has_lengths and all(map(_is_gap, points, guards)):
+            return np.zeros((len(points), self.columns.count))
+        return super().differentiate_guards(points, guards)
+
+    def differentiate_batch(
+        self, batch: ResetBatch, jumps: Sequence[tuple[ModeKey, tuple[str, ...], JumpPoint]]
+    ) -> Array | None:
+        """Return the derivatives D_p of resets (m, 2 nv, np), of impacts by one solution for all.
+
+        Args:
+            batch: The derivatives of the m jumps by the state.
+            jumps: Key, guards and point of each, as for `differentiate_reset`.
+        """
+        if not isinstance(batch, ImpactBatch) or self.columns.has_lengths:
+            return super().differentiate_batch(batch, jumps)
+        velocities = _differentiate_impact_velocities(self.system.dynamics, self.columns, batch)
+        return np.concatenate((np.zeros_like(velocities), velocities), axis=1)
+
+
+def _is_gap(point: Point, guard: int) -> bool:
+    """Return whether a guard of a contact mode is a gap."""
+    return (
+        isinstance(point, ContactPoint) and point.mode.contact_guards.guards[guard].kind == "closes"
+    )
+
 
 def _differentiate_solution(
     columns: ParameterColumns, q: Array, v: Array, now: Solution
@@ -417,13 +452,7 @@ def _differentiate_impact_velocity(
     size = len(result.terms.jacobian)
     change = result.velocity_after - v
     upper = rows.T @ own - columns.momentum(q, change)
-    xi_p = np.zeros_like(columns.restitution)
-    before = result.terms.rates
-    if columns.restitution.any():
-        # A plastic impact, such as the last of an accumulation, has none of the contacts'
-        # restitution.
-        is_used = result.restitution == dynamics.select_restitution(before)
-        xi_p += columns.restitution * (dynamics.is_rebounding(before) * is_used * before)[:, None]
+    xi_p = _differentiate_rebound(dynamics, columns, result)
     if columns.has_lengths:
         still, along = 0.0 * v, phase.scatter_rows(impulses, size)
         lengths = columns.differentiate_terms(q, still, change, along)
@@ -454,3 +483,47 @@ def _differentiate_impact_velocity(
             "redundant contacts alone: with it they would not take part together"
         )
     return velocity
+
+
+def _differentiate_rebound(
+    dynamics: ContactDynamics, columns: ParameterColumns, result: ImpactResult
+) -> Array:
+    """Return the derivatives (r, np) of E J v along the rows of all contacts, by restitution."""
+    if not columns.restitution.any():
+        return np.zeros_like(columns.restitution)
+    before = result.terms.rates
+    # A plastic impact, such as the last of an accumulation, has none of the contacts' restitution.
+    is_used = result.restitution == dynamics.select_restitution(before)
+    active = dynamics.is_rebounding(before) * is_used * before
+    return np.asarray(columns.restitution * active[:, None])
+
+
+def _differentiate_impact_velocities(
+    dynamics: ContactDynamics, columns: ParameterColumns, batch: ImpactBatch
+) -> Array:
+    """Return the derivatives D_p v+ (m, nv, np) of impacts, by parameters that are no lengths.
+
+    Contacts are not redundant in a batch, so that no parameter can contradict others.
+
+    Args:
+        dynamics: Dynamics of the robot with its contacts.
+        columns: The parameters.
+        batch: The impacts.
+    """
+    own = np.zeros((*batch.impulses.shape, columns.count))
+    found = 0
+    for slide in batch.phase.sliding:
+        if slide.sign:
+            s = np.full((len(own), 1), slide.sign)
+        else:
+            s, found = batch.directions[:, found], found + 1
+        change = columns.friction[batch.closed[:, slide.contact]]
+        push = -s * batch.impulses[:, slide.contact, None]
+        own[:, slide.rows] = push[..., None] * change[:, None]
+    pairs = zip(batch.q, batch.change, strict=True)
+    momentum = np.array([columns.momentum(q, change) for q, change in pairs])
+    xi_p = np.zeros_like(own)
+    if columns.restitution.any():
+        for by_p, result, rows in zip(xi_p, batch.results, batch.places, strict=True):
+            by_p[:] = _differentiate_rebound(dynamics, columns, result)[rows]
+    return batch.solve(batch.rows.swapaxes(1, 2) @ own - momentum, xi_p)

@@ -43,6 +43,7 @@ from hybridctl.hybrid.model import (
     ModeModel,
     Point,
     PointProperty,
+    ResetBatch,
     ResetBorder,
     ResetJacobian,
     ResetModel,
@@ -162,6 +163,48 @@ class ParameterModel(ABC):
         Returns:
             The derivative (ndx+, np). None if the reset does not depend on the parameters.
         """
+
+    def differentiate_guards(self, points: Sequence[Point], guards: Sequence[int]) -> Array:
+        """Return the derivatives D_p g (m, np) of one guard at each of m points.
+
+        Args:
+            points: Points of modes of the system.
+            guards: Index of the guard at each of them.
+
+        Raises:
+            SystemDefinitionError: The derivatives of the guards of a mode have a wrong shape.
+        """
+        found = np.empty((len(points), len(self.names)))
+        for row, point, guard in zip(found, points, guards, strict=True):
+            every = self.calc(point).guards
+            shape = len(point.mode.guard_names), len(self.names)
+            if np.shape(every) != shape:
+                raise SystemDefinitionError(
+                    f"derivatives of the guards of mode {point.mode.key!r} by parameters must "
+                    f"have shape {shape}, got {np.shape(every)}"
+                )
+            row[:] = every[guard]
+        return found
+
+    def differentiate_batch(
+        self, batch: ResetBatch, jumps: Sequence[tuple[ModeKey, tuple[str, ...], JumpPoint]]
+    ) -> Array | None:
+        """Return the derivatives D_p R of jumps that resets differentiate together.
+
+        Here each is as `differentiate_reset` returns it.
+
+        Args:
+            batch: The derivatives of the m jumps by the state.
+            jumps: The arguments of `differentiate_reset` of each.
+
+        Returns:
+            The derivatives (m, ndx+, np). None if no reset depends on the parameters.
+        """
+        each = [self.differentiate_reset(*jump) for jump in jumps]
+        known = next((one for one in each if one is not None), None)
+        if known is None:
+            return None
+        return np.array([np.zeros_like(known) if one is None else one for one in each])
 
 
 class _GivenDerivatives(ParameterPoint):
@@ -288,6 +331,27 @@ class FoldedParameters(ParameterModel):
             at: Point before the reset.
         """
         inner = self.inner.differentiate_reset(key, fired, at)
+        return None if inner is None else np.asarray(inner @ self.fold)
+
+    def differentiate_guards(self, points: Sequence[Point], guards: Sequence[int]) -> Array:
+        """Return the derivatives D_p g (m, np) of one guard at each of m points.
+
+        Args:
+            points: Points of modes of the system.
+            guards: Index of the guard at each of them.
+        """
+        return np.asarray(self.inner.differentiate_guards(points, guards) @ self.fold)
+
+    def differentiate_batch(
+        self, batch: ResetBatch, jumps: Sequence[tuple[ModeKey, tuple[str, ...], JumpPoint]]
+    ) -> Array | None:
+        """Return the derivatives D_p R (m, ndx+, np) of jumps, None for none.
+
+        Args:
+            batch: See `ParameterModel.differentiate_batch`.
+            jumps: See there.
+        """
+        inner = self.inner.differentiate_batch(batch, jumps)
         return None if inner is None else np.asarray(inner @ self.fold)
 
 

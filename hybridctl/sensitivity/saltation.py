@@ -32,6 +32,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hybridctl.base.checks import Array, check_instance
 from hybridctl.base.errors import (
@@ -42,7 +43,6 @@ from hybridctl.base.errors import (
 )
 from hybridctl.hybrid.model import (
     JumpPoint,
-    JumpTerms,
     ModeModel,
     Point,
     ResetBorder,
@@ -89,6 +89,9 @@ class JumpGains:
         reset_input: Jacobian D_u R (d+, nu) of the reset.
         field_change: :math:`f^+ - \dot R` (d+,), in units of the state per s.
         reset_rate: :math:`\dot R` (d+,), in units of the state per s.
+
+    All attributes may have the number of the jump as first axis: then these are m jumps, of which
+    `state` and `input` are known as well.
     """
 
     time_state: Array
@@ -106,12 +109,12 @@ class JumpGains:
     @property
     def state(self) -> Array:
         """The saltation matrix G (d+, d), for perturbations at equal times, [Salt] (2)."""
-        return self.reset_jacobian - self.field_change[:, None] * self.time_state
+        return self.reset_jacobian - self.field_change[..., None] * self.time_state[..., None, :]
 
     @property
     def input(self) -> Array:
         """The input gain J (d+, nu), for a change of the input at the event, [RS] (3.34)."""
-        return self.reset_input - self.field_change[:, None] * self.time_input
+        return self.reset_input - self.field_change[..., None] * self.time_input[..., None, :]
 
     @property
     def state_at_events(self) -> Array:
@@ -282,7 +285,11 @@ class EventSide:
         Returns:
             The rate in the unit of the guard per s, negative where the guard falls.
         """
-        d = self.point.guard_row(find_guard_index(self.mode, guard))
+        return self.compute_rate(find_guard_index(self.mode, guard))
+
+    def compute_rate(self, i: int) -> float:
+        """Return `guard_rate` of the guard with index i."""
+        d = self.point.guard_row(i)
         return float(d.time + d.state @ self.field + d.input @ self.input_rate)
 
     def jump_point(self, report: Any = None) -> JumpPoint:
@@ -295,9 +302,16 @@ class EventSide:
         Args:
             dt: Time in s by which it is later, or earlier if negative.
         """
+        return replace(self, point=self.mode.calc(*self.find_shifted_place(dt)))
+
+    def find_shifted_place(self, dt: float) -> tuple[float, Array, Array]:
+        """Return time, state and input of the side at another time, see `shift`.
+
+        Args:
+            dt: Time in s by which it is later, or earlier if negative.
+        """
         x = self.mode.space.integrate(self.state, dt * self.field)
-        u = self.input + dt * self.input_rate
-        return replace(self, point=self.mode.calc(self.time + dt, x, u))
+        return self.time + dt, x, self.input + dt * self.input_rate
 
 
 def evaluate_event_sides(system: HybridSystem, event: Event) -> tuple[EventSide, EventSide]:
@@ -386,18 +400,20 @@ def linearize_crossing(
         terms = compute_jump_terms(mode, i, own, at, before.input_rate)
     else:
         terms = compute_linear_terms(mode, i, reset, at, before.input_rate)
-    # A rate is not significant if it is rounding: of its terms, or of the guard itself where all of
-    # them are tiny. 1e-300 prevents a division by zero in the message.
+    # 1e-300 prevents a division by zero in the message.
     scale = float(mode.guard_set.sizes[i])
     slope, size = terms.slope, terms.size + 1e-300
-    if not slope < -max(GRAZING_RATIO * size, _GRAZING_RATE * scale):
+    if not is_crossed(slope, terms.size, scale):
         raise GrazingError(
             f"guard {guard!r} of mode {before.mode.key!r} is not crossed transversally at t = "
             f"{before.time:.9g} s: its rate {slope:.3g} must be negative, and is "
             f"{slope / size:.3g} of the size of its terms, {slope / scale:.3g} 1/s of the guard's "
             "scale"
         )
-    _warn_if_rate_is_uncertain(guard, before, terms)
+    if not is_far_from_grazing(before.accuracy, before.state, terms.time_state):
+        time_error = estimate_time_error(before, terms.time_state)
+        shifted = before.shift(-limit_shift(time_error)).guard_rate(guard)
+        warn_if_rate_is_uncertain(guard, before, slope, shifted, time_error)
     _, _, by_state, by_input, reset_state, reset_input, rate = terms
     return JumpGains(
         time_state=by_state,
@@ -409,7 +425,66 @@ def linearize_crossing(
     )
 
 
-def _warn_if_rate_is_uncertain(guard: str, before: EventSide, terms: JumpTerms) -> None:
+def is_crossed(
+    slope: float | Array, size: float | Array, scale: float | Array
+) -> bool | NDArray[np.bool_]:
+    """Return whether a guard falls through zero at a significant rate.
+
+    A rate is not significant if it is rounding: of its terms, or of the guard itself where all of
+    them are tiny.
+
+    Args:
+        slope: Rate of the guard, or rates (m,) of several, in its unit per s.
+        size: Sum of the absolute terms of the rate.
+        scale: Scale of the guard, in its unit.
+    """
+    return slope < -np.maximum(GRAZING_RATIO * size, _GRAZING_RATE * scale)
+
+
+def is_far_from_grazing(
+    accuracy: tuple[float, float] | None, x: Array, time_state: Array
+) -> bool | NDArray[np.bool_]:
+    """Return whether a guard rate does not change significantly, by a bound on its change.
+
+    The bound holds for guards of up to `_LARGEST_GUARD_ACCELERATION`. Nearly all guards are far
+    from grazing, and are not evaluated a second time.
+
+    Args:
+        accuracy: See `EventSide`.
+        x: State (nx,) before the event, or (m, nx) for m events.
+        time_state: Derivative (d,) of the event time by the state in s per unit, or (m, d).
+    """
+    if accuracy is None:
+        return np.ones(x.shape[:-1], dtype=np.bool_)
+    rtol, atol = (max(tolerance, MIN_RTOL) for tolerance in accuracy)
+    largest_error = atol + rtol * np.abs(x).max(axis=-1, initial=0.0)
+    delay = np.abs(time_state).sum(axis=-1)
+    bound = _LARGEST_GUARD_ACCELERATION * largest_error * delay**2
+    return np.asarray(bound <= _SIGNIFICANT_CHANGE)
+
+
+def estimate_time_error(before: EventSide, time_state: Array) -> float:
+    """Return how far the time of an event may be off in s, by the accuracy of its state.
+
+    Args:
+        before: Side before the event, of a state whose accuracy matters.
+        time_state: Derivative (d,) of the event time by the state, s per unit.
+    """
+    assert before.accuracy is not None
+    x, space = before.state, before.mode.space
+    rtol, atol = (max(tolerance, MIN_RTOL) for tolerance in before.accuracy)
+    error = space.difference(x, space.normalize(x + atol + rtol * np.abs(x)))
+    return float(np.abs(time_state) @ np.abs(error))
+
+
+def limit_shift(time_error: float) -> float:
+    """Return the time in s, before the event, at which a guard rate is evaluated once more."""
+    return min(time_error, _LONGEST_SHIFT)
+
+
+def warn_if_rate_is_uncertain(
+    guard: str, before: EventSide, slope: float, shifted: float, time_error: float
+) -> None:
     """Warn if a guard rate changes much within the time to which its event is known.
 
     This is a change by more than `_SIGNIFICANT_CHANGE` of the rate. It is measured over at most
@@ -418,28 +493,16 @@ def _warn_if_rate_is_uncertain(guard: str, before: EventSide, terms: JumpTerms) 
 
     Args:
         guard: Name of the guard.
-        before: Side before the event, with the accuracy of its state.
-        terms: First-order terms of the jump there.
+        before: Side before the event.
+        slope: Rate of the guard there, in its unit per s.
+        shifted: Its rate `limit_shift(time_error)` earlier.
+        time_error: What `estimate_time_error` returns, s.
     """
-    if before.accuracy is None:
-        return
-    x, space = before.state, before.mode.space
-    rtol, atol = (max(tolerance, MIN_RTOL) for tolerance in before.accuracy)
-    delays = np.abs(terms.time_state)
-    largest_error = atol + rtol * float(np.abs(x).max(initial=0.0))
-    # A bound of the relative change that follows, for guards of up to that acceleration: nearly all
-    # are far from grazing, and are done here without another evaluation of the mode.
-    bound = _LARGEST_GUARD_ACCELERATION * largest_error * float(delays.sum()) ** 2
-    if bound <= _SIGNIFICANT_CHANGE:
-        return
-    error = space.difference(x, space.normalize(x + atol + rtol * np.abs(x)))
-    time_error = float(delays @ np.abs(error))
-    slope = before.shift(-min(time_error, _LONGEST_SHIFT)).guard_rate(guard)
-    change = abs(slope - terms.slope) * max(time_error / _LONGEST_SHIFT, 1.0) / abs(terms.slope)
+    change = abs(shifted - slope) * max(time_error / _LONGEST_SHIFT, 1.0) / abs(slope)
     if not change <= _SIGNIFICANT_CHANGE:
         warnings.warn(
             f"guard {guard!r} of mode {before.mode.key!r} is nearly grazed at t = "
-            f"{before.time:.9g} s: its rate is {terms.slope:.3g}, and what the state may be off "
+            f"{before.time:.9g} s: its rate is {slope:.3g}, and what the state may be off "
             f"by the tolerances of the run or by rounding moves the event by {time_error:.2g} s "
             f"and changes the rate, and the derivative of the event, by up to {change:.2g} of "
             "itself",

@@ -9,7 +9,7 @@ past a jam (Painleve), in which the closed contacts let go for a moment and hit 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -34,10 +34,12 @@ from hybridctl.mechanics.impacts.impact import (
     solve_accumulated_impacts,
     solve_impact,
 )
+from hybridctl.mechanics.impacts.impact_batches import ImpactBatch
 from hybridctl.mechanics.impacts.impact_derivatives import differentiate_impact
 from hybridctl.mechanics.impacts.stick_slip_boundary import (
     check_sticking,
     find_stick_slip_boundary,
+    list_holding_contacts,
 )
 from hybridctl.mechanics.impacts.stick_slip_resets import Breakaway, SlidingStop
 from hybridctl.mechanics.modes.dynamics import ON_SURFACE, ContactDynamics
@@ -276,6 +278,35 @@ class ImpactReset(ResetModel):
         if closing is not None:
             state = closing @ state
         return ResetJacobian(np.zeros(2 * nv), state, np.zeros((2 * nv, len(at.u))))
+
+    def find_batch(self, at: JumpPoint, key: ModeKey) -> Hashable:
+        """Return the pattern of an impact of known result, see `ImpactBatch`; None for others.
+
+        Args:
+            at: The jump.
+            key: Mode after the event.
+        """
+        result = at.report
+        if not isinstance(result, ImpactResult) or result.is_rest or result.border:
+            return None
+        phase = self.dynamics.phase(result.states)
+        is_alone = list_holding_contacts(self.dynamics, contact_modes(key))
+        if not phase.closed or is_alone or self.find_newly_closed(result):
+            return None
+        return id(self.dynamics), phase.pattern
+
+    @classmethod
+    def batch_jumps(cls, jumps: Sequence[tuple[ResetModel, JumpPoint]]) -> ImpactBatch:
+        """Return the derivatives of impacts of one pattern.
+
+        Args:
+            jumps: Each reset, and the point before its jump with the report of its result.
+        """
+        first, (_, _, u, _, _) = jumps[0]
+        assert isinstance(first, ImpactReset)
+        states = np.array([at.x for _, at in jumps])
+        q, v = np.split(states, [first.dynamics.robot.nq], axis=1)
+        return ImpactBatch(first.dynamics, q, v, [at.report for _, at in jumps], len(u))
 
     def find_border(self, at: JumpPoint, key: ModeKey, u_after: Array) -> ResetBorder | None:
         """Return the derivatives on both sides of the stick-slip boundary, None off it.

@@ -146,8 +146,7 @@ def check_sticking(dynamics: ContactDynamics, q: Array, v: Array, u: Array, mode
     Raises:
         InputError: If a contact only just sticks.
     """
-    firmer = dynamics.static_friction > dynamics.friction
-    holding = [i for i, mode in enumerate(modes) if mode == STICK and firmer[i]]
+    holding = list_holding_contacts(dynamics, modes)
     if not holding:
         return
     point = dynamics.acceleration(q, v, u, modes)
@@ -158,6 +157,19 @@ def check_sticking(dynamics: ContactDynamics, q: Array, v: Array, u: Array, mode
                 f"contact {dynamics.contacts[i].name!r} only just sticks after the event, by "
                 "static friction above kinetic friction: there is no derivative there"
             )
+
+
+def list_holding_contacts(dynamics: ContactDynamics, modes: Modes) -> list[int]:
+    """Return the contacts that stick by static friction above kinetic friction.
+
+    Args:
+        dynamics: Dynamics of the robot with its contacts.
+        modes: Modes of all contacts.
+    """
+    if STICK not in modes:
+        return []
+    firmer = dynamics.static_friction > dynamics.friction
+    return [i for i, mode in enumerate(modes) if mode == STICK and firmer[i]]
 
 
 def _differentiate_sticking(

@@ -51,8 +51,14 @@ def _evaluate_with_transport(
     """
     sound, by_state, by_input = function(t, x, u)
     nv = len(turning)
-    by_state[:, :nv, :nv] += np.tensordot(x[:, -nv:], turning, axes=1)
+    by_state[:, :nv, :nv] += (x[:, -nv:] @ turning.reshape(nv, nv * nv)).reshape(-1, nv, nv)
     return [sound, by_state, by_input]
+
+
+def _arrange_slopes(field_x: Array, field_u: Array, guards_x: Array, guards_u: Array) -> Slopes:
+    """Return the results of `mode_derivatives` at one point, by name."""
+    guards = GuardJacobian(np.zeros(len(guards_x)), guards_x, guards_u)
+    return Slopes(FieldJacobian(field_x, field_u), guards)
 
 
 _Described: TypeAlias = tuple[Function, list[tuple[int, ...]]]
@@ -136,9 +142,7 @@ class GeneratedPoint(ContactPoint):
         sound, *found = self.mode.slope_function(self.x, self.u)
         if not sound[0] > 0.0:
             return None
-        field_x, field_u, guards_x, guards_u = (a.copy() for a in found)
-        guards = GuardJacobian(np.zeros(len(guards_x)), guards_x, guards_u)
-        return Slopes(FieldJacobian(field_x, field_u), guards)
+        return _arrange_slopes(*(a.copy() for a in found))
 
     @PointProperty
     def field(self) -> Array:
@@ -195,6 +199,35 @@ class GeneratedContactMode(ContactMode, CompiledMode):
     point = GeneratedPoint
     compiled = True
 
+    def calc_together(
+        self, times: Array, states: Array, inputs: Array, has_slopes: bool
+    ) -> list[Point]:
+        """Return the points of this mode at m places, with values from one call for all.
+
+        Args:
+            times: Times (m,), s.
+            states: States (m, nx).
+            inputs: Inputs (m, nu).
+            has_slopes: Whether their derivatives come from one call as well.
+        """
+        points = super().calc_together(times, states, inputs, has_slopes)
+        if len(points) == 1:  # which needs no wider function
+            return points
+        rates, guards, sound = self.batched_values(times[:, None], states, inputs)
+        nq = self.dynamics.robot.nq
+        fields = np.concatenate((states[:, nq:], rates[:, nq:]), axis=1)
+        for i, holds in enumerate((sound[:, 0] > 0.0).tolist()):
+            found = vars(points[i])
+            found["values"] = (rates[i], guards[i]) if holds else None
+            if holds:
+                found["field"] = fields[i]
+        if has_slopes:
+            sound, *slopes = self.batched_point_slopes(states, inputs)
+            for i, holds in enumerate((sound[:, 0] > 0.0).tolist()):
+                known = _arrange_slopes(*(each[i] for each in slopes)) if holds else None
+                vars(points[i])["slopes"] = known
+        return points
+
     @cached_property
     def sure_values(self) -> Array:
         """Values (n,) of guards above which contacts push, hold, or slide the way they do.
@@ -217,6 +250,16 @@ class GeneratedContactMode(ContactMode, CompiledMode):
             return self._finish(made), [(made.numel_out(0),), (made.numel_out(1),), (1,)]
 
         return self._bind("values", describe)
+
+    @cached_property
+    def batched_values(self) -> BatchedFunction:
+        """The function `value_function` at m points."""
+        return self.value_function.build_batched()
+
+    @cached_property
+    def batched_point_slopes(self) -> BatchedFunction:
+        """The function `slope_function` at m points, without transport."""
+        return self.slope_function.build_batched()
 
     @cached_property
     def slope_function(self) -> CompiledFunction:

@@ -71,6 +71,8 @@ class ClosedRows:
         constrained: Indices within the r rows: all normals, then the tangents of sticking contacts.
             Each of these m rows has a multiplier.
         constrained_rows: The same, counted among all rows.
+        pattern: State and number of tangents of each closed contact: with the same ones, rows and
+            multipliers count alike.
         is_sliding: Whether each closed contact slides, (k,).
     """
 
@@ -96,6 +98,7 @@ class ClosedRows:
         self.constrained: Indices = np.concatenate((np.arange(k), self.sticking))
         self.constrained_rows: Indices = self.all_rows[self.constrained]
         self.sticking_owner = self.owner[self.sticking]
+        self.pattern = tuple(zip([modes[i] for i in self.closed], sizes, strict=True))
         self.is_sliding = np.array([modes[i] in SLIPS for i in self.closed], dtype=np.bool_)
 
 

@@ -120,6 +120,20 @@ class Terms(Protocol):
         """
         ...
 
+    def impulse_derivatives_at(self, q: Array, z: Array, forces: Array) -> ImpulseDerivatives:
+        """Return `impulse_derivatives` at m points, in new arrays with the point as first axis.
+
+        Args:
+            q: Configurations (m, nq).
+            z: Velocities (m, nv).
+            forces: Impulses (m, r) along the rows.
+        """
+        momentum = np.empty((*z.shape, z.shape[1]))
+        rates = np.empty((*forces.shape, z.shape[1]))
+        for i, point in enumerate(zip(q, z, forces, strict=True)):
+            momentum[i], rates[i] = self.impulse_derivatives(*point)
+        return ImpulseDerivatives(momentum, rates)
+
     def load_turns(self, q: Array, z: Array, closed: tuple[int, ...], rank: int) -> Array | None:
         """Return how rows of closed contacts turn on bodies that move by z: by q, (r, nv).
 

@@ -52,7 +52,11 @@ from hybridctl.mechanics.terms.contact_terms import (
     Terms,
     TermValues,
 )
-from hybridctl.symbolic.compiled_function import CompiledFunction, build_transposed_function
+from hybridctl.symbolic.compiled_function import (
+    BatchedFunction,
+    CompiledFunction,
+    build_transposed_function,
+)
 
 _SOURCES = (
     expressions.__file__,
@@ -130,6 +134,16 @@ class ExpressionTerms(Terms):
             forces: Impulses (r,) along the rows.
         """
         return ImpulseDerivatives(*self._impulse_derivatives(q, z, forces))
+
+    def impulse_derivatives_at(self, q: Array, z: Array, forces: Array) -> ImpulseDerivatives:
+        """Return `impulse_derivatives` at m points, by one call for up to 64 of them.
+
+        Args:
+            q: Configurations (m, nq).
+            z: Velocities (m, nv).
+            forces: Impulses (m, r) along the rows.
+        """
+        return ImpulseDerivatives(*self._batched_impulse_derivatives(q, z, forces))
 
     def length_derivatives(self, q: Array, v: Array, a: Array, forces: Array) -> LengthDerivatives:
         """Return the derivatives by the lengths of contacts in space.
@@ -209,6 +223,10 @@ class ExpressionTerms(Terms):
     def _impulse_derivatives(self) -> CompiledFunction:
         c = self._constants
         return self._build_function("impulse_derivatives", [(c.nv, c.nv), (c.rows, c.nv)])
+
+    @cached_property
+    def _batched_impulse_derivatives(self) -> BatchedFunction:
+        return self._impulse_derivatives.build_batched()
 
     @cached_property
     def _length_derivatives(self) -> CompiledFunction:
