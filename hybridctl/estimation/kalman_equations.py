@@ -55,7 +55,7 @@ from hybridctl.estimation.measurement import (
     Measurement,
 )
 from hybridctl.estimation.noise import begin_impact
-from hybridctl.estimation.noisy_system import NoisySystem, is_within_step_limit
+from hybridctl.estimation.noisy_system import NoisySystem
 from hybridctl.estimation.salted_jump import jump_moments
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.laws import HeldInput, InputLaw
@@ -243,7 +243,7 @@ def extend_in_one_step(
         return None
     u = law.value
     ahead = StepRequest(e.time, e.mean, end - e.time, model.rtol, model.atol)
-    if not is_within_step_limit(mode, ahead, u):
+    if not model.is_within_step_limit(mode, ahead, u):
         return None
     noise = None if model.process_noise is None else model.diffusion(mode, ahead, u)
     if model.process_noise is not None and noise is None:
