@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
 from typing import Any
@@ -54,6 +54,44 @@ _MAX_COMPILED_DIMENSION = 8
 For a block (6) it takes 40 us against 250; for a cube (12) it takes longer."""
 _MAX_EXTENSION_STEPS = 100
 """Integrator steps past the guards of a mode: see `NoisySystem.flow_past_guards`."""
+_REMEMBERED_POINTS = 64
+"""Points that are kept, see `RecentPoints`. A choice: more than those of all hypotheses of a value,
+of which a cube had up to 22."""
+
+
+class RecentPoints:
+    """The last points at which modes were evaluated, so that each quantity is computed once.
+
+    The guards of one estimate are asked for by several steps of a correction, and by each order of
+    events that leaves it. What a point has computed, it keeps. States are told apart as objects:
+    means of estimates do not change in place.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, float, int, bytes], Point] = {}
+
+    def __reduce__(self) -> tuple[type[RecentPoints], tuple[()]]:
+        return RecentPoints, ()  # other processes compute their own points
+
+    def evaluate(self, mode: ModeModel, t: float, x: Array, u: Array) -> Point:
+        """Return the point of a mode, the one that is known if there is one.
+
+        Args:
+            mode: The mode.
+            t: Time, s.
+            x: State (nx,), which does not change in place.
+            u: Input (nu,).
+        """
+        key = id(mode), t, id(x), u.tobytes()
+        point = self._known.get(key)
+        # A point keeps its mode and its state, so that no other object has their numbers.
+        if point is None:
+            # A law may write its next input into the same array.
+            point = mode.calc(t, x, u.copy() if u.flags.writeable else u)
+            if len(self._known) >= _REMEMBERED_POINTS:
+                del self._known[next(iter(self._known))]
+            self._known[key] = point
+        return point
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +115,7 @@ class NoisySystem:
             because their user drops them then.
         stepped: Function that is called with the time in s after each step of the integrator, or
             None.
+        points: The last points that were evaluated, which systems made of this one share.
     """
 
     system: HybridSystem
@@ -92,6 +131,7 @@ class NoisySystem:
     deadline: Deadline = NO_DEADLINE
     is_optional: bool = False
     stepped: Callable[[float], None] | None = None
+    points: RecentPoints = field(default_factory=RecentPoints, repr=False)
 
     def late(self) -> bool:
         """Return whether the deadline of the sample is exceeded: no further event is followed."""
@@ -109,7 +149,18 @@ class NoisySystem:
             e: The estimate.
             law: Input law, which is evaluated there.
         """
-        return self.system.mode(e.mode).calc(e.time, e.mean, law(e.time, e.mean))
+        return self.points.evaluate(self.system.mode(e.mode), e.time, e.mean, law(e.time, e.mean))
+
+    def is_within_step_limit(self, mode: ModeModel, ahead: StepRequest, u: Array) -> bool:
+        """Return whether a step is no longer than the step-size limit of the mode.
+
+        Args:
+            mode: The mode.
+            ahead: The step request.
+            u: The input (nu,).
+        """
+        pace = mode.steady_pace or self.points.evaluate(mode, ahead.t, ahead.x, u).pace
+        return abs(ahead.h) <= min(pace.longest_step, pace.relaxation)
 
     def guard_tolerances(self, key: ModeKey) -> Array:
         """Return how far below zero the guards (n,) of a mode may be inside it.
@@ -272,7 +323,7 @@ class NoisySystem:
             less time.
         """
         large = mode.held is not None and mode.space.ndx > _MAX_COMPILED_DIMENSION
-        if not mode.compiled_steps or large or not is_within_step_limit(mode, ahead, u):
+        if not mode.compiled_steps or large or not self.is_within_step_limit(mode, ahead, u):
             return None
         if self.process_noise is None:
             return Diffusion(np.zeros((mode.space.ndx,) * 2), np.zeros((mode.nu, mode.nu)))
@@ -371,18 +422,6 @@ class NoisySystem:
     ) -> Arc:
         """Return the only arc of a simulation of a system without guards."""
         return self.simulate(system, key, x, span, law, progress=_limit_steps(key)).arcs[0]
-
-
-def is_within_step_limit(mode: ModeModel, ahead: StepRequest, u: Array) -> bool:
-    """Return whether a step is no longer than the step-size limit of the mode.
-
-    Args:
-        mode: The mode.
-        ahead: The step request.
-        u: The input (nu,).
-    """
-    pace = mode.steady_pace or mode.calc(ahead.t, ahead.x, u).pace
-    return abs(ahead.h) <= min(pace.longest_step, pace.relaxation)
 
 
 def compute_guard_rates(point: Point) -> Array:

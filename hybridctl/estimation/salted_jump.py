@@ -256,13 +256,15 @@ def _salted_moments(
     Raises:
         SystemDefinitionError: The system lacks a Jacobian. Other errors are replaced, see `note`.
     """
-    rates = _guard_rates(system, event)
+    point = _point_before(system, event)
+    rates = _guard_rates(point, event)
     guard, slowed = _find_insignificant_rate(rates, p), 1.0
     if guard is not None:
         falling, slowed = _move_to_falling_part(system, event, p, *rates[guard])
-        event = event if falling is None else falling
+        if falling is not None:
+            event, point = falling, _point_before(system, falling)
     try:
-        found = _first_order_moments(system, event, carried, variances, slowed)
+        found = _first_order_moments(system, event, point, carried, variances, slowed)
     except SystemDefinitionError:
         raise
     except (SimulationError, InputError) as error:
@@ -275,7 +277,7 @@ def _salted_moments(
 
 
 def _first_order_moments(
-    system: HybridSystem, event: Event, p: Array, variances: Array, slowed: float
+    system: HybridSystem, event: Event, point: Point, p: Array, variances: Array, slowed: float
 ) -> JumpMoments:
     """Return the moments by a saltation matrix, or by the piecewise-linear map of several guards.
 
@@ -285,6 +287,7 @@ def _first_order_moments(
     Args:
         system: The hybrid system.
         event: The event.
+        point: The mode before the event, at the state before it.
         p: Covariance (ndx, ndx) that is taken through the event.
         variances: Variances (k,) of the offsets of the event's guards.
         slowed: Factor of the derivative of the event time, see `_move_to_falling_part`.
@@ -300,7 +303,7 @@ def _first_order_moments(
             found = _apply_matrix(jump.state, p)
             if not noisy:
                 return found
-            (guard,), point = event.guards, _point_before(system, event)
+            (guard,) = event.guards
             shift = slowed / _guard_rate(point, event, guard)[0] * jump.field_change
             added = variances[0] * np.outer(shift, shift)
             return found._replace(covariance=found.covariance + added)
@@ -371,14 +374,13 @@ def _move_to_falling_part(
     return replace(event, state_before=x, state_after=jump.state, report=jump.report), 1.0
 
 
-def _guard_rates(system: HybridSystem, event: Event) -> RateGradients:
-    r"""Return the rates of an event's guards with their gradients (ndx,).
+def _guard_rates(point: Point, event: Event) -> RateGradients:
+    r"""Return the rates of an event's guards with their gradients (ndx,), at the point before it.
 
     A perturbation z moves with :math:`\dot z = A z`, so the gradient of :math:`\dot g` is
     :math:`D_x g\, A + \tfrac{d}{dt} D_x g`. The last term, by which the gradient of the guard
     turns along the flow, is a central difference, exact to 1e-10 of it.
     """
-    point = _point_before(system, event)
     before, a, flow = point.mode, linearize_field_at(point).state, point.field
     h = _MAX_DIFFERENCE_STEP / max(1.0, float(np.abs(flow).max()))
     ahead, behind = (

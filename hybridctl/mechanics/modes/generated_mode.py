@@ -34,24 +34,26 @@ from hybridctl.symbolic.compiled_function import (
 from hybridctl.symbolic.compiled_step import CompiledMode, Function
 
 
-def _evaluate_with_transport(
-    function: BatchedFunction, turning: Array, t: Array, x: Array, u: Array
+def _evaluate_field_slopes(
+    function: BatchedFunction, turning: Array | None, t: Array, x: Array, u: Array
 ) -> list[Array]:
-    """Return soundness (m, 1), A and B at m points, where perturbations turn with the motion.
+    """Return soundness (m, 1), A and B at m points, where perturbations may turn with the motion.
 
     Perturbations of joints with quaternions or circles are in the axes of the body, which turn: to
     their rate belongs the transport, -ad(v), which is linear in v.
 
     Args:
-        function: Returns soundness, D_x f and D_u f.
-        turning: Transport (nv, nv, nv) by each unit velocity, see `Robot.transport`.
+        function: The function of `slope_function` at many points.
+        turning: Transport (nv, nv, nv) by each unit velocity, see `Robot.transport`. None in a
+            vector space.
         t: Times (m, 1), s.
         x: States (m, nq + nv).
         u: Inputs (m, nu).
     """
-    sound, by_state, by_input = function(t, x, u)
-    nv = len(turning)
-    by_state[:, :nv, :nv] += (x[:, -nv:] @ turning.reshape(nv, nv * nv)).reshape(-1, nv, nv)
+    sound, by_state, by_input, *_ = function(x, u)
+    if turning is not None:
+        nv = len(turning)
+        by_state[:, :nv, :nv] += (x[:, -nv:] @ turning.reshape(nv, nv * nv)).reshape(-1, nv, nv)
     return [sound, by_state, by_input]
 
 
@@ -264,13 +266,13 @@ class GeneratedContactMode(ContactMode, CompiledMode):
     @cached_property
     def slope_function(self) -> CompiledFunction:
         """The function (x, u) -> soundness, and the results of `mode_derivatives`."""
+        return self._bind("slopes", self._describe_slopes)
 
-        def describe() -> _Described:
-            made = self._functions.slopes
-            n, nu, count = made.size2_out(1), made.size1_out(2), made.size2_out(3)
-            return self._finish(made), [(1,), (n, n), (n, nu), (count, n), (count, nu)]
-
-        return self._bind("slopes", describe)
+    def _describe_slopes(self) -> _Described:
+        """Return the function of `slope_function` without the numbers of this mode."""
+        made = self._functions.slopes
+        n, nu, count = made.size2_out(1), made.size1_out(2), made.size2_out(3)
+        return self._finish(made), [(1,), (n, n), (n, nu), (count, n), (count, nu)]
 
     @cached_property
     def batched_slopes(self) -> BatchFunction:
@@ -280,17 +282,16 @@ class GeneratedContactMode(ContactMode, CompiledMode):
         """
 
         def describe() -> tuple[BatchedFunction, Array | None]:
-            made = self._functions.field_slopes
-            n, nu = made.size2_out(1), made.size1_out(2)
-            function, robot = self._finish(made), self.dynamics.robot
-            turning = None
+            robot, turning = self.dynamics.robot, None
             if robot.nq != robot.nv:  # else a vector space: no transport
                 turning = np.array([robot.transport(unit) for unit in np.eye(robot.nv)])
-            return BatchedFunction(function, [(1,), (n, n), (n, nu)]), turning
+            # Single points have the same function: it is not made and compiled twice.
+            known = self._functions.recall("slopes", self._describe_slopes)
+            return BatchedFunction(*known), turning
 
         function, turning = self._functions.recall("batched slopes", describe)
         own = function.with_values(self.parameter_values)
-        return own if turning is None else partial(_evaluate_with_transport, own, turning)
+        return partial(_evaluate_field_slopes, own, turning)
 
     @cached_property
     def field_number_slopes(self) -> NumberSlopes:

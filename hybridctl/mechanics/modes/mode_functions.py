@@ -129,11 +129,6 @@ class ModeFunctions:
         return self._load("slopes", self._make_slopes)
 
     @cached_property
-    def field_slopes(self) -> Function:
-        """The function (t, x, u, numbers) -> soundness, and derivatives of the field."""
-        return self._load("field_slopes", self._make_field_slopes)
-
-    @cached_property
     def field_number_slopes(self) -> Function:
         """The function (t, x, u, numbers) -> soundness, derivatives of the acceleration by numbers.
 
@@ -197,14 +192,6 @@ class ModeFunctions:
         mode, numbers = self._expressions
         results = [mode.sound, *mode_derivatives(mode)]
         return build_transposed_function("slopes", [mode.x, mode.u, numbers], results)
-
-    def _make_field_slopes(self) -> Function:
-        """Return the function of `field_slopes`."""
-        mode, numbers = self._expressions
-        results = [mode.sound, *mode_derivatives(mode)[:2]]
-        return build_transposed_function(
-            "field_slopes", [ca.SX.sym("t"), mode.x, mode.u, numbers], results
-        )
 
     def _make_field_number_slopes(self) -> Function:
         """Return the function of `field_number_slopes`."""
