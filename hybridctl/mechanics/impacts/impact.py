@@ -44,9 +44,8 @@ from hybridctl.mechanics.contact_law.law import CLOSED, OPEN, SLIPS, STICK, Mode
 from hybridctl.mechanics.contact_law.linear_equations import KKT
 from hybridctl.mechanics.modes.constraint_equations import build_impact_problem
 from hybridctl.mechanics.modes.dynamics import ContactDynamics, OnSeveral
-from hybridctl.mechanics.modes.jamming import compute_response_ratio, has_sliding_friction
 from hybridctl.mechanics.modes.phase import ContactPhase, select_slip_mode
-from hybridctl.mechanics.modes.tolerances import JAMMED, STANDSTILL
+from hybridctl.mechanics.modes.tolerances import STANDSTILL
 from hybridctl.mechanics.terms.contact_terms import TermValues
 
 SEPARATION_SPEED = 1e-9
@@ -321,8 +320,13 @@ def solve_accumulated_impacts(
     first = solve_impact(dynamics, v, at, terms, plastic=True)
     mass, rows = terms.mass, terms.jacobian
     phase = dynamics.phase(_list_resting_states(dynamics, at, first))
-    system, mix = _build_closing_equations(phase, first)
-    after, further = system.solve(mass @ first.velocity_after, np.zeros(len(system.constraint)))
+    closed = rows[phase.all_rows]
+    rates = closed @ first.velocity_after
+    mix = phase.compute_mix(_find_sliding_directions(phase, rates, np.zeros(len(rates))))
+    constrained, weights = closed[phase.constrained], 1.0 / (mix**2).sum(axis=0)
+    after, further = KKT(mass, constrained, closed.T @ mix, weights).solve(
+        mass @ first.velocity_after, np.zeros(len(constrained))
+    )
     normal, tangential = phase.split_rows(mix @ further)
     impulses, friction = first.impulses.copy(), first.friction_impulses.copy()
     impulses[phase.places] += normal
@@ -371,26 +375,6 @@ def _list_resting_states(
         if states[i] == CLOSED and hypot(*slip) > STANDSTILL:
             states[i] = select_slip_mode(len(slip), slip)
     return tuple(states)
-
-
-def _build_closing_equations(phase: ContactPhase, first: ImpactResult) -> tuple[KKT, Array]:
-    """Return the equations of further impulses that close contacts, and the matrix E (r, k).
-
-    Impulses with friction cannot close contacts that jam. There, further impulses have none.
-
-    Args:
-        phase: The states of the contacts.
-        first: The plastic impact.
-    """
-    mass, rows = first.terms.mass, first.terms.jacobian[phase.all_rows]
-    if has_sliding_friction(phase):
-        rates = rows @ first.velocity_after
-        mix = phase.compute_mix(_find_sliding_directions(phase, rates, np.zeros_like(rates)))
-        weights = 1.0 / (mix**2).sum(axis=0)
-        system = KKT(mass, rows[phase.constrained], rows.T @ mix, weights)
-        if compute_response_ratio(system) > JAMMED:
-            return system, mix
-    return KKT(mass, rows[phase.constrained]), np.eye(len(rows))[:, phase.constrained]
 
 
 def mode_by_velocity(separation: float, slip: list[float]) -> str:

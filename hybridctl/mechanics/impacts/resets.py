@@ -647,7 +647,7 @@ class _Jam(Release):
         solution = self.dynamics.solve_phase(phase, x[:n], x[n:], u)
         places = [slide.contact for slide in phase.sliding]
         names = tuple(self.dynamics.contacts[phase.closed[k]].name for k in places)
-        forces, ratio = solution.forces[places], compute_response_ratio(solution.kkt)
+        forces, ratio = solution.forces[places], compute_response_ratio(solution)
         if ratio > NEAR_JAM:
             return super().calc(t, x, u)
         raise JammingError(

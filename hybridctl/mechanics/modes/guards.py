@@ -246,7 +246,7 @@ class ContactGuards:
         _, i, signs = group
         if kind == "jams":
             solution = point.solution  # None without a closed contact: nothing jams
-            return (1.0 if solution is None else compute_response_ratio(solution.kkt)) - JAMMED
+            return (1.0 if solution is None else compute_response_ratio(solution)) - JAMMED
         if kind == "closes":
             return point.gaps[i]
         if kind == "opens":

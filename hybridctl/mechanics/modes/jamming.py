@@ -69,20 +69,20 @@ class _Response(NamedTuple):
     matrix: Array
 
 
-def compute_response_ratio(kkt: KKT) -> float:
-    """Return the response ratio p of equations in which sliding contacts can jam.
+def compute_response_ratio(solution: Solution) -> float:
+    """Return the response ratio p of a mode in which contacts can jam.
 
     It is zero where friction takes away one more of the motions that forces can make.
 
     Args:
-        kkt: The equations, whose force directions F have the friction of sliding contacts.
+        solution: The equations of the mode at a point.
     """
-    even = kkt.without_sliding_friction()
+    even = solution.kkt.without_sliding_friction()
     # `even` counts as redundant wherever the equations do, also where friction alone makes these
     # singular: then the ranks differ.
-    if even.redundant and even.rank > kkt.rank:
+    if even.redundant and even.rank > solution.kkt.rank:
         return 0.0
-    return kkt.determinant / even.determinant
+    return solution.kkt.determinant / even.determinant
 
 
 def differentiate_response_ratio(
