@@ -271,10 +271,12 @@ def test_the_error_inside_an_implicit_step_is_bounded_at_any_decay(decay, off):
 
 @pytest.mark.parametrize("fast", [3.0, 3000.0])
 def test_error_and_estimate_of_a_slide_are_of_order_eight(fast):
-    """Friction turns the velocity at 1e2 or 1e5 / s while it is smooth, from 0.1 s after a start."""
-    slide, solution = make_slide(
-        1, fast, lambda t: (0.3 + np.sin(20.0 * t), 20.0 * np.cos(20.0 * t))
-    )
+    """Friction turns it at 1e2 or 1e5 / s, 0.1 s after its start, while it is smooth."""
+
+    def across(t):
+        return 0.3 + np.sin(20.0 * t), 20.0 * np.cos(20.0 * t)
+
+    slide, solution = make_slide(1, fast, across)
     later = hc.Mode(
         "slides",
         slide.space,
