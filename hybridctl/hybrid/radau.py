@@ -210,7 +210,7 @@ class RadauStepper:
                 change = equations.solve(missed)
                 size = _compute_norm(change / scale)
                 is_fresh = not size < max(_SLOW_RATE * before, left)
-            if is_fresh:
+            if is_fresh or equations is None:
                 equations = StageEquations.at(motion, times, stages, h)
                 if equations is None:
                     return None

@@ -9,6 +9,8 @@ from hybridctl.hybrid.explicit import StageKernel
 from hybridctl.hybrid.flow import METHODS
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput
 from hybridctl.hybrid.mode import FieldJacobian, Pace
+from hybridctl.hybrid.radau import RadauStepper
+from hybridctl.hybrid.series import FRACTIONS, TO_SERIES, basis
 from hybridctl.hybrid.step import DrivenMode
 from hybridctl.mechanics import contact_system
 
@@ -163,26 +165,26 @@ def test_a_slide_that_stops_takes_a_step_for_each_decade_of_its_speed():
     assert (speeds < 1e-2).sum() <= 2 + 6
 
 
-@pytest.mark.parametrize("fast", [3.0, 30.0, 3000.0])
-@pytest.mark.parametrize("power", [1, 2])
-def test_a_slide_that_begins_takes_few_steps(power, fast):
-    """From rest, with an acceleration or, as where friction comes to its limit, with none yet.
+def make_slide(power, fast, across=lambda t: (0.3 + t, 1.0)):
+    """A mode of velocities that begin at rest, and their solution as a function of time.
 
-    v' = -a D v / |v| + p(t), D = diag(1, fast), with p such that v = t^power (1, 0.3 + t). Friction
+    v' = -a D v / |v| + p(t), D = diag(1, fast), with p such that v = t^power (1, y(t)). Friction
     turns v at rates of fast a / |v|, beyond 1e9 / s at first. Below 2e-8 m/s the direction is that
-    of the motion, as of contacts at a standstill.
+    of the motion, as of contacts at a standstill. `across` returns y and its rate.
     """
     a, still = 5.0, 2e-8
     friction = a * np.diag([1.0, fast])
 
-    def motion(t):
-        return t**power * np.array([1.0, 0.3 + t])
+    def solution(t):
+        return t**power * np.array([1.0, across(t)[0]])
 
     def direction(t):
-        return np.array([1.0, 0.3 + t]) / np.hypot(1.0, 0.3 + t)
+        y, _ = across(t)
+        return np.array([1.0, y]) / np.hypot(1.0, y)
 
     def acceleration(t):
-        return power * t ** (power - 1) * np.array([1.0, 0.3 + t]) + [0.0, t**power]
+        y, rate = across(t)
+        return power * t ** (power - 1) * np.array([1.0, y]) + [0.0, t**power * rate]
 
     def field(t, v, u):
         speed = np.linalg.norm(v)
@@ -201,9 +203,17 @@ def test_a_slide_that_begins_takes_few_steps(power, fast):
         return Pace(relaxation=max(np.linalg.norm(v), still) / (fast * a))
 
     mode = hc.Mode("slides", hc.VectorSpace(2), field, jacobian=jacobian, pace=pace)
+    return mode, solution
+
+
+@pytest.mark.parametrize("fast", [3.0, 30.0, 3000.0])
+@pytest.mark.parametrize("power", [1, 2])
+def test_a_slide_that_begins_takes_few_steps(power, fast):
+    """From rest, with an acceleration or, as where friction comes to its limit, with none yet."""
+    mode, solution = make_slide(power, fast)
     run = hc.simulate(hc.HybridSystem([mode], []), "slides", [0.0, 0.0], (0.0, 0.1))
     # errors of a step are some 1e-9, and friction damps those across
-    np.testing.assert_allclose(run.final_state, motion(0.1), rtol=0.0, atol=1e-8)
+    np.testing.assert_allclose(run.final_state, solution(0.1), rtol=0.0, atol=1e-8)
     assert len(run.arcs[0].breaks) <= 1 + 6
 
 
@@ -223,6 +233,67 @@ def test_implicit_steps_turn_a_body_as_explicit_ones_do():
     found, expected = (run.final_state for run in of_all)
     # a hundred tolerances of a step
     np.testing.assert_allclose(found, expected, rtol=0.0, atol=1e-7)
+
+
+def attempt_step(mode, start, end, tolerance=1e-12):
+    """The nodes of an implicit step from time zero, and its error relative to 1 + |x|."""
+    motion, x = DrivenMode(mode, HeldInput(np.zeros(0))), np.asarray(start, dtype=float)
+    rate = motion.compute_checked_rate(0.0, x)
+    stepper = RadauStepper(motion, 0.0, x, end, tolerance, tolerance, rate=rate, length=end)
+    record, error = stepper._attempt(end)
+    return record, error * tolerance
+
+
+@pytest.mark.parametrize("decay", [0.0, 1.0, 30.0, 1e3, 1e6])
+@pytest.mark.parametrize("off", [0.0, 1e-3])
+def test_the_error_inside_an_implicit_step_is_bounded_at_any_decay(decay, off):
+    """y' = -z (y - g) + g' with g = 1 + s^8 / 8 starts on g, or in a layer beside it.
+
+    The polynomial of a step leaves out the last power of g, which is what its error is. Of a layer
+    that decays before the first stage no stage knows.
+    """
+
+    def exact(t):
+        return 1.0 + t**8 / 8.0 + off * np.exp(-decay * t)
+
+    def field(t, y, u):
+        return -decay * (y - 1.0 - t**8 / 8.0) + t**7
+
+    jacobian = FieldJacobian(-decay * np.eye(1), np.zeros((1, 0)))
+    mode = hc.Mode("y", hc.VectorSpace(1), field, jacobian=lambda t, y, u: jacobian)
+    record, estimate = attempt_step(mode, [1.0 + off], 1.0)
+    places = np.concatenate([np.geomspace(1e-9, 0.1, 100), np.linspace(0.1, 1.0, 100)])
+    values = basis(2.0 * places - 1.0) @ TO_SERIES @ record[:, 0]
+    error = np.abs(values - exact(places)).max()
+    allowed = 1.0 + np.abs(record[[0, -1], 0]).max()
+    assert error <= estimate * allowed <= 10.0 * error
+
+
+@pytest.mark.parametrize("fast", [3.0, 3000.0])
+def test_error_and_estimate_of_a_slide_are_of_order_eight(fast):
+    """Friction turns it at 1e2 or 1e5 / s, 0.1 s after its start, while it is smooth."""
+
+    def across(t):
+        return 0.3 + np.sin(20.0 * t), 20.0 * np.cos(20.0 * t)
+
+    slide, solution = make_slide(1, fast, across)
+    later = hc.Mode(
+        "slides",
+        slide.space,
+        lambda t, v, u: slide.field(0.1 + t, v, u),
+        jacobian=lambda t, v, u: slide.calc(0.1 + t, v, u).field_jacobian,
+    )
+    errors, estimates = [], []
+    for end in (0.1, 0.05, 0.025):
+        record, estimate = attempt_step(later, solution(0.1), end)
+        exact = np.array([solution(0.1 + t) for t in end * FRACTIONS])
+        allowed = 1.0 + np.abs(record[[0, -1]]).max(axis=0)
+        errors.append(np.sqrt((((record - exact) / allowed) ** 2).mean(axis=1)).max())
+        estimates.append(estimate)
+    assert (np.array(errors) <= estimates).all()
+    assert (np.array(estimates) <= 30.0 * np.array(errors)).all()
+    for values in (errors, estimates):
+        assert values[1] > 2.0**7 * values[2]
 
 
 @pytest.mark.parametrize("off", [0.5, 1.0, 2.0, None])
