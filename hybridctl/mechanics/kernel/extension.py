@@ -22,7 +22,7 @@ KernelChoice = Literal["auto", "off"]
 
 _SWITCH = "HYBRIDCTL_KERNEL"
 """Name of the environment variable; "off" turns the kernel off."""
-_INTERFACE = 5
+_INTERFACE = 6
 """Number of the calls of the extension, `KERNEL_INTERFACE` of its header."""
 _COPY_TIME = 5.0
 """Time in s by which a source is newer than the extension where both were only copied."""
