@@ -157,6 +157,36 @@ def test_an_arc_ends_just_before_its_guard_jumps(edge, low):
     assert event.state_before[0] < edge
 
 
+@pytest.mark.parametrize("window", [0.0, 1e-8, 1e-3])
+def test_a_guard_that_falls_after_an_event_is_not_refined(window):
+    """Declared first, it falls on the same step 0.1 s after the guard that ends the arc."""
+    calls = []
+
+    def late(t, x, u):
+        calls.append(t)
+        return np.exp(0.6) - np.exp(x[0])
+
+    guards = {"late": late, "early": lambda t, x, u: np.exp(0.5) - np.exp(x[0])}
+    run = hc.simulate(line(guards), "go", [0.0], (0.0, 1.0), event_window=window)
+    assert run.events[0].guards == ("early",)
+    assert run.events[0].time == pytest.approx(0.5, abs=ROUNDING)
+    assert max(calls) > 0.6  # the step goes on beyond its zero
+    assert min(abs(t - 0.6) for t in calls) > 1e-6
+
+
+@pytest.mark.parametrize("names", [("falls", "jumps"), ("jumps", "falls")])
+@pytest.mark.parametrize(("delay", "together"), [(9e-4, True), (1.1e-3, False)])
+def test_a_guard_that_jumps_within_the_window_of_another_fires_with_it(names, delay, together):
+    """Its slopes before the jump lead nowhere near zero."""
+    both = {
+        "falls": lambda t, x, u: 0.5 - x[0],
+        "jumps": lambda t, x, u: 1.0 if x[0] < 0.5 + delay else -1.0,
+    }
+    guards = {name: both[name] for name in names}
+    event = hc.simulate(line(guards), "go", [0.0], (0.0, 1.0), event_window=1e-3).events[0]
+    assert event.guards == (names if together else ("falls",))
+
+
 @pytest.mark.parametrize("spacings", [20, 40, 100])
 @pytest.mark.parametrize("number", range(5))
 def test_a_step_of_few_floating_point_numbers_is_not_split(spacings, number):

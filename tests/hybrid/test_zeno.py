@@ -15,6 +15,7 @@ from hybridctl.hybrid.zeno import (
     SequenceEvent,
     are_within,
     find_accumulations,
+    is_far_from_end,
     predict_accumulation,
     select_crowd,
 )
@@ -148,6 +149,16 @@ def test_events_that_crowd_while_they_shrink_do_not_rest_sooner():
         ).remaining_jumps
         == left
     )
+
+
+@given(st.lists(st.floats(1e-6, 1.0), min_size=4, max_size=16), st.floats(1e-9, 0.1))
+def test_no_event_that_is_far_from_the_end_by_times_alone_rests(windows, horizon):
+    """Whatever the windows are: that of the last event bounds how soon they end."""
+    times = np.cumsum(sorted(windows, reverse=True))
+    events = [SequenceEvent(t, ("a",), 2.0 - t) for t in times.tolist()]
+    if is_far_from_end(times[0], times[-2], times[-1], horizon):
+        assert not list(find_accumulations(events, horizon, lambda: np.inf))
+        assert not select_crowd(events, horizon)
 
 
 def test_guards_that_do_not_repeat_shrink_by_the_five():

@@ -108,6 +108,10 @@ def compare_values(mode: ContactMode, point, found, tolerance: float):
         ModeKernel(mode).differentiate(x, u),
         np.hstack(point.field_jacobian),
     )
+    if mode.held is not None:
+        own = KernelContactMode(mode.dynamics, mode.modes, mode.space)
+        residuals = own.held.residuals(x), mode.held.residuals(x)
+        np.testing.assert_allclose(*residuals, rtol=0, atol=1e-14 * max(1.0, np.abs(x).max() ** 2))
     redundant = bool(mode.phase.closed) and point.solution.kkt.redundant
     if field_z is None:  # shared forces are at a border, or the mode has no tree
         assert redundant
@@ -589,6 +593,17 @@ def test_forces_are_those_of_the_acceleration():
     np.testing.assert_array_equal(point.contact.acceleration, acceleration)
     count = len(mode.dynamics.contacts)
     np.testing.assert_array_equal(point.outputs["normal_force"], forces[:count])
+
+
+def test_derivatives_are_those_of_their_point_after_rates_at_another():
+    """The kernel keeps the point that it has evaluated last, of which rates leave nothing."""
+    mode, x, u = hopping()
+    kernel, other = ModeKernel(mode), ModeKernel(mode)
+    other.evaluate(x, u)
+    kernel.evaluate(x, u)
+    kernel.find_rates(mode.space.integrate(x, np.full(mode.space.ndx, 0.1)))
+    for found, expected in zip(kernel.differentiate(x, u), other.differentiate(x, u), strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_a_second_step_goes_on_from_the_end_of_the_first():

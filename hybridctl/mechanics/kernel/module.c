@@ -461,11 +461,39 @@ static PyObject *kernel_find_forces(KernelObject *self, PyObject *const *args, P
     return PyBool_FromLong(status == DONE);
 }
 
+PyDoc_STRVAR(rates_doc,
+             "find_rates(x, gaps, rates)\n--\n\n"
+             "Evaluate the gaps and the rates of all contacts.\n\n"
+             "Args:\n"
+             "    x: Coordinates (nx,).\n"
+             "    gaps: Out: gaps (c,).\n"
+             "    rates: Out: rates along the rows of all contacts (R,).\n");
+
+static PyObject *kernel_find_rates(KernelObject *self, PyObject *const *args, Py_ssize_t count) {
+    struct kernel *p = &self->kernel;
+    struct terms *terms = &p->terms;
+    if (count != 3 || !self->memory) return refuse_count("find_rates", 3, count);
+    const struct argument arguments[] = {{args[0], p->nx, 0, "x"},
+                                         {args[1], p->contacts, 1, "gaps"},
+                                         {args[2], p->all_rows, 1, "rates"}};
+    Py_buffer b[3];
+    if (take_arguments(arguments, 3, b)) return NULL;
+    p->known = NO_POINT; /* the terms are those of another point from here on */
+    memcpy(terms->x, b[0].buf, (size_t)p->nx * sizeof(double));
+    for (int i = 0; i < p->all_rows; i++) terms->rates[i] = NAN; /* of a function that writes nothing */
+    terms->call(terms->data);
+    memcpy(b[1].buf, terms->gaps, (size_t)p->contacts * sizeof(double));
+    memcpy(b[2].buf, terms->rates, (size_t)p->all_rows * sizeof(double));
+    release_all(b, 3);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef kernel_methods[] = {
     {"evaluate", (PyCFunction)(void (*)(void))kernel_evaluate, METH_FASTCALL, evaluate_doc},
     {"step", (PyCFunction)(void (*)(void))kernel_step, METH_FASTCALL, step_doc},
     {"sample_guards", (PyCFunction)(void (*)(void))kernel_sample_guards, METH_FASTCALL, sample_doc},
     {"find_forces", (PyCFunction)(void (*)(void))kernel_find_forces, METH_FASTCALL, forces_doc},
+    {"find_rates", (PyCFunction)(void (*)(void))kernel_find_rates, METH_FASTCALL, rates_doc},
     {"differentiate", (PyCFunction)(void (*)(void))kernel_differentiate, METH_FASTCALL,
      differentiate_doc},
     {"differentiate_terms", (PyCFunction)(void (*)(void))kernel_differentiate_terms, METH_FASTCALL,

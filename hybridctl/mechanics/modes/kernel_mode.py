@@ -238,6 +238,16 @@ class KernelContactMode(ContactMode, CompiledSteps):
         """
         return None if self.kernel is None else self.kernel.sample_guards(states, law.value)
 
+    def _compute_residuals(self, x: Array) -> Array:
+        """Return the gaps and rates that this mode holds at zero; each accepted step asks for it.
+
+        A mode with a kernel has no surfaces of several pieces, and so no gaps from single ones.
+        """
+        if self.kernel is None:
+            return super()._compute_residuals(x)
+        gaps, rates = self.kernel.find_rates(x)
+        return np.concatenate((gaps[self.phase.solid_contacts], rates[self.phase.solid_rows]))
+
 
 def find_kernel_obstacle(dynamics: ContactDynamics, phase: ContactPhase) -> str | None:
     """Return why the kernel covers no point of a mode, in words; None if it covers the mode.
@@ -361,6 +371,17 @@ class ModeKernel:
         if not self._kernel.find_forces(_as_doubles(x), _as_doubles(u), rate, forces):
             return None
         return rate[self._dynamics.robot.nq :], forces
+
+    def find_rates(self, x: Array) -> tuple[Array, Array]:
+        """Return the gaps (c,) and the rates (R,) along the rows of all contacts.
+
+        Args:
+            x: State (nx,).
+        """
+        contacts = self._dynamics.contacts
+        gaps, rates = np.empty(len(contacts)), np.empty(len(self._dynamics.contact_set.owner))
+        self._kernel.find_rates(_as_doubles(x), gaps, rates)
+        return gaps, rates
 
     def differentiate(self, x: Array, u: Array) -> KernelDerivatives:
         """Return the derivatives by (q, v, u), where the kernel covers the point.
