@@ -22,13 +22,6 @@ from hybridctl.mechanics.impacts.impact import ImpactResult
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.modes.tolerances import STANDSTILL
 
-_RANK_MARGIN = 10.0
-"""Factor above `RANK` of the singular values of impacts that are differentiated together.
-
-`KKT` compares an estimate of the condition number by sums of columns, which for the up to eight
-constraints of contacts that are not redundant differs from singular values by less. Impacts between
-the two limits are differentiated one by one, where `KKT` decides."""
-
 
 class ImpactBatch(ResetBatch):
     """The derivatives of m impacts of phases of one pattern, see `ClosedRows.pattern`.
@@ -136,7 +129,9 @@ class ImpactBatch(ResetBatch):
         push = by_mass @ (turned @ mix)
         delassus = self.rows[:, self.phase.constrained] @ push
         sizes = np.linalg.svd(delassus, compute_uv=False)
-        self.is_sound &= sizes[:, -1] > _RANK_MARGIN * RANK * sizes[:, 0]
+        # `KKT` decides by the condition number in the norm of column sums, which is at most k times
+        # this one: what is sound here is not redundant there.
+        self.is_sound &= sizes[:, -1] > delassus.shape[1] * RANK * sizes[:, 0]
         if not self.is_sound.all():
             delassus[~self.is_sound] = np.eye(delassus.shape[1])
         return by_mass, push, np.linalg.inv(delassus)
