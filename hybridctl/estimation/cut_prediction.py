@@ -7,9 +7,10 @@ With the field linearised at the mean, :math:`\dot z = A z + f`, the flow over a
 
 with :math:`\Phi_{1/2} = e^{A h / 2}` (midpoint rule). The first step ends where the first guard
 falls through zero, by the parabola through its value and rate at the start and its value at the end
-of the flow. The event of this guard alone follows, and from there a second step. If that meets a
-guard too, the mean stops after the event of this guard if there is time for it, else after the
-first event: before an event it would keep a velocity that the guard takes away at once. How the
+of the flow. The event of this guard alone follows, and from there a second step if there is time.
+If that meets a guard too, the mean stops after the event of this guard if there is time for it,
+else after the first event: before an event it would keep a velocity that the guard takes away at
+once. How the
 motion goes on is not known: the way h f that the field there makes in the rest of the time counts
 as a standard deviation.
 
@@ -78,27 +79,41 @@ def cut_short(
         end: Time of the end, s, after that of the prediction.
         law: Input law.
     """
-    deadline = model.deadline
-    with deadline.measure("closing"):
-        reached, guard = _step_to_guard(model, now, end, law)
-        after_first = None if guard is None else _pass_guard(model, reached, guard, law)
-        if after_first is not None:
-            reached, guard = after_first, None
-            if after_first.estimate.time < end:
-                reached, guard = _step_to_guard(model, after_first, end, law)
-    if after_first is not None and guard is not None:
-        after_second = None
-        if deadline.has_time_for("last event"):
-            with deadline.measure("last event"):
-                after_second = _pass_guard(model, reached, guard, law)
-        # A mode that would be left at once is no better to stop in than the one before it.
-        if after_second is None or find_falling_guards(model, after_second.estimate, law):
-            reached = after_first
-        else:
-            reached = after_second
+    reached, guard = _step_to_guard(model, now, end, law)
+    after_event = None if guard is None else _pass_guard(model, reached, guard, law)
+    if after_event is not None:
+        reached = _step_again(model, after_event, end, law)
     stopped = _stop_until(model, reached, end, law)
     note = f"the mode was kept: {NO_TIME_LEFT}"
     return stopped._replace(notes=(*stopped.notes, note), mode_frozen=True)
+
+
+def _step_again(
+    model: NoisySystem, after_event: StatePrediction, end: float, law: InputLaw
+) -> StatePrediction:
+    """Return the prediction after one more linearised step and its event, if there is time.
+
+    It is the given one where there is no time for the step, and where the step meets a guard whose
+    event cannot be executed in time or leads to a mode that would be left at once.
+
+    Args:
+        model: The system and its noise.
+        after_event: The prediction after the event of the first step.
+        end: Time of the end, s.
+        law: Input law.
+    """
+    deadline = model.deadline
+    if not after_event.estimate.time < end or not deadline.has_time_for("linear step"):
+        return after_event
+    reached, guard = _step_to_guard(model, after_event, end, law)
+    if guard is None:
+        return reached
+    if not deadline.has_time_for("linear event"):
+        return after_event
+    after = _pass_guard(model, reached, guard, law)
+    if after is None or find_falling_guards(model, after.estimate, law):
+        return after_event
+    return after
 
 
 def rehearse(model: NoisySystem, e: Estimate, modes: Iterable[ModeKey], law: InputLaw) -> None:
@@ -126,10 +141,13 @@ def rehearse(model: NoisySystem, e: Estimate, modes: Iterable[ModeKey], law: Inp
         for extended in (patient, patient.without_process_noise):
             with suppress(SimulationError):
                 extend_in_one_step(extended, start.estimate, soon, law)
-        with suppress(SimulationError):
-            _step_to_guard(patient, start, soon, law)
-        for guard in mode.guard_names:
-            _pass_guard(patient, start, guard, law)
+        # The first time makes functions. The second is what these pieces of work usually take, which
+        # the deadline measures before the first event.
+        for measured in (patient, model):
+            with suppress(SimulationError):
+                _step_to_guard(measured, start, soon, law)
+            for guard in mode.guard_names:
+                _pass_guard(measured, start, guard, law)
 
 
 class _LinearFlow:
@@ -157,7 +175,8 @@ class _LinearFlow:
         if model.process_noise is not None:
             self._noise = model.process_noise.matrix(point, slopes.input)
         values, rates = point.guards, compute_guard_rates(point)
-        after = self._mode.guards(end, self.move_mean(h), point.u)
+        # On the constraints of the mode or not, the guards there differ to second order.
+        after = self._mode.guards(end, self._move_mean(expm(self._rate * h)[:-1, -1]), point.u)
         bends = (after - values - h * rates) / h**2
         falls = np.where(
             values >= -model.guard_tolerances(e.mode),
@@ -169,15 +188,10 @@ class _LinearFlow:
         self.guard = self._mode.guard_names[first] if is_stopped else None
         self.stop = float(falls[first]) if is_stopped else h
 
-    def move_mean(self, h: float) -> Array:
-        """Return the mean (nx,) after a time, s, on the constraints of the mode."""
-        return self._integrate_mean(expm(self._rate * h)[:-1, -1])
-
-    def _integrate_mean(self, step: Array) -> Array:
-        """Return the mean (nx,) moved by a step (ndx,), on the constraints of the mode."""
+    def _move_mean(self, step: Array) -> Array:
+        """Return the mean (nx,) moved by a step (ndx,)."""
         space = self._mode.space
-        moved = space.normalize(space.integrate(self._estimate.mean, step))
-        return project_onto_constraints(self._mode, moved)
+        return space.normalize(space.integrate(self._estimate.mean, step))
 
     def predict(self, h: float) -> tuple[Estimate, Array]:
         """Return the estimate after a time, s, past guards, and the transition matrix to it."""
@@ -186,7 +200,7 @@ class _LinearFlow:
         half, both = expm(self._rate * np.array([0.5 * h, h])[:, None, None])[:, :-1]
         half, whole = half[:, :-1], both[:, :-1]
         p = whole @ e.covariance @ whole.T + h * (half @ self._noise @ half.T)
-        mean = self._integrate_mean(both[:, -1])
+        mean = project_onto_constraints(self._mode, self._move_mean(both[:, -1]))
         found = replace(e, time=e.time + h, mean=mean, covariance=nearest_semidefinite(p))
         return found, whole
 
@@ -217,9 +231,10 @@ def _step_to_guard(
 
     Without any it is the prediction at the end, and None.
     """
-    flow = _LinearFlow(model, now.estimate, end, law)
-    e, matrix = flow.predict(flow.stop)
-    found = now.continue_by(e if flow.guard else replace(e, time=end), matrix)
+    with model.deadline.measure("linear step"):
+        flow = _LinearFlow(model, now.estimate, end, law)
+        e, matrix = flow.predict(flow.stop)
+        found = now.continue_by(e if flow.guard else replace(e, time=end), matrix)
     return found, flow.guard
 
 
@@ -246,6 +261,14 @@ def _pass_guard(
         guard: Name of the guard.
         law: Input law.
     """
+    with model.deadline.measure("linear event"):
+        return _execute_event(model, now, guard, law)
+
+
+def _execute_event(
+    model: NoisySystem, now: StatePrediction, guard: str, law: InputLaw
+) -> StatePrediction | None:
+    """Return what `_pass_guard` returns, without measuring how long it takes."""
     e = now.estimate
     try:
         event = model.fire_guards(e.mode, (guard,), e.time, e.mean, law)

@@ -17,30 +17,35 @@ from hybridctl.base.errors import SimulationError
 NO_TIME_LEFT = "no time is left"
 """Reason in the notes on work that a deadline has cut. `FilterResult.cut` counts these."""
 Piece = Literal[
+    "simulation",
     "event",
-    "closing",
-    "last event",
+    "linear step",
+    "linear event",
     "overdue event",
     "early guard",
     "other order",
     "value",
     "correction",
+    "disturbances",
 ]
-"""Kind of work: an event of a prediction, with the arc before it and the covariance along both; the
-end of a prediction without time (`cut_prediction`) with its first event; its second event; an event
-before the present; a guard that may have fired early; another order of events; the comparison of
-one of several hypotheses with a value, and its correction by that."""
+"""Kind of work: a simulation of a prediction; the covariance along an arc of it and through its
+event; a linearised step of a prediction that ends without time (`cut_prediction`), and its event;
+an event before the present; a guard that may have fired early; another order of events; the comparison of
+one of several hypotheses with a value, and its correction by that; the correction of all kinds of
+motion of a hypothesis, beyond the likeliest."""
 CORRECTION: tuple[Piece, ...] = ("value", "correction")
 """The work of a value on one of several hypotheses."""
 _TYPICAL_DURATIONS: dict[Piece, float] = {
+    "simulation": 1.0,
     "event": 1.0,
-    "closing": 1.2,
-    "last event": 0.8,
+    "linear step": 0.3,
+    "linear event": 0.8,
     "overdue event": 2.0,
     "early guard": 1.5,
     "other order": 2.0,
     "value": 0.3,
     "correction": 0.5,
+    "disturbances": 0.5,
 }
 """Durations relative to an event, for pieces that were not measured yet: a cube's, rounded."""
 _NEWEST_WEIGHT = 0.1

@@ -298,17 +298,19 @@ def _compare_by_residual(
 def _correct(rules: FilterRules, one: _ComparedHypothesis, channel: str) -> _CorrectedHypothesis:
     """Return a hypothesis after a value; without a residual its estimate stays as it is.
 
-    Once the deadline is exceeded, of its kinds of motion the likeliest alone is corrected.
+    Of its kinds of motion the likeliest alone is corrected where there is no time for all.
     """
     h = one.prior
     if one.residual is None:
         return _CorrectedHypothesis(h, one.passed, h.estimate, None)
-    is_cut = len(one.parts) > 1 and rules.model.late()
-    if is_cut:
-        h = add_note(h, _PARTS_CUT)
-    before, after, innovation = join_motion(
-        rules, one.parts, one.log_weights, channel, one.residual, only_likeliest=is_cut
-    )
+    parts = one.parts, one.log_weights, channel, one.residual
+    deadline, several = rules.model.deadline, len(one.parts) > 1
+    if several and deadline.has_time_for("disturbances"):
+        with deadline.measure("disturbances"):
+            before, after, innovation = join_motion(rules, *parts)
+    else:
+        h = add_note(h, _PARTS_CUT) if several else h
+        before, after, innovation = join_motion(rules, *parts, only_likeliest=True)
     prior = h if before is h.estimate else h._replace(estimate=before)
     return _CorrectedHypothesis(prior, one.passed, after, innovation)
 

@@ -140,7 +140,7 @@ class NoisySystem:
     @property
     def closing_work(self) -> tuple[Piece, ...]:
         """The work by which a prediction is ended without time; none for an optional one."""
-        return () if self.is_optional else ("closing",)
+        return () if self.is_optional else ("linear step", "linear event")
 
     def evaluate_at(self, e: Estimate, law: InputLaw) -> Point:
         """Return the point of the estimate's mode at the mean.

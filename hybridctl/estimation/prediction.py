@@ -159,7 +159,7 @@ def _predict_by_simulation(
         simulations: Counter of the simulations of the whole prediction. Advanced.
     """
     while now.estimate.time < end:
-        if not model.deadline.has_time_for("event", *model.closing_work):
+        if not model.deadline.has_time_for("simulation", "event", *model.closing_work):
             return _give_up(now) if model.is_optional else cut_short(model, now, end, law)
         try:
             now = _simulate_once(model, now, end, law, next(simulations))
@@ -216,10 +216,11 @@ def _simulate_once(
         return not deadline.has_time_for(*events, *model.closing_work, beside=another)
 
     try:
-        run = limited.simulate(
-            system, e.mode, e.mean, (e.time, until), law,
-            first_step=until - e.time, terminal=is_last, then=model.closing_work,
-        )  # fmt: skip
+        with deadline.measure("simulation"):
+            run = limited.simulate(
+                system, e.mode, e.mean, (e.time, until), law,
+                first_step=until - e.time, terminal=is_last, then=model.closing_work,
+            )  # fmt: skip
     except EventLimitError as error:
         if not outside:
             raise
