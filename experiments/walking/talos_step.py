@@ -57,7 +57,7 @@ cheapest step had its legs turned by two radians, where the independent rows of 
 _TORSO_LIMITS = {"torso_1_joint": (-0.2, 0.2), "torso_2_joint": (-0.1, 0.3)}
 """Bounds of the torso, rad."""
 _RATE_COST = 10.0
-"""Weight of squared velocities of the joints beside squared torques, N^2 m^2 s^2/rad^2. A choice."""
+"""Weight of squared velocities of joints beside squared torques, N^2 m^2 s^2/rad^2: a choice."""
 _MODEL_SYMMETRY = 1e-2
 """Relative difference of masses and inertias that count as mirrored: of the pelvis it is 0.94 %."""
 _MIRRORED_CORNERS = ((0, 1), (1, 0), (2, 3), (3, 2))
@@ -145,7 +145,9 @@ def make_half_task() -> Task:
     """Return the task of a step on the left sole, which closes up to the exchange of the legs."""
     system = make_talos_system()
     limits = {
-        name.format(side): pair for side in ("left", "right") for name, pair in _JOINT_LIMITS.items()
+        name.format(side): pair
+        for side in ("left", "right")
+        for name, pair in _JOINT_LIMITS.items()
     }
     joint_speeds = slice(system.robot.nq + 6, None)  # after the velocities of the base
 
@@ -187,7 +189,7 @@ def _list_landing(sole: int) -> tuple[str, ...]:
 
 
 def make_guess() -> Guess:
-    """Return a step on the left sole: the body sways as a pendulum, the right sole goes up and down.
+    """Return a step on the left sole: the body sways as a pendulum, the right sole rises and falls.
 
     Joints of the legs follow by inverse kinematics.
     """
