@@ -30,7 +30,7 @@ from hybridctl.mechanics.limb_symmetry import limb_symmetry
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import ContactSystem, contact_system
 from hybridctl.planning.optimisation import OptimalTrajectory, optimise
-from hybridctl.planning.plan import Feedforwards, InputCurve
+from hybridctl.planning.plan import Feedforwards, InputCurve, PlanTracking
 from hybridctl.planning.task import Condition, Expression, Guess, Margins, Phase, Task
 from hybridctl.sensitivity.symmetry import Symmetry
 
@@ -57,7 +57,7 @@ cheapest step had its legs turned by two radians, where the independent rows of 
 _TORSO_LIMITS = {"torso_1_joint": (-0.2, 0.2), "torso_2_joint": (-0.1, 0.3)}
 """Bounds of the torso, rad."""
 _RATE_COST = 10.0
-"""Weight of squared velocities of the joints beside squared torques, N^2 m^2 s^2/rad^2. A choice."""
+"""Weight of squared velocities of joints beside squared torques, N^2 m^2 s^2/rad^2: a choice."""
 _MODEL_SYMMETRY = 1e-2
 """Relative difference of masses and inertias that count as mirrored: of the pelvis it is 0.94 %."""
 _MIRRORED_CORNERS = ((0, 1), (1, 0), (2, 3), (3, 2))
@@ -87,6 +87,10 @@ _GUARD_TOLERANCE = 1e-6
 sole, which just lets go, by 1e-6 m, and ten times this tolerance is allowed there."""
 _SIMULATION = 1e-10
 """Tolerances of simulations."""
+_TRACKING = 1e-8
+"""Tolerances of simulations under feedback, far below their errors."""
+_LATE = 0.05
+"""Time for which a stride may be late, as a share of it. A choice."""
 
 
 @lru_cache
@@ -145,7 +149,9 @@ def make_half_task() -> Task:
     """Return the task of a step on the left sole, which closes up to the exchange of the legs."""
     system = make_talos_system()
     limits = {
-        name.format(side): pair for side in ("left", "right") for name, pair in _JOINT_LIMITS.items()
+        name.format(side): pair
+        for side in ("left", "right")
+        for name, pair in _JOINT_LIMITS.items()
     }
     joint_speeds = slice(system.robot.nq + 6, None)  # after the velocities of the base
 
@@ -187,7 +193,7 @@ def _list_landing(sole: int) -> tuple[str, ...]:
 
 
 def make_guess() -> Guess:
-    """Return a step on the left sole: the body sways as a pendulum, the right sole goes up and down.
+    """Return a step on the left sole: the body sways as a pendulum, the right sole rises and falls.
 
     Joints of the legs follow by inverse kinematics.
     """
@@ -262,6 +268,53 @@ def plan_whole_step(half: OptimalTrajectory) -> OptimalTrajectory:
     return optimise(make_whole_task(), guess, tolerance=CLOSING, event_window=_EVENT_WINDOW)
 
 
+def follow_strides(whole: OptimalTrajectory, count: int) -> Array:
+    """Return how far simulations are from a step of each leg after each of some strides.
+
+    Each arc is followed under its own LQR (`PlanTracking`). The clock begins anew with each stride,
+    at the end of the one before. The LQR of arcs by themselves does not hold the motion for ever:
+    errors grow over a stride, and after four strides it is lost.
+
+    Args:
+        whole: Result of `plan_whole_step`.
+        count: Number of strides.
+
+    Returns:
+        Largest entry (count,) of the distance from the planned start, m, rad and per s.
+
+    Raises:
+        SimulationError: The simulation of a stride fails.
+    """
+    system = _make_known_system()
+    policy = PlanTracking.from_plan(whole.plan, whole.feedforward, system.robot.effort)
+    begin, off = whole.plan(0.0), list[float]()
+    x = begin
+    for _ in range(count):
+        run = simulate(
+            system,
+            LEFT_STANCE,
+            x,
+            (0.0, (1.0 + _LATE) * whole.plan.end),
+            policy,
+            rtol=_TRACKING,
+            atol=_TRACKING,
+            event_window=_EVENT_WINDOW,
+            options=SimulationOptions(guard_tolerance=_GUARD_TOLERANCE),
+            terminal=lambda event: event.mode_after == LEFT_STANCE,
+            on_zeno="raise",
+            on_jam="raise",
+        )
+        x = run.final_state
+        off.append(float(np.abs(system.space.difference(begin, x)).max()))
+    return np.array(off)
+
+
+def _make_known_system() -> ContactSystem:
+    """Return talos where, of several outcomes of an impact that obey the law, one sole stands."""
+    dynamics = make_talos_system().dynamics
+    return ContactSystem(dynamics.expect_modes(frozenset({LEFT_STANCE, RIGHT_STANCE})))
+
+
 def _refine(task: Task) -> Task:
     """Return a task on the fine mesh."""
     intervals, points = _FINE
@@ -298,11 +351,9 @@ class StoredStep:
             after: Time for which the motion goes on after the planned landing, s. The inputs go on
                 as the same polynomials.
         """
-        system = make_talos_system()
-        # Several outcomes of the impact may obey the contact law: the planned one is taken.
-        known = ContactSystem(system.dynamics.expect_modes(frozenset({LEFT_STANCE, RIGHT_STANCE})))
+        system = _make_known_system()
         return simulate(
-            known,
+            system,
             LEFT_STANCE,
             self.start if start is None else start,
             (0.0, self.curve.end + after),

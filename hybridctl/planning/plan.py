@@ -21,6 +21,7 @@ from hybridctl.control.gains import GainCurve
 from hybridctl.control.reference import extend_arcs
 from hybridctl.control.tracking_law import TrackingLaw, parse_limits
 from hybridctl.hybrid.arc import Arc, make_arc_from_steps
+from hybridctl.hybrid.jump import is_same_state
 from hybridctl.hybrid.laws import DifferentiableLaw, InputLaw
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.model import ModeModel
@@ -45,8 +46,8 @@ _ARC_EXTENSION = 0.01
 _SIMULTANEITY = 1e-3
 """Largest time between events of a simulation that are one event in the plan, s. A choice."""
 TIME_ROUNDING = 1e-9
-"""Time by which anything is due before its time, s: times that are one differ by rounding. It is far
-above the rounding of sums of times (1e-15 s), and far below samples of controllers (1e-3 s)."""
+"""Time before a planned time within which it has come, s: rounding. It is far above the rounding of
+sums of times (1e-15 s), and far below the samples of controllers (1e-3 s)."""
 _GAINS_PER_INTERVAL = 4
 """Gains of `PlanTracking` in each interval of its arcs. A choice."""
 _STATE_SCALE = 0.1
@@ -386,7 +387,7 @@ class _EventMonitor:
 
     What comes together in the plan may come one by one at the accuracy of a simulation, and a foot
     that sticks may slip as its force vanishes. So further events are tolerated that come up to
-    `_SIMULTANEITY` before or after a planned one.
+    `_SIMULTANEITY` before or after a planned one, and those at any time that change nothing.
 
     Life cycle: `process_event` is called with each event in order of time; it returns True when the
     run has to stop. Then `describe_deviation` compares the whole run.
@@ -429,7 +430,7 @@ class _EventMonitor:
             that ends with an event.
         """
         follows_match = not self._recent and event.time - self._last_match <= _SIMULTANEITY
-        if not event.guards or follows_match:
+        if not event.guards or follows_match or self._is_idle(event):
             return False
         self._recent.append(event)
         first = self._recent[0]
@@ -442,6 +443,16 @@ class _EventMonitor:
                 self.matched_events.append(first)
                 self._recent, self._last_match = [], event.time
         return self._wrong is not None or (self._ends_with_event and self._has_all)
+
+    def _is_idle(self, event: Event) -> bool:
+        """Return whether the same mode goes on after an event, in the same state.
+
+        Where corners of a sole share forces anew, their guards may fire, and nothing changes.
+        """
+        mode = event.mode_before
+        return event.mode_after == mode and is_same_state(
+            self._task.system, mode, event.state_before, event.state_after
+        )
 
     def _is_due(self, event: Event) -> bool:
         """Return whether an event, with the recent ones, is the next planned event."""

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from mechanics.test_several import several_velocities
 from planning.first_tasks import sliding_block
-from planning.plate import CLOSED, TIME, landing
+from planning.plate import CLOSED, OPEN, TIME, landing
 from planning.plate import guess as landing_guess
 from planning.small_systems import MASS, WAY, ball, pole, straight, to_the_wall
 from planning.small_systems import TIME as WAY_TIME
@@ -245,8 +245,15 @@ def test_a_run_that_leaves_its_plan_is_stopped_there():
     assert "has no such event where phase 0 is to end" in waits.problem
 
 
-def event_at(time, name, mode):
-    return SimpleNamespace(time=time, guards=(name,), mode_after=mode)
+def event_at(time, name, mode, before=OPEN, after=0.0):
+    return SimpleNamespace(
+        time=time,
+        guards=(name,),
+        mode_before=before,
+        mode_after=mode,
+        state_before=np.zeros(4),
+        state_after=np.full(4, after),
+    )
 
 
 @pytest.mark.parametrize(("late", "stops"), [(5e-4, False), (5e-3, True)])
@@ -265,6 +272,19 @@ def test_events_just_after_a_planned_one_are_part_of_it(late, stops):
     after = event_at(TIME + 4e-4 + late, "left opens", ("open", "closed"))
     assert monitor.process_event(after) == stops
     assert bool(monitor.describe_deviation()) == stops
+
+
+@pytest.mark.parametrize("jump", [0.0, 0.1])
+def test_an_event_that_leaves_mode_and_state_is_no_other_motion(jump):
+    """Corners that share forces may fire guards, and go on as they were; a bounce does not."""
+    curves = [InputCurve(0.0, TIME, np.zeros((1, 2))), InputCurve(TIME, TIME, np.zeros((1, 2)))]
+    monitor = _EventMonitor(landing(), curves)
+    for time in (0.5 * TIME, 0.5 * TIME + 0.01):
+        stops = monitor.process_event(event_at(time, "left slips", OPEN, after=jump))
+    assert stops == bool(jump)
+    if not jump:
+        assert not monitor.process_event(event_at(TIME, "left closes", CLOSED))
+    assert bool(monitor.describe_deviation()) == bool(jump)
 
 
 def test_a_plan_without_inputs_is_tracked():
