@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridctl.base.checks import Array
-from hybridctl.hybrid.events import MAX_BRACKET_STEPS
+from hybridctl.hybrid.guard_series import MAX_BRACKET_STEPS
 from hybridctl.hybrid.series import FRACTIONS, TO_DERIVATIVES, value_and_slope
 from hybridctl.hybrid.tolerances import (
     MAX_SERIES_TAIL,

@@ -6,7 +6,7 @@ from hybrid.samples import ROUNDING, ball, impact_times, line
 
 import hybridctl as hc
 from hybridctl.base import errors
-from hybridctl.hybrid.events import FINE_GAPS, may_dip
+from hybridctl.hybrid.guard_series import FINE_GAPS, may_dip
 from hybridctl.hybrid.series import FRACTIONS
 
 
