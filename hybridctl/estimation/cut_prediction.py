@@ -120,7 +120,8 @@ def rehearse(model: NoisySystem, e: Estimate, modes: Iterable[ModeKey], law: Inp
     """Make what predictions in some modes, and events of their guards, make at their first use.
 
     Modes whose states have another size than the estimate are left out, and so is what cannot be
-    predicted: only the functions matter, not what they return.
+    predicted: only the functions matter, not what they return. The deadline of the system measures
+    linearised steps and events.
 
     Args:
         model: The system and its noise.
@@ -141,8 +142,8 @@ def rehearse(model: NoisySystem, e: Estimate, modes: Iterable[ModeKey], law: Inp
         for extended in (patient, patient.without_process_noise):
             with suppress(SimulationError):
                 extend_in_one_step(extended, start.estimate, soon, law)
-        # The first time makes functions. The second is what these pieces of work usually take, which
-        # the deadline measures before the first event.
+        # The first time makes functions. The second takes as long as these pieces of work usually
+        # do, so that the deadline knows that before the first event.
         for measured in (patient, model):
             with suppress(SimulationError):
                 _step_to_guard(measured, start, soon, law)

@@ -30,9 +30,9 @@ Piece = Literal[
 ]
 """Kind of work: a simulation of a prediction; the covariance along an arc of it and through its
 event; a linearised step of a prediction that ends without time (`cut_prediction`), and its event;
-an event before the present; a guard that may have fired early; another order of events; the comparison of
-one of several hypotheses with a value, and its correction by that; the correction of all kinds of
-motion of a hypothesis, beyond the likeliest."""
+an event before the present; a guard that may have fired early; another order of events; the
+comparison of one of several hypotheses with a value, and its correction by that; the correction of
+all kinds of motion of a hypothesis."""
 CORRECTION: tuple[Piece, ...] = ("value", "correction")
 """The work of a value on one of several hypotheses."""
 _TYPICAL_DURATIONS: dict[Piece, float] = {

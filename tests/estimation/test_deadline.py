@@ -121,6 +121,21 @@ class HandClock:
         return self.now
 
 
+def test_a_prepared_deadline_expects_what_a_prediction_without_time_takes():
+    """Else the first event of a run is followed whatever it takes."""
+    kf, clock = SaltedKalmanFilter(bouncing_ball(), np.zeros((2, 2)), height()), WorkClock()
+    begun = Estimate("air", 0.0, np.array([1.0, 0.3]), np.eye(2))
+    loop = Estimator(kf, begun, deadline=10.0, clock=clock, finish=False)
+    deadline = loop.filter.model.deadline
+    deadline.limit = 10.0
+    assert deadline.has_time_for("linear step", "linear event"), "nothing was measured"
+    with clock:
+        loop.prepare(["air"])
+    deadline.limit = clock() + 10.0
+    assert not deadline.has_time_for("linear step", "linear event")
+    assert not deadline.has_time_for("simulation")
+
+
 def measure(deadline, piece, duration):
     with deadline.measure(piece):
         deadline.clock.now += duration
@@ -129,7 +144,7 @@ def measure(deadline, piece, duration):
 def test_work_begins_if_there_is_time_for_as_long_as_it_usually_takes():
     deadline = Deadline(HandClock())
     deadline.limit = 10.0
-    assert deadline.has_time_for("event", "closing"), "nothing was measured"
+    assert deadline.has_time_for("event", "simulation"), "nothing was measured"
     for _ in range(50):
         measure(deadline, "event", 1.0)
     deadline.clock.now = 8.9
@@ -137,8 +152,8 @@ def test_work_begins_if_there_is_time_for_as_long_as_it_usually_takes():
     deadline.clock.now = 9.5
     assert not deadline.has_time_for("event")
     assert not deadline.is_exceeded()
-    deadline.clock.now = 8.0
-    assert not deadline.has_time_for("event", "closing"), "a closing takes 1.2 events"
+    deadline.clock.now = 8.1
+    assert not deadline.has_time_for("event", "simulation"), "it takes as long as an event"
     assert not deadline.has_time_for("event", beside=1.5)
     deadline.clock.now = 10.1
     assert deadline.is_exceeded()
