@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import casadi as ca
@@ -136,7 +136,7 @@ def make_stance(bend: float = _BEND, spread: float = 0.0) -> Array:
         bend: Angle of hips and ankles, rad; knees have twice this.
         spread: Angle by which each leg is turned outwards, rad.
     """
-    robot, angles = make_talos(), {}
+    robot, angles = make_talos(), dict[str, float]()
     for side, outwards in (("left", spread), ("right", -spread)):
         values = (outwards, -bend, 2.0 * bend, -bend, -outwards)
         angles |= {f"leg_{side}_{i}_joint": value for i, value in enumerate(values, 2)}
@@ -243,9 +243,9 @@ def plan_half_step(start: Guess | None = None) -> OptimalTrajectory:
         InfeasibleReferenceError: See `optimise`.
         SimulationError: See `optimise`.
     """
-    task, settings = make_half_task(), {"tolerance": CLOSING, "event_window": _EVENT_WINDOW}
-    coarse = optimise(task, make_guess() if start is None else start, **settings)
-    return optimise(_refine(task), coarse, **settings)
+    task, guess = make_half_task(), make_guess() if start is None else start
+    search = partial(optimise, tolerance=CLOSING, event_window=_EVENT_WINDOW)
+    return search(_refine(task), search(task, guess))
 
 
 def plan_whole_step(half: OptimalTrajectory) -> OptimalTrajectory:
