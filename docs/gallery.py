@@ -144,11 +144,12 @@ steps; with it in the filter none of 16 does, and they fall after 1 to 5. The fi
 feedback take 0.26 of real time.""",
     "quadruped-trot": """Solo12 and go2 trot 20 strides from 8 of 8 random starts, by the clock and
 by touch, on MuJoCo and on Drake. **Touches help solo12 when it is pushed on MuJoCo**: twenty
-random pushes are survived up to 3.08 ± 0.13 N s by the clock and 3.55 ± 0.15 N s by touch, push by push
-0.48 ± 0.15 N s more (12 better, 2 worse). On Drake this is not shown: the same
-pushes are survived up to 3.62 ± 0.22 by the clock and 3.77 ± 0.19 N s by touch, 0.15 ± 0.20 N s
-more (10 better, 4 worse). Go2 ties in four of six on MuJoCo; five pushes on Drake are survived up
-to 2.8 ± 1.5 N s more by touch (3 better, none worse). All limits: [your quadruped trots](start/trot.md).""",
+random pushes are survived up to 3.08 ± 0.13 N s by the clock and 3.55 ± 0.15 N s by touch, push by
+push 0.48 ± 0.15 N s more (12 better, 2 worse). On Drake this is not shown: the same pushes are
+survived up to 3.62 ± 0.22 N s by the clock and 3.77 ± 0.19 N s by touch, 0.15 ± 0.20 N s more (10
+better, 4 worse). Go2 ties in four of six on MuJoCo; five pushes on Drake are survived up to 2.8 ±
+1.5 N s more by touch (3 better, none worse). All limits:
+[your quadruped trots](start/trot.md).""",
     "bolt-walk": """Bolt takes 50 steps from 8 of 8 random starts, on contact of 2 ms: on MuJoCo by
 each of the three laws, on Drake by the clock (from 2 of 2 by touch). **Switching by touches costs
 pushes**: ten random ones on MuJoCo are survived up to 0.48 ± 0.09 N s by the clock, 0.35 ± 0.09 by
