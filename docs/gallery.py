@@ -143,17 +143,19 @@ With the reset's Jacobian in its place in the gains 10 of 16 do, and the others 
 steps; with it in the filter none of 16 does, and they fall after 1 to 5. The filter and its
 feedback take 0.26 of real time.""",
     "quadruped-trot": """Solo12 and go2 trot 20 strides from 8 of 8 random starts, by the clock and
-by touch, on MuJoCo and on Drake. **Touches help solo12 when it is pushed**: twenty random pushes on
-MuJoCo are survived up to 3.08 ± 0.13 N s by the clock and 3.55 ± 0.15 N s by touch, push by push
-0.48 ± 0.15 N s more (12 better, 2 worse); six on Drake 0.58 ± 0.15 N s more (5 better, none worse).
-Go2 ties in four of six on MuJoCo; five pushes on Drake are survived up to 2.8 ± 1.5 N s
-more by touch (3 better, none worse). All limits: [your quadruped trots](start/trot.md).""",
+by touch, on MuJoCo and on Drake. **Touches help solo12 when it is pushed on MuJoCo**: twenty
+random pushes are survived up to 3.08 ± 0.13 N s by the clock and 3.55 ± 0.15 N s by touch, push by
+push 0.48 ± 0.15 N s more (12 better, 2 worse). On Drake this is not shown: the same pushes are
+survived up to 3.62 ± 0.22 N s by the clock and 3.77 ± 0.19 N s by touch, 0.15 ± 0.20 N s more (10
+better, 4 worse). Go2 ties in four of six on MuJoCo; five pushes on Drake are survived up to 2.8 ±
+1.5 N s more by touch (3 better, none worse). All limits:
+[your quadruped trots](start/trot.md).""",
     "bolt-walk": """Bolt takes 50 steps from 8 of 8 random starts, on contact of 2 ms: on MuJoCo by
 each of the three laws, on Drake by the clock (from 2 of 2 by touch). **Switching by touches costs
 pushes**: ten random ones on MuJoCo are survived up to 0.48 ± 0.09 N s by the clock, 0.35 ± 0.09 by
 touch and 0.36 ± 0.09 with the clock begun anew; the clock is better by 0.13 ± 0.04 N s, in nine of
-ten, and equal in one. Five pushes on Drake: 0.67 ± 0.13 N s by the clock, 0.58 ± 0.17 by touch,
-which is 0.09 ± 0.08 less (1 better, 3 worse): too few to tell.
+ten, and equal in one. Six pushes on Drake: 0.62 ± 0.12 N s by the clock, 0.53 ± 0.15 by touch,
+which is 0.09 ± 0.07 less (1 better, 4 worse): too few to tell.
 
 On an earlier plan, whose foot had to land at less than 0.4 m/s, bolt walked by the clock but fell
 in the first step by the other two: the light foot braked at 200 m/s² until its touchdown, the
