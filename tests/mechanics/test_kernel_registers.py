@@ -30,7 +30,8 @@ def build_narrow(folder):
         pytest.skip("no C compiler, or no sources")
     target = folder / "_contact_kernel.so"
     include = f"-I{sysconfig.get_path('include')}"
-    command = [compiler, *FLAGS, "-DALONG_ROWS=", include, *map(str, sources), "-o", str(target)]
+    options = *FLAGS, "-DNARROW_REGISTERS", include
+    command = [compiler, *options, *map(str, sources), "-o", str(target)]
     subprocess.run(command, check=True, capture_output=True)
     spec = importlib.util.spec_from_file_location("_contact_kernel", target)
     module = importlib.util.module_from_spec(spec)

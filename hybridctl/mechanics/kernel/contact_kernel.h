@@ -20,17 +20,19 @@
 #define HYBRIDCTL_CONTACT_KERNEL_H
 
 /* Of a function whose inner loops go along rows: it is compiled for wider registers, too, which are taken
- * where the processor has them. Results are the same to the bit: rows are not summed
- * (test_wider_registers_change_no_bit). */
-#if !defined(ALONG_ROWS) && defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && \
+ * where the processor has them, as HAS_WIDE_REGISTERS finds. Results are the same to the bit: rows are not summed
+ * (test_wider_registers_change_no_bit, which compiles with NARROW_REGISTERS defined). */
+#if !defined(NARROW_REGISTERS) && defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && \
     defined(__linux__)
 #include <features.h>
 #ifdef __GLIBC__ /* which chooses when the library is loaded */
 #define ALONG_ROWS __attribute__((target_clones("avx2", "default")))
+#define HAS_WIDE_REGISTERS __builtin_cpu_supports("avx2")
 #endif
 #endif
 #ifndef ALONG_ROWS
 #define ALONG_ROWS
+#define HAS_WIDE_REGISTERS 0
 #endif
 
 /* Number of the calls in module.c, and of what they mean: that of kernel/extension.py, which does not
@@ -154,6 +156,7 @@ struct tree {
     double *springs, *dampers; /* (n,) */
     double *actuation;   /* S (n, nu) */
     int load_rank;       /* rank of the loads of the closed contacts on bodies; -1 if unknown */
+    int first_moving, moving_width; /* velocities first <= k < first + width, with all that move closed contacts */
 
     /* Scratch memory. */
     double *poses;   /* of all joints in the world (joints, 12), of the last `place_joints` */
@@ -236,6 +239,9 @@ static inline int count_sliding(const struct kernel *kernel) {
     return kernel->sliding_count - (kernel->held >= 0);
 }
 
+/* Two numbers at once, at any address of doubles, as registers of all processors have them. */
+typedef double two __attribute__((vector_size(16), aligned(8), may_alias));
+
 /* Add `factor` times a row to another one. */
 static inline void add_row(double *restrict into, double factor, const double *restrict from, int count) {
     for (int c = 0; c < count; c++) into[c] += factor * from[c];
@@ -243,16 +249,14 @@ static inline void add_row(double *restrict into, double factor, const double *r
 
 /* Return a . b. */
 static inline double multiply(const double *a, const double *b, int n) {
-    double s = 0.0, t = 0.0, u = 0.0, v = 0.0; /* sums that do not wait for each other */
+    two first = {0.0}, second = {0.0}; /* sums that do not wait for each other */
     int i = 0;
     for (; i + 4 <= n; i += 4) {
-        s += a[i] * b[i];
-        t += a[i + 1] * b[i + 1];
-        u += a[i + 2] * b[i + 2];
-        v += a[i + 3] * b[i + 3];
+        first += *(const two *)(a + i) * *(const two *)(b + i);
+        second += *(const two *)(a + i + 2) * *(const two *)(b + i + 2);
     }
-    for (; i < n; i++) s += a[i] * b[i];
-    return (s + t) + (u + v);
+    for (; i < n; i++) first[0] += a[i] * b[i];
+    return (first[0] + first[1]) + (second[0] + second[1]);
 }
 
 /* dense.c: small dense matrices */
@@ -264,7 +268,7 @@ int factorise_mass(double *mass, int n);
 void solve_mass_root(const double *root, int n, double *columns, int width);
 int solve_sparse_mass_root(const double *root, int n, double *columns, int width, int *list);
 void solve_mass_root_column(const double *root, int n, double *column);
-void solve_mass_root_transposed(const double *root, int n, double *columns, int width);
+void solve_mass_root_transposed(const double *root, int n, int count, double *columns, int width);
 int factorise_symmetric(double *matrix, int n, double least_ratio, double *determinant);
 void solve_symmetric(const double *root, int n, double *columns, int width);
 int factorise_and_solve(double *matrix, int n, double least_ratio, double *columns, int width,
@@ -318,8 +322,9 @@ int find_point_in_plane(const struct kernel *kernel, const struct free_plane *pl
 struct shared_changes {
     const double *rates;   /* derivatives of J v by (q, v) (R, 2 n) */
     const double *motions; /* Y Q (nv, rank) */
-    double *coordinates;   /* Q' c' for c' at fixed multipliers (rank, z); overwritten */
-    double *multipliers;   /* out: (m, z) */
+    const double *coordinates; /* Q' c' for c' at fixed multipliers (rank, z) */
+    double *multipliers;       /* out: (m, z) */
+    int columns;               /* z */
 };
 
 int differentiate_shared(struct kernel *kernel, const struct shared_changes *changes, double *scratch);
@@ -341,6 +346,7 @@ void turn_tree_row(const struct tree *tree, int row, double *turn);
 
 /* derivatives.c: derivatives of field and guards at a point, from those of the terms */
 struct point_derivatives {
+    int columns;           /* z: 2 nv + nu, or 2 nv without those by u */
     double *accelerations; /* of J a + dJ/dt v at fixed a, by (q, v) (R, 2 nv) */
     double *rates;         /* of J v by (q, v) (R, 2 nv) */
     double *field;         /* in: -D(M a + h - J' f) and S, by (q, v, u); out: D a (nv, z) */
@@ -415,7 +421,7 @@ struct variational_step {
     double *state;        /* out: end (nx,), of any norm */
     double *matrix;       /* out: transition matrix (2 nv, 2 nv) in tangent coordinates */
     double error;         /* out: the larger one of state and matrix, in units of the tolerance */
-    int is_too_long;      /* out: whether the length exceeds the limits; then the others are not written */
+    int is_too_long;      /* out: whether the length exceeds the limits; then state, matrix and error say nothing */
 };
 
 int take_variational_step(struct kernel *kernel, const double *u, const struct tableau *tableau, double *scratch,

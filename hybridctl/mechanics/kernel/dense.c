@@ -5,55 +5,70 @@
  * largest; NaN fails every comparison and so does, too.
  */
 #include <math.h>
-
 #include <stddef.h>
+#include <stdint.h>
+#include <string.h>
 
 #include "contact_kernel.h"
 
 enum { MAX_ROWS_AT_ONCE = 64 };
 
+/* Four numbers in a register of processors that HAS_WIDE_REGISTERS is true of. Compilers keep them in memory where
+ * there is none, which takes several times as long as pairs. */
 typedef double four __attribute__((vector_size(32), aligned(8), may_alias));
+#define FOUR_TIMES(x) {x, x, x, x}
+#define TWICE(x) {x, x}
 
-/* Add to `count` groups of four columns of a row, from `first` on, as `add_rows` does; GROUPS is known to the
- * compiler, which keeps the groups in registers. */
-#define ADD_GROUPS(GROUPS)                                                                            \
-    do {                                                                                              \
-        four sums[GROUPS];                                                                            \
-        for (int g = 0; g < GROUPS; g++) sums[g] = *(const four *)(into + c + 4 * g);                 \
-        for (int l = 0; l < size; l++) {                                                              \
-            const four factor = {used[l], used[l], used[l], used[l]};                                 \
-            for (int g = 0; g < GROUPS; g++) sums[g] += factor * *(const four *)(rows[l] + c + 4 * g); \
-        }                                                                                             \
-        for (int g = 0; g < GROUPS; g++) *(four *)(into + c + 4 * g) = sums[g];                       \
-        c += 4 * GROUPS;                                                                              \
+/* Add sum_l used[l] rows[l] to COUNT registers of a row, from column c on; COUNT is known to the compiler, which keeps
+ * them in registers. */
+#define ADD_REGISTERS(COUNT, TYPE, REPEAT)                                                                    \
+    do {                                                                                                      \
+        enum { LANES = sizeof(TYPE) / sizeof(double) };                                                       \
+        TYPE sums[COUNT];                                                                                     \
+        for (int g = 0; g < COUNT; g++) sums[g] = *(const TYPE *)(into + c + LANES * g);                      \
+        for (int l = 0; l < size; l++) {                                                                      \
+            const TYPE factor = REPEAT(used[l]);                                                              \
+            for (int g = 0; g < COUNT; g++) sums[g] += factor * *(const TYPE *)(rows[l] + c + LANES * g);     \
+        }                                                                                                     \
+        for (int g = 0; g < COUNT; g++) *(TYPE *)(into + c + LANES * g) = sums[g];                            \
+        c += LANES * COUNT;                                                                                   \
     } while (0)
 
-/* Add sum_k factors[k] rows[k] to a row, see `add_rows` and `add_listed_rows`. */
-static inline __attribute__((always_inline)) void add_some_rows(double *restrict into, int width, double scale,
-                                                                const double *factors, int step,
-                                                                const int *list, int count,
-                                                                const double *from, int stride) {
-    const double *rows[MAX_ROWS_AT_ONCE];
-    double used[MAX_ROWS_AT_ONCE];
-    for (int k = 0; k < count;) {
-        int size = 0, c = 0;
-        for (; k < count && size < MAX_ROWS_AT_ONCE; k++) {
-            const ptrdiff_t place = list ? list[k] : k;
-            const double factor = factors[place * step];
-            rows[size] = from + place * stride;
-            used[size] = scale * factor;
-            size += factor != 0.0;
-        }
-        while (c + 32 <= width) ADD_GROUPS(8);
-        if (c + 16 <= width) ADD_GROUPS(4);
-        if (c + 8 <= width) ADD_GROUPS(2);
-        if (c + 4 <= width) ADD_GROUPS(1);
-        for (; c < width; c++) {
-            double sum = into[c];
-            for (int l = 0; l < size; l++) sum += used[l] * rows[l][c];
-            into[c] = sum;
-        }
-    }
+/* The same to all columns but a remainder of less than a register. The last ones are taken at once: the fewer sums
+ * there are, the longer they wait for each other. */
+#define ADD_ALL_REGISTERS(TYPE, REPEAT)                                          \
+    do {                                                                         \
+        enum { ALL_LANES = sizeof(TYPE) / sizeof(double) };                      \
+        while (c + 8 * ALL_LANES <= width) ADD_REGISTERS(8, TYPE, REPEAT);       \
+        switch ((width - c) / ALL_LANES) {                                       \
+        case 7: ADD_REGISTERS(7, TYPE, REPEAT); break;                           \
+        case 6: ADD_REGISTERS(6, TYPE, REPEAT); break;                           \
+        case 5: ADD_REGISTERS(5, TYPE, REPEAT); break;                           \
+        case 4: ADD_REGISTERS(4, TYPE, REPEAT); break;                           \
+        case 3: ADD_REGISTERS(3, TYPE, REPEAT); break;                           \
+        case 2: ADD_REGISTERS(2, TYPE, REPEAT); break;                           \
+        case 1: ADD_REGISTERS(1, TYPE, REPEAT); break;                           \
+        default: break;                                                          \
+        }                                                                        \
+    } while (0)
+
+/* Add sum_l used[l] rows[l] to a row of `width` entries. */
+static inline __attribute__((always_inline)) void add_used_rows(double *restrict into, int width, const double *used,
+                                                                const double *const *rows, int size) {
+    int c = 0;
+    if (HAS_WIDE_REGISTERS) ADD_ALL_REGISTERS(four, FOUR_TIMES);
+    if (c + 2 <= width) ADD_ALL_REGISTERS(two, TWICE);
+    if (c == width) return;
+    double sum = into[c]; /* the last one of an odd number */
+    for (int l = 0; l < size; l++) sum += used[l] * rows[l][c];
+    into[c] = sum;
+}
+
+/* The same as x != 0.0, also of NaN, in fewer instructions: whether a bit other than the sign is set. */
+static inline int is_not_zero(double x) {
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits << 1 != 0;
 }
 
 /* Add sum_k factors[k] rows[k] to a row of `width` entries, k from the first on.
@@ -62,13 +77,39 @@ static inline __attribute__((always_inline)) void add_some_rows(double *restrict
  * zero are left out. A part of `into` stays in registers meanwhile. */
 ALONG_ROWS void add_rows(double *restrict into, int width, double scale, const double *factors, int step,
                          int count, const double *from, int stride) {
-    add_some_rows(into, width, scale, factors, step, NULL, count, from, stride);
+    const double *rows[MAX_ROWS_AT_ONCE];
+    double used[MAX_ROWS_AT_ONCE];
+    while (count > 0) {
+        const int last = count < MAX_ROWS_AT_ONCE ? count : MAX_ROWS_AT_ONCE;
+        int size = 0;
+        for (int k = 0; k < last; k++, factors += step, from += stride) {
+            rows[size] = from;
+            used[size] = scale * *factors;
+            size += is_not_zero(*factors);
+        }
+        count -= last;
+        add_used_rows(into, width, used, rows, size);
+    }
 }
 
 /* The same for `count` rows k of a list, in its order. */
 ALONG_ROWS void add_listed_rows(double *restrict into, int width, double scale, const double *factors, int step,
                                 const int *list, int count, const double *from, int stride) {
-    add_some_rows(into, width, scale, factors, step, list, count, from, stride);
+    const double *rows[MAX_ROWS_AT_ONCE];
+    double used[MAX_ROWS_AT_ONCE];
+    while (count > 0) {
+        const int last = count < MAX_ROWS_AT_ONCE ? count : MAX_ROWS_AT_ONCE;
+        int size = 0;
+        for (int l = 0; l < last; l++) {
+            const ptrdiff_t k = list[l];
+            rows[size] = from + k * stride;
+            used[size] = scale * factors[k * step];
+            size += is_not_zero(factors[k * step]);
+        }
+        list += last;
+        count -= last;
+        add_used_rows(into, width, used, rows, size);
+    }
 }
 
 /* Factorise M = L' L with L lower triangular, which takes the place of the lower half of M; the upper one is lost.
@@ -81,7 +122,7 @@ ALONG_ROWS int factorise_mass(double *mass, int n) {
     for (int i = n - 1; i >= 0; i--) {
         double *row = mass + i * n;
         const int width = ((i + 4) & ~3) < n ? (i + 4) & ~3 : n; /* i + 1 at least, without a remainder */
-        add_some_rows(row, width, -1.0, mass + (n - 1) * n + i, -n, NULL, n - 1 - i, mass + (n - 1) * n, -n);
+        add_rows(row, width, -1.0, mass + (n - 1) * n + i, -n, n - 1 - i, mass + (n - 1) * n, -n);
         if (!(row[i] > 0.0)) return 0;
         row[i] = sqrt(row[i]);
         const double inverse = 1.0 / row[i];
@@ -96,8 +137,7 @@ ALONG_ROWS void solve_mass_root(const double *root, int n, double *columns, int 
         double *row = columns + i * width;
         const double inverse = 1.0 / root[i * n + i];
         /* From the last velocity on, as the factorisation went. */
-        add_some_rows(row, width, -1.0, root + (n - 1) * n + i, -n, NULL, n - 1 - i,
-                      columns + (n - 1) * width, -width);
+        add_rows(row, width, -1.0, root + (n - 1) * n + i, -n, n - 1 - i, columns + (n - 1) * width, -width);
         for (int l = 0; l < width; l++) row[l] *= inverse;
     }
 }
@@ -109,7 +149,7 @@ ALONG_ROWS int solve_sparse_mass_root(const double *root, int n, double *columns
     for (int i = n - 1; i >= 0; i--) {
         double *row = columns + i * width, inverse = 1.0 / root[i * n + i];
         int has_entries = 0;
-        add_some_rows(row, width, -1.0, root + i, n, list, count, columns, width);
+        add_listed_rows(row, width, -1.0, root + i, n, list, count, columns, width);
         for (int l = 0; l < width; l++) {
             has_entries |= row[l] != 0.0; /* NaN is not zero */
             row[l] *= inverse;
@@ -128,13 +168,13 @@ ALONG_ROWS void solve_mass_root_column(const double *root, int n, double *column
     }
 }
 
-/* Replace columns B (n, width) by U^-T B. */
-ALONG_ROWS void solve_mass_root_transposed(const double *root, int n, double *columns, int width) {
-    for (int j = 0; j < n; j++) {
+/* Replace columns B (count, width) by the first rows of U^-T B, which depend on those of B alone. */
+ALONG_ROWS void solve_mass_root_transposed(const double *root, int n, int count, double *columns, int width) {
+    for (int j = 0; j < count; j++) {
         double *row = columns + j * width;
         const double inverse = 1.0 / root[j * n + j];
         if (width == 1) row[0] -= multiply(root + j * n, columns, j);
-        else add_some_rows(row, width, -1.0, root + j * n, 1, NULL, j, columns, width);
+        else add_rows(row, width, -1.0, root + j * n, 1, j, columns, width);
         for (int l = 0; l < width; l++) row[l] *= inverse;
     }
 }

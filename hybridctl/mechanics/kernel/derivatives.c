@@ -16,11 +16,9 @@
 static const double MAX_CONTRADICTION = 1e-10;
 static const double NO_DIRECTION = 1e-12; /* speed that is rounding, m/s: modes/tolerances.py */
 
-static int count_columns(const struct kernel *p) { return 2 * p->nv + p->nu; }
-
 /* Return the doubles of scratch memory, with room for m = r. */
 int derivative_scratch_size(const struct kernel *p) {
-    const int z = count_columns(p), r = p->row_count, rows = p->all_rows;
+    const int z = 2 * p->nv + p->nu, r = p->row_count, rows = p->all_rows;
     const int shared = shared_scratch_size(p), jamming = jamming_scratch_size(p);
     return p->nx + (2 * r + 1) * z + 4 * p->nv * rows + rows + p->nv * (r + 2) +
            (shared > jamming ? shared : jamming);
@@ -63,10 +61,10 @@ void add_turning(const struct kernel *p, const double *forces, const double *rat
 static void differentiate_target(const struct kernel *p, const struct point_derivatives *d, int a, double *change) {
     const int n = p->nv, states = 2 * n, own = p->active[a], row = p->rows[own];
     const double s = p->stabilization;
-    for (int c = 0; c < states; c++)
-        change[c] = d->accelerations[row * states + c] + 2.0 * s * d->rates[row * states + c];
-    for (int c = 0; own < p->closed_count && c < n; c++) /* a gap moves by its row of J */
-        change[c] += s * s * p->terms.jacobian[row * n + c];
+    memcpy(change, d->accelerations + row * states, (size_t)states * sizeof(double));
+    if (s == 0.0) return;
+    add_row(change, 2.0 * s, d->rates + row * states, states);
+    if (own < p->closed_count) add_row(change, s * s, p->terms.jacobian + row * n, n); /* a gap moves by its row */
 }
 
 /* Write c' = -C M^-1 (right-hand side) + D(target) of the multipliers (m, z) at fixed multipliers.
@@ -74,11 +72,12 @@ static void differentiate_target(const struct kernel *p, const struct point_deri
  * `field` has been multiplied by U^-1, so that the first term is a product with Y' (equations.c). `change` is
  * scratch (2 nv,). */
 static void set_constraints(const struct kernel *p, const struct point_derivatives *d, double *change, double *m_z) {
-    const int n = p->nv, columns = count_columns(p);
+    const int n = p->nv, columns = d->columns;
     memset(m_z, 0, (size_t)p->active_count * columns * sizeof(double));
     for (int a = 0; a < p->active_count; a++) {
         double *into = m_z + a * columns;
-        add_rows(into, columns, -1.0, p->moved + p->active[a], p->width, n, d->field, columns);
+        add_listed_rows(into, columns, -1.0, p->moved + p->active[a], p->width, p->moving, p->moving_count, d->field,
+                        columns);
         differentiate_target(p, d, a, change);
         add_row(into, -1.0, change, 2 * n);
     }
@@ -87,40 +86,45 @@ static void set_constraints(const struct kernel *p, const struct point_derivativ
 /* Write Q' c' (rank, z) of redundant contacts, and Y Q (nv, rank). `changes` is scratch (r, z). */
 static void set_coordinates(const struct kernel *p, const struct point_derivatives *d, double *changes,
                             double *motions, double *t) {
-    const int n = p->nv, m = p->active_count, rank = p->shared.rank, columns = count_columns(p);
+    const int n = p->nv, m = p->active_count, rank = p->shared.rank, columns = d->columns;
+    const int first = p->tree ? p->tree->first_moving : 0, width = p->tree ? p->tree->moving_width : n;
     double *q = changes; /* (r, rank) */
     memset(q, 0, (size_t)p->row_count * rank * sizeof(double));
     for (int a = 0; a < m; a++)
         for (int k = 0; k < rank; k++) q[p->active[a] * rank + k] = p->shared.q[k * m + a];
     memset(motions, 0, (size_t)n * rank * sizeof(double));
-    for (int i = 0; i < n; i++)
+    for (int l = 0; l < p->moving_count; l++) {
+        const int i = p->moving[l];
         add_rows(motions + i * rank, rank, 1.0, p->moved + i * p->width, 1, p->row_count, q, rank);
+    }
     for (int a = 0; a < m; a++) differentiate_target(p, d, a, changes + a * 2 * n);
     memset(t, 0, (size_t)rank * columns * sizeof(double));
     for (int k = 0; k < rank; k++) {
-        add_rows(t + k * columns, columns, -1.0, motions + k, rank, n, d->field, columns);
-        add_rows(t + k * columns, 2 * n, -1.0, p->shared.q + k * m, 1, m, changes, 2 * n);
+        double *own = t + k * columns;
+        add_listed_rows(own, columns, -1.0, motions + k, rank, p->moving, p->moving_count, d->field, columns);
+        for (int c = first; c < 2 * n; c += n) /* by q, then by v */
+            add_rows(own + c, width, -1.0, p->shared.q + k * m, 1, m, changes + c, 2 * n);
     }
 }
 
-/* Write f_z = E m_z (r, z), without the turning of directions. */
-static void mix_forces(const struct kernel *p, const double *m_z, double *f_z) {
-    const int columns = count_columns(p);
-    memset(f_z, 0, (size_t)p->row_count * columns * sizeof(double));
-    for (int a = 0; a < p->active_count; a++)
-        memcpy(f_z + p->active[a] * columns, m_z + a * columns, columns * sizeof(double));
+/* Replace m_z (m, z) by f_z = E m_z (r, z), without the turning of directions. Rows keep their order: each moves
+ * away from the first, the last one first. */
+static void mix_forces(const struct kernel *p, int columns, double *f_z) {
+    for (int a = p->active_count - 1; a >= 0; a--)
+        if (p->active[a] != a)
+            memcpy(f_z + p->active[a] * columns, f_z + a * columns, (size_t)columns * sizeof(double));
     for (int j = 0; j < p->closed_count; j++)
         for (int t = p->closed[j].first; slides_now(p, j) && t < p->closed[j].last; t++)
             for (int c = 0; c < columns; c++)
                 f_z[t * columns + c] = p->direction[2 * j + t - p->closed[j].first] *
-                                       m_z[j * columns + c];
+                                       f_z[j * columns + c];
 }
 
 /* Add Y f_z (nv, z), Y = U^-1 J'. */
-static void add_forces(const struct kernel *p, const double *f_z, double *field) {
-    const int columns = count_columns(p), width = p->width;
-    for (int i = 0; i < p->nv; i++)
-        add_rows(field + i * columns, columns, 1.0, p->moved + i * width, 1, p->row_count, f_z, columns);
+static void add_forces(const struct kernel *p, int columns, const double *f_z, double *field) {
+    for (int l = 0; l < p->moving_count; l++)
+        add_rows(field + p->moving[l] * columns, columns, 1.0, p->moved + p->moving[l] * p->width, 1, p->row_count, f_z,
+                 columns);
 }
 
 /* Add what turns with the direction of a contact that starts, to U^T D a (nv, z) and f_z (r, z).
@@ -128,7 +132,7 @@ static void add_forces(const struct kernel *p, const double *f_z, double *field)
  * The acceleration across it stays zero (differentiate_starting_contacts of slip_directions.py). */
 static int add_starting(struct kernel *p, const struct point_derivatives *d, double *across,
                         double *f_z) {
-    const int n = p->nv, states = 2 * n, columns = count_columns(p), width = p->width;
+    const int n = p->nv, states = 2 * n, columns = d->columns, width = p->width;
     const int first = p->closed[p->starting].first;
     const double *unit = p->unit + 2 * p->starting, s = p->stabilization;
     double slope;
@@ -162,7 +166,7 @@ static int add_starting(struct kernel *p, const struct point_derivatives *d, dou
  * ContactGuards.jacobian. Returns ASK_PYTHON where a contact has near-zero velocity and is not held. */
 static int differentiate_guards(struct kernel *p, const struct point_derivatives *d, const double *f_z,
                                 double *scratch) {
-    const int n = p->nv, states = 2 * n, columns = count_columns(p);
+    const int n = p->nv, states = 2 * n, columns = d->columns;
     for (int i = 0; i < p->guard_count; i++) {
         const struct guard *guard = p->guards + i;
         const struct closed_contact *contact = p->closed + guard->place; /* not for CLOSES, JAMS */
@@ -219,7 +223,7 @@ static int is_known(const struct kernel *p, const double *x, const double *u, in
 static void differentiate_terms(struct kernel *p, double *forces, double *acceleration,
                                 struct point_derivatives *d) {
     struct tree *tree = p->tree;
-    const int n = p->nv, columns = count_columns(p);
+    const int n = p->nv, columns = d->columns;
     memset(forces, 0, (size_t)p->all_rows * sizeof(double));
     for (int a = 0; a < p->row_count; a++) forces[p->rows[a]] = p->forces[a];
     compute_acceleration(p, acceleration);
@@ -228,17 +232,16 @@ static void differentiate_terms(struct kernel *p, double *forces, double *accele
     place_tree(tree);
     differentiate_tree(tree, &motion, p->rows, p->row_count, d->field, columns, d->accelerations,
                        d->rates);
-    for (int i = 0; i < n; i++)
-        memcpy(d->field + i * columns + 2 * n, tree->actuation + i * p->nu,
-               (size_t)p->nu * sizeof(double));
+    for (int i = 0; columns > 2 * n && i < n; i++)
+        memcpy(d->field + i * columns + 2 * n, tree->actuation + i * p->nu, (size_t)p->nu * sizeof(double));
 }
 
 /* Differentiate acceleration and guards at coordinates x (nx,) and input u (nu,): DONE or ASK_PYTHON. */
 int differentiate_point(struct kernel *p, const double *x, const double *u, double *scratch,
                         struct point_derivatives *d) {
-    const int n = p->nv, columns = count_columns(p);
-    double *rate = scratch, *m_z = rate + p->nx, *f_z = m_z + p->row_count * columns;
-    double *across = f_z + p->row_count * columns, *work = across + columns, ratio;
+    const int n = p->nv, columns = d->columns;
+    double *rate = scratch, *f_z = rate + p->nx, *t = f_z + p->row_count * columns;
+    double *across = t + p->row_count * columns, *work = across + columns, ratio;
     struct sliding_times times; /* asked for so that forces are shared */
     d->has_guards = 0;
     if (!is_known(p, x, u, d->guards != NULL) && evaluate_point(p, x, u, rate, NULL, &times) != DONE) return ASK_PYTHON;
@@ -255,27 +258,27 @@ int differentiate_point(struct kernel *p, const double *x, const double *u, doub
     if (p->closed_count) {
         const int slides = count_sliding(p) > 0;
         if (p->shared.rank) {
-            double *t = f_z, *motions = work;
+            double *motions = work;
             work += n * p->shared.rank;
             if (!(p->shared.contradiction <= MAX_CONTRADICTION)) return ASK_PYTHON;
-            set_coordinates(p, d, m_z, motions, t);
+            set_coordinates(p, d, f_z, motions, t);
             /* Of contacts that all stick any forces with these coordinates make the same acceleration,
              * Y Q t; where some slide, weights and their derivatives change it. */
-            for (int i = 0; !slides && i < n; i++)
-                add_rows(d->field + i * columns, columns, 1.0, motions + i * p->shared.rank, 1,
+            for (int l = 0; !slides && l < p->moving_count; l++)
+                add_rows(d->field + p->moving[l] * columns, columns, 1.0, motions + p->moving[l] * p->shared.rank, 1,
                          p->shared.rank, t, columns);
-            const struct shared_changes changes = {d->rates, motions, t, m_z};
+            const struct shared_changes changes = {d->rates, motions, t, f_z, columns};
             has_forces = (slides || has_forces) && differentiate_shared(p, &changes, work) == DONE;
             if (slides && !has_forces) return ASK_PYTHON;
         } else {
-            set_constraints(p, d, work, m_z);
-            if (solve_multipliers(p, m_z, columns, &ratio) != DONE) return ASK_PYTHON;
+            set_constraints(p, d, work, f_z); /* m_z */
+            if (solve_multipliers(p, f_z, columns, &ratio) != DONE) return ASK_PYTHON;
         }
-        mix_forces(p, m_z, f_z);
-        if (slides || !p->shared.rank) add_forces(p, f_z, d->field);
+        mix_forces(p, columns, f_z);
+        if (slides || !p->shared.rank) add_forces(p, columns, f_z, d->field);
     }
     if (p->starting >= 0 && add_starting(p, d, across, f_z) != DONE) return ASK_PYTHON;
-    solve_mass_root_transposed(p->terms.mass, n, d->field, columns);
+    solve_mass_root_transposed(p->terms.mass, n, n, d->field, columns);
     if (!has_finite(d->field, n * columns)) return ASK_PYTHON;
     d->has_guards = d->guards && has_forces && differentiate_guards(p, d, f_z, work) == DONE;
     return DONE;

@@ -182,7 +182,7 @@ void compute_acceleration(const struct kernel *p, double *acceleration) {
         const int i = p->moving[l];
         acceleration[i] += multiply(p->moved + i * p->width, p->forces, r);
     }
-    solve_mass_root_transposed(p->terms.mass, n, acceleration, 1);
+    solve_mass_root_transposed(p->terms.mass, n, n, acceleration, 1);
 }
 
 /* Write the acceleration J a - target (2,) of a contact along its two tangents. */

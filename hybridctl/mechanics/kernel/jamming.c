@@ -21,7 +21,7 @@ static void find_motions(const struct kernel *p, const double *f, int count, dou
     memset(motions, 0, (size_t)n * count * sizeof(double));
     for (int i = 0; i < n; i++)
         add_rows(motions + i * count, count, 1.0, p->moved + i * width, 1, r, f, count);
-    solve_mass_root_transposed(p->terms.mass, n, motions, count);
+    solve_mass_root_transposed(p->terms.mass, n, n, motions, count);
 }
 
 static void copy_column(const double *matrix, int rows, int columns, int column, double *into) {
@@ -175,7 +175,7 @@ static int differentiate_redundant(struct kernel *p, const struct point_derivati
 /* Write the derivative (z,) of the response ratio p. Returns ASK_PYTHON where a contact starts: how its direction
  * turns is not here. */
 int differentiate_ratio(struct kernel *p, const struct point_derivatives *d, double *scratch, double *change) {
-    memset(change, 0, (size_t)(2 * p->nv + p->nu) * sizeof(double));
+    memset(change, 0, (size_t)d->columns * sizeof(double));
     if (count_sliding(p) == 0) return DONE;
     if (!p->tree || p->starting >= 0) return ASK_PYTHON;
     return p->shared.rank ? differentiate_redundant(p, d, scratch, change)

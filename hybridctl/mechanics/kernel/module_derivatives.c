@@ -49,6 +49,21 @@ static int make_tree_memory(struct tree *t, int nu) {
     return 0;
 }
 
+/* Find the velocities that move closed contacts, and more to fill registers where there are more. */
+static void find_moving(struct tree *t, const struct kernel *p) {
+    int first = t->n, last = 0;
+    for (int j = 0; j < p->closed_count; j++) {
+        const int joint = t->contact_joints[p->closed[j].contact];
+        const int start = t->path_starts[joint], end = t->path_ends[joint]; /* in order */
+        if (start == end) continue;
+        if (t->paths[start] < first) first = t->paths[start];
+        if (t->paths[end - 1] >= last) last = t->paths[end - 1] + 1;
+    }
+    while (first < last && (last - first) % 4 && (first > 0 || last < t->n)) last < t->n ? last++ : first--;
+    t->first_moving = first < last ? first : 0;
+    t->moving_width = first < last ? last - first : 0;
+}
+
 /* Whether joints have as many velocities as their kinds, and coordinates of a robot. */
 static int are_joints_good(const struct tree *t, int nq) {
     static const int velocities[JOINT_KINDS] = {1, 1, 1, 3, 6, 3, 3}, coordinates[JOINT_KINDS] = {1, 2, 1, 4, 7, 4, 3};
@@ -159,6 +174,7 @@ PyObject *kernel_set_tree(KernelObject *self, PyObject *args, PyObject *keywords
         memcpy(places[i], buffer.buf, (size_t)sizes[i] * sizeof(double));
         PyBuffer_Release(&buffer);
     }
+    find_moving(t, p);
     p->tree = t;
     Py_RETURN_NONE;
 fail:
@@ -178,6 +194,7 @@ static PyObject *differentiate(KernelObject *self, const double *x, const double
     memset(field, 0, (size_t)n * columns * sizeof(double));
     for (int i = 0; i < n; i++) field[i * columns + n + i] = 1.0;
     d->field = field + n * columns;
+    d->columns = columns;
     const int status = differentiate_point(p, x, u, self->derivative_memory, d);
     return Py_BuildValue("OO", status == DONE ? Py_True : Py_False,
                          status == DONE && d->has_guards ? Py_True : Py_False);

@@ -72,7 +72,7 @@ double compute_magnitude(const struct kernel *p, double *scratch) {
     const int n = p->nv, r = p->row_count;
     double largest = 0.0;
     memcpy(scratch, p->driven, (size_t)n * sizeof(double));
-    solve_mass_root_transposed(p->terms.mass, n, scratch, 1);
+    solve_mass_root_transposed(p->terms.mass, n, n, scratch, 1);
     for (int a = 0; a < r; a++) {
         const double *row = p->terms.jacobian + p->rows[a] * n;
         double total = fabs(p->target[a]);

@@ -270,12 +270,12 @@ ALONG_ROWS void differentiate_tree(struct tree *t, const struct tree_motion *mot
                           t->sums + t->contact_joints[c]);
     for (int j = t->joints - 1; j > 0; j--) add_sums(t->sums + j, t->sums + t->parents[j]);
 
+    memset(changes, 0, (size_t)n * CHANGES * sizeof(double));
     for (int k = 0; k < n; k++) {
         const double *column = t->columns + 6 * k;
         const int j = t->owners[k], parent = t->parents[j];
         double *d = changes + CHANGES * k; /* dV, dA and dA by the velocity, then two factors of rows below */
         double *by_q = d + 18, *by_v = d + 30, both[6];
-        memset(d, 0, CHANGES * sizeof(double));
         add_motion_cross(velocities + 6 * parent, column, d);
         add_motion_cross(along + 6 * parent, column, d + 6);
         add_motion_cross(velocities + 6 * parent, d, d + 6);
@@ -296,14 +296,21 @@ ALONG_ROWS void differentiate_tree(struct tree *t, const struct tree_motion *mot
         const int j = t->owners[k], parent = t->parents[j];
         const double *column = t->columns + 6 * k, *d = changes + CHANGES * k;
         const struct behind *sum = t->sums + j;
-        double by_q[6], by_v[6];
+        double by_q[6], by_v[6] = {0.0};
         find_change(sum, d + 18, d + 3, column + 3, by_q);
         if (moves) find_change(sum, d + 12, column + 3, NULL, by_v);
         add_force_cross(column, sum->force, by_q);
+        two both[6];
+        for (int i = 0; i < 6; i++) both[i] = (two){by_q[i], by_v[i]};
         for (int l = t->path_ends[parent]; l-- > t->path_starts[parent];) { /* behind m */
             const int m = t->paths[l];
-            equations[m * width + k] = -dot(t->columns + 6 * m, by_q, 6);
-            if (moves) equations[m * width + n + k] = -dot(t->columns + 6 * m, by_v, 6);
+            two sum_of_both = {0.0};
+            for (int i = 0; i < 6; i++) {
+                const double entry = t->columns[6 * m + i];
+                sum_of_both -= (two){entry, entry} * both[i];
+            }
+            equations[m * width + k] = sum_of_both[0];
+            if (moves) equations[m * width + n + k] = sum_of_both[1];
         }
     }
     for (int m = 0; m < n; m++) {
@@ -338,17 +345,18 @@ ALONG_ROWS void differentiate_tree(struct tree *t, const struct tree_motion *mot
     }
 }
 
-/* Write D_q(J' f) (n, n) at fixed forces (rows,), after place_tree. */
+/* Write D_q(J' f) at fixed forces (rows,) of closed contacts, after place_tree: rows and columns of the velocities
+ * that move them, (width, width) from `first_moving` on. Others are zero. */
 void differentiate_pull(struct tree *t, const double *forces, double *pulled) {
-    const int n = t->n;
-    memset(pulled, 0, (size_t)n * n * sizeof(double));
+    const int first = t->first_moving, width = t->moving_width;
+    memset(pulled, 0, (size_t)width * width * sizeof(double));
     find_contact_forces(t, forces, t->contact_forces);
     memset(t->sums, 0, (size_t)t->joints * sizeof *t->sums);
     for (int c = 0; c < t->contacts; c++)
         add_contact_force(t->placed_points + 3 * c, t->contact_forces + 3 * c,
                           t->sums + t->contact_joints[c]);
     for (int j = t->joints - 1; j > 0; j--) add_sums(t->sums + j, t->sums + t->parents[j]);
-    for (int k = 0; k < n; k++) {
+    for (int k = first; k < first + width; k++) {
         const int j = t->owners[k], parent = t->parents[j];
         const double *column = t->columns + 6 * k;
         const struct behind *sum = t->sums + j;
@@ -356,12 +364,16 @@ void differentiate_pull(struct tree *t, const double *forces, double *pulled) {
         add_cross(column + 3, sum->pull, 1.0, by_q);
         add_product(sum->pull_turn, column + 3, by_q + 3);
         add_force_cross(column, sum->force, by_q); /* of minus the contact forces */
-        for (int l = t->path_starts[parent]; l < t->path_ends[parent]; l++)
-            pulled[t->paths[l] * n + k] = -dot(t->columns + 6 * t->paths[l], by_q, 6);
+        for (int l = t->path_starts[parent]; l < t->path_ends[parent]; l++) {
+            const int m = t->paths[l];
+            if (m >= first) pulled[(m - first) * width + k - first] = -dot(t->columns + 6 * m, by_q, 6);
+        }
         add_cross(sum->pull, column, 1.0, by_turn);
         add_transposed(sum->pull_turn, column + 3, by_turn);
-        for (int l = t->path_starts[j]; l < t->path_ends[j]; l++)
-            pulled[k * n + t->paths[l]] = -dot(by_turn, t->columns + 6 * t->paths[l] + 3, 3);
+        for (int l = t->path_starts[j]; l < t->path_ends[j]; l++) {
+            const int m = t->paths[l];
+            if (m >= first) pulled[(k - first) * width + m - first] = -dot(by_turn, t->columns + 6 * m + 3, 3);
+        }
     }
 }
 
@@ -410,17 +422,18 @@ void add_tree_gradient(struct tree *t, const double *z, const double *f, const d
     }
 }
 
-/* Write how row `row` turns with the body of its contact, which moves by z (n,), by q (n,): (d x w)' J_p
- * of FlatTerms.load_turns, with the velocities of all bodies from find_tree_velocities. */
+/* Write how row `row` of a closed contact turns with its body, which moves by z (n,), by q (width,) from
+ * `first_moving` on: (d x w)' J_p of FlatTerms.load_turns, with the velocities of all bodies from
+ * find_tree_velocities. */
 void turn_tree_row(const struct tree *t, int row, double *turn) {
     const int contact = t->row_owners[row], j = t->contact_joints[contact];
     const double *p = t->placed_points + 3 * contact;
     double wrench[6] = {0.0};
     add_cross(t->directions + 3 * row, t->velocities + 6 * j + 3, 1.0, wrench);
     add_cross(p, wrench, 1.0, wrench + 3);
-    memset(turn, 0, (size_t)t->n * sizeof(double));
+    memset(turn, 0, (size_t)t->moving_width * sizeof(double));
     for (int l = t->path_starts[j]; l < t->path_ends[j]; l++)
-        turn[t->paths[l]] = dot(wrench, t->columns + 6 * t->paths[l], 6);
+        turn[t->paths[l] - t->first_moving] = dot(wrench, t->columns + 6 * t->paths[l], 6);
 }
 
 /* Keep the velocities of all bodies for z (n,), see `turn_tree_row`. */

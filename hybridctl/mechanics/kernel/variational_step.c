@@ -17,14 +17,14 @@ static const double LOW_WEIGHT = 0.01; /* of the error estimate of third order, 
 /* Return the doubles of scratch memory: rates, products of all stages, a stage, D a, and of derivatives. */
 int variational_scratch_size(const struct kernel *p) {
     const int n = p->nv, states = 2 * n;
-    return (STAGES + 2) * p->nx + (STAGES + 3) * states * states + n * (states + p->nu) +
+    return (STAGES + 2) * p->nx + (STAGES + 3) * states * states + n * states +
            derivative_scratch_size(p);
 }
 
-/* Write A M (2 nv, 2 nv) for D a (nv, z) and the velocities v (nv,). */
+/* Write A M (2 nv, 2 nv) for D a (nv, 2 nv), the velocities v (nv,), and M, which may be the unit matrix. */
 static void multiply_slope(const struct kernel *p, const double *v, const double *field, const double *matrix,
-                           double *product) {
-    const int n = p->nv, states = 2 * n, columns = states + p->nu;
+                           int is_unit, double *product) {
+    const int n = p->nv, states = 2 * n;
     const struct tree *t = p->tree;
     memcpy(product, matrix + n * states, (size_t)n * states * sizeof(double));
     for (int e = 0; e < t->turn_count; e++) {
@@ -32,9 +32,13 @@ static void multiply_slope(const struct kernel *p, const double *v, const double
         add_row(product + entry->row * states, entry->factor * v[entry->velocity], matrix + entry->column * states,
                 states);
     }
+    if (is_unit) {
+        memcpy(product + n * states, field, (size_t)n * states * sizeof(double));
+        return;
+    }
     memset(product + n * states, 0, (size_t)n * states * sizeof(double));
     for (int i = 0; i < n; i++)
-        add_rows(product + (n + i) * states, states, 1.0, field + i * columns, 1, states, matrix, states);
+        add_rows(product + (n + i) * states, states, 1.0, field + i * states, 1, states, matrix, states);
 }
 
 /* Return the error of `count` entries with rates (STAGES, count), in units of the tolerance, HNW I, II.10 (10.18);
@@ -48,7 +52,8 @@ static double find_error(const struct tableau *tableau, const struct variational
     add_rows(fifth, count, 1.0, tableau->errors[0], 1, STAGES, rates, count);
     add_rows(third, count, 1.0, tableau->errors[1], 1, STAGES, rates, count);
     for (int i = 0; i < count; i++) {
-        const double inverse = 1.0 / (step->atol + step->rtol * fmax(fabs(start[i]), fabs(end[i])));
+        const double before = fabs(start[i]), after = fabs(end[i]);
+        const double inverse = 1.0 / (step->atol + step->rtol * (before > after ? before : after));
         main += (fifth[i] * inverse) * (fifth[i] * inverse);
         low += (third[i] * inverse) * (third[i] * inverse);
     }
@@ -63,9 +68,9 @@ int take_variational_step(struct kernel *p, const double *u, const struct tablea
     const int nx = p->nx, n = p->nv, states = 2 * n, size = states * states;
     double *rates = scratch, *stage = rates + STAGES * nx, *slopes = stage + 2 * nx;
     double *unit = slopes + STAGES * size, *work = unit + size, *field = work + 2 * size;
-    double *derivative = field + n * (states + p->nu), *matrix = step->matrix;
+    double *derivative = field + n * states, *matrix = step->matrix;
     struct sliding_times times = {INFINITY, INFINITY};
-    struct point_derivatives d = {.field = field};
+    struct point_derivatives d = {.field = field, .columns = states};
     memset(unit, 0, (size_t)size * sizeof(double));
     for (int i = 0; i < states; i++) unit[i * states + i] = 1.0;
     memcpy(stage, step->x, (size_t)nx * sizeof(double));
@@ -82,7 +87,7 @@ int take_variational_step(struct kernel *p, const double *u, const struct tablea
             return DONE;
         }
         if (differentiate_point(p, stage, u, derivative, &d) != DONE) return ASK_PYTHON;
-        multiply_slope(p, stage + p->nq, field, matrix, slopes + i * size);
+        multiply_slope(p, stage + p->nq, field, matrix, i == 0, slopes + i * size);
         memcpy(stage, step->x, (size_t)nx * sizeof(double));
         add_rows(stage, nx, step->h, tableau->rows[i], 1, i + 1, rates, nx);
         memcpy(matrix, unit, (size_t)size * sizeof(double));
