@@ -282,6 +282,34 @@ def run(config, folder, console):
     assert (stored["experiment"], stored["configuration"]) == ("mine", {"size": 4})
 
 
+@pytest.mark.parametrize("options", [["--full"], ["--quick"], ["--full", "--quick"]])
+def test_settings_that_are_assigned_win_over_quick_and_full_ones(folder, options):
+    """Those of a file do not: the settings of an earlier run are all of them."""
+    (folder / "mine.py").write_text("""
+from dataclasses import dataclass, replace
+
+@dataclass(frozen=True)
+class Config:
+    size: int = 3
+    runs: int = 2
+    workers: int = 1
+
+def quick(config):
+    return replace(config, size=1, runs=1, workers=0)
+
+def full(config):
+    return replace(config, size=9, runs=9, workers=9)
+
+def run(config, folder, console):
+    pass
+""")
+    (folder / "given.json").write_text('{"size": 5, "runs": 5}')
+    call = ["simulate", "mine.py", "--config", "given.json", "--set", "size=4", "--workers", "2"]
+    shown = CliRunner().invoke(cli, [*call, *options, "--settings"], catch_exceptions=False)
+    runs = 1 if "--quick" in options else 9
+    assert json.loads(shown.output) == {"size": 4, "runs": runs, "workers": 2}
+
+
 @pytest.mark.parametrize("header", ["t,a,b", "a,b,c"])
 def test_a_mapping_to_edit_is_written_and_read_back(folder, header):
     (folder / "log.csv").write_text(f"{header}\n0,1,2\n0.1,2,3\n")

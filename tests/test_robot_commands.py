@@ -126,6 +126,12 @@ def test_settings_of_a_run_are_printed(folder):
     assert (shown["height"], shown["posture"]["knee"]) == (0.5, 1.2)
 
 
+def test_a_tolerance_that_is_set_wins_over_the_quick_one(folder):
+    given = ("simulate", "leg.yaml", "--settings", "--quick", "--set", "rtol=1e-9")
+    shown = json.loads(call(*given))
+    assert (shown["rtol"], shown["atol"]) == (1e-9, 1e-6)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "error", "message"),
     [

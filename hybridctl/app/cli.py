@@ -121,8 +121,9 @@ def simulate(
 
     EXPERIMENT is a name that `list` shows, a Python file (code, which runs) with Config, quick
     and run, or the YAML file of a robot. A setting that is true or false can be switched on by its
-    name, as in `simulate rrr-door --friction --release`. Ends with exit code 1 where a claim does
-    not hold.
+    name, as in `simulate rrr-door --friction --release`. What --set and options give wins over
+    --quick and --full, and these win over --config. Ends with exit code 1 where a claim does not
+    hold.
 
     \b
     A robot is dropped in a posture that its motors hold, and may be pushed:

@@ -15,8 +15,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
@@ -162,6 +162,20 @@ def load_configuration(
             raise InputError(f"a setting must look like key=value, got {quote(assignment)}")
         values[key] = parse_json_or_text(text)
     return parse_settings(kind, values, "settings")
+
+
+def change_unassigned(settings: T, change: Callable[[T], T], assignments: Sequence[str]) -> T:
+    """Return settings after a change, such as to quick ones, that leaves assigned ones as they are.
+
+    Args:
+        settings: Result of `load_configuration`, a dataclass.
+        change: Function of all settings that returns the changed ones.
+        assignments: Texts `key=value` by which the settings were made.
+    """
+    keys = {assignment.partition("=")[0] for assignment in assignments}
+    changed: Any = change(settings)
+    kept: T = replace(changed, **{key: getattr(settings, key) for key in keys})
+    return kept
 
 
 def parse_json_or_text(text: str) -> Any:

@@ -45,7 +45,7 @@ class RunOptions:
         out: Folder for the results; None for a new one.
         overwrite: Whether an earlier run of the command in it is replaced.
         config: JSON file with settings.
-        settings: Texts `key=value`, which win over the file.
+        settings: Texts `key=value`, which win over the file, and over quick and full settings.
         look: Whether to show the page of the run in a browser.
         show: Whether to print the settings and stop.
     """
@@ -63,16 +63,17 @@ class RunOptions:
         Args:
             module: Module of an experiment, with `Config`, `quick` and, for `full`, `full`.
             quick: Whether to take its quick settings.
-            *more: Texts `key=value`, which win over the settings.
+            *more: Texts `key=value`, which win over `settings`.
             full: Whether to take the settings of the whole study.
         """
-        from hybridctl.base.settings import load_configuration
+        from hybridctl.base.settings import change_unassigned, load_configuration
 
-        found = load_configuration(module.Config, self.config, (*self.settings, *more))
+        assignments = (*self.settings, *more)
+        found = load_configuration(module.Config, self.config, assignments)
         if full:
-            found = module.full(found)
+            found = change_unassigned(found, module.full, assignments)
         if quick:
-            found = module.quick(found)
+            found = change_unassigned(found, module.quick, assignments)
         if self.show:
             echo_settings(found)
             return None

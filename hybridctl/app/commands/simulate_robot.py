@@ -38,6 +38,7 @@ from hybridctl.base.checks import format_count
 from hybridctl.base.errors import HybridctlWarning, InputError
 from hybridctl.base.files import read_file_or_text
 from hybridctl.base.run_folder import RunFolder
+from hybridctl.base.settings import change_unassigned
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.joint_contacts import force_unit
@@ -75,7 +76,9 @@ class RobotRequest:
         """
         file = load_robot_file(self.robot)
         settings = configure_motion(file, self.config, self.settings)
-        return file, quick(settings) if self.quick else settings
+        if self.quick:
+            settings = change_unassigned(settings, quick, self.settings)
+        return file, settings
 
 
 def prepare_run(request: RobotRequest) -> tuple[str, Any, str]:
