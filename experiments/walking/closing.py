@@ -19,7 +19,13 @@ largest: the way along the ground changes no gap but by rounding."""
 
 
 def measure_gap(system: ContactSystem, symmetry: Symmetry, once: HybridTrajectory) -> Array:
-    """Return the gap (ndx,) between the image of the end of a motion and its start."""
+    """Return the gap (ndx,), the image of the end of a motion minus its start.
+
+    Args:
+        system: The system.
+        symmetry: The symmetry, whose free directions are left out.
+        once: The motion over one period.
+    """
     return symmetry.gap(system.space, once(once.start), once.final_state)
 
 
@@ -34,10 +40,12 @@ def find_closing_state(
     tolerance: float,
     corrections: int,
 ) -> Array:
-    """Return a state (nx,) from which a period closes up to a symmetry, by Newton's method.
+    r"""Return a state (nx,) from which a period closes up to a symmetry, by Newton's method.
 
-    Closed contacts stay on the ground. A direction that is free, such as the way along the ground,
-    is left as it is.
+    A correction is :math:`\delta x = N \delta z`, where N spans the perturbations that keep closed
+    contacts closed, with the least-squares solution of :math:`(I - P) N \delta z = g` for the gap g
+    and the map P of a period. Directions that change no gap, such as the way along the ground, are
+    left as they are.
 
     Args:
         system: The system.
@@ -45,8 +53,8 @@ def find_closing_state(
         symmetry: The symmetry.
         start: State (nx,) near the one that is looked for.
         simulate_from: Function of a state that returns the motion over one period.
-        map_period: Function of that motion that returns its first-order map (ndx, ndx), with the
-            symmetry.
+        map_period: Function of that motion that returns P (ndx, ndx), which takes perturbations of
+            its start to those of the image of its end.
         tolerance: Largest entry of a gap that counts as closed, m, rad and per s.
         corrections: Most corrections. After them the last state is returned, whatever its gap is.
     """

@@ -294,8 +294,9 @@ class PlannedTrot:
         """
 
         def map_period(once: HybridTrajectory) -> Array:
-            (moved,) = self._map_period(self._linearize_at_once(once))
-            return moved
+            """Return the map (ndx, ndx) of half a stride whose feet land together, in one piece."""
+            (matrix,) = self._map_period(self._linearize_at_once(once))
+            return matrix
 
         return find_closing_state(
             self.system,

@@ -1,9 +1,12 @@
-r"""Which impacts a humanoid allows that sets a flat sole down while it stands on the other one.
+r"""What the impact of a landing sole of talos does to the other sole, on which it stands.
 
-The corners of the landing sole stick after the impact, with the impulses P. Motors give no
-impulses, so that velocities jump by :math:`M^{-1} J^T P`, linear in P, and impulses scale with the
-speed of the landing. What the other sole can do is a linear programme, whose answer holds at any
-speed: either its corners stick, by impulses inside their cones, or the impact lifts it.
+Motors give no impulses. So velocities jump by :math:`M^{-1} J^T P`, where P are the impulses (N s)
+of the corners of both soles in world axes, z upwards. They scale with the speed of the landing.
+What is possible is a linear programme in P, whose answer holds at any speed:
+
+- `find_sticking_margin`: the corners of the standing sole go on sticking, by impulses inside their
+  friction cones;
+- `find_largest_rise`: they get no impulses, and the impact lifts them.
 """
 
 from __future__ import annotations
@@ -17,18 +20,19 @@ from scipy.optimize import linprog
 from hybridctl.base.checks import Array
 from hybridctl.mechanics.multibody.robot import Robot
 
-_SIDES = 16
+_PYRAMID_SIDES = 16
 """Sides of the pyramids in place of friction cones: 2 % between the inner and the outer one."""
-_RANK = 1e-9
-"""Singular values of rows of a sole below which they count as zero, relative to the largest."""
+_RANK_TOLERANCE = 1e-9
+"""Singular values of rows of a sole below which they count as zero, relative to the largest: the
+twelve rows have rank six but for rounding."""
 
 
 class SoleRows(NamedTuple):
-    """Rows of the corners of two soles in a configuration, three (x, y, z) for each corner.
+    """Jacobians of the corners of two soles in a configuration, three rows (x, y, z) per corner.
 
     Attributes:
-        standing: Jacobian (12, nv) of the sole that stands.
-        landing: Jacobian (12, nv) of the sole that lands.
+        standing: Jacobian (12, nv) of the sole that stands, in world axes.
+        landing: Jacobian (12, nv) of the sole that lands, in world axes.
         inverse_mass: Inverse (nv, nv) of the mass matrix.
     """
 
@@ -38,10 +42,10 @@ class SoleRows(NamedTuple):
 
     @staticmethod
     def of(robot: Robot, q: Array, standing: str, landing: str) -> SoleRows:
-        """Return the rows of two soles of talos.
+        """Return the rows of the corners of two soles.
 
         Args:
-            robot: The robot, with the soles of talos.
+            robot: Talos, with any of its joints fixed.
             q: Configuration (nq,), soles level.
             standing: Frame of the sole that stands.
             landing: Frame of the sole that lands.
@@ -54,43 +58,57 @@ class SoleRows(NamedTuple):
         return SoleRows(rows[0], rows[1], robot.inverse_mass(q))
 
 
-def find_least_pressure(rows: SoleRows, friction: float) -> float:
-    r"""Return how far the standing sole is from sticking in an impact of the landing sole.
+def find_sticking_margin(rows: SoleRows, friction: float) -> float:
+    r"""Return by how much the standing sole can stick inside its cones in an impact of the other.
 
-    It is the largest t with which impulses of the standing corners are in their cones by t,
-    :math:`\mu P_n - |P_t| \ge t`, where those of the landing corners are in theirs and have normal
-    impulses of 1 N s in all. Corners share loads in any way. The cones are outer pyramids: if t is
-    negative, no impact lets the standing sole stick.
+    It is the largest t for which there are impulses P that leave the velocities of the standing
+    corners as they are, with :math:`\mu P_n - |P_t| \ge t` at each of these corners, and
+    :math:`\mu P_n - |P_t| \ge 0` at each landing one. The normal impulses of the landing corners
+    add up to one. Redundant corners share forces in any way. How the landing sole moves after the
+    impact is left open, so that landings on heel or toe, and landings that slip, are among these.
+
+    The cones are outer pyramids: if t is negative, no impact lets the standing sole stick. If it is
+    positive, one does at a friction that is 2 % higher.
 
     Args:
         rows: Rows of the soles.
         friction: Coefficient of friction.
+
+    Returns:
+        The margin, relative to the normal impulse of the landing sole. NaN if no impulses leave the
+        velocities of the standing corners as they are.
     """
     both = np.vstack([rows.standing, rows.landing])
     still = rows.standing @ rows.inverse_mass @ both.T
     left, sizes, _ = np.linalg.svd(still)
-    still = left[:, sizes > _RANK * sizes[0]].T @ still  # corners of a sole are redundant
+    # Corners of a sole are redundant: dependent equations would differ by rounding.
+    still = left[:, sizes > _RANK_TOLERANCE * sizes[0]].T @ still
     sum_of_normals = np.concatenate([np.zeros(12), np.tile([0.0, 0.0, 1.0], 4)])
     equations = np.column_stack([np.vstack([still, sum_of_normals]), np.zeros(len(still) + 1)])
     values = np.append(np.zeros(len(still)), 1.0)
     cones = _make_cones(8, friction)
-    slack = np.repeat([1.0, 0.0], 4 * _SIDES)  # only the standing corners come first
+    slack = np.repeat([1.0, 0.0], 4 * _PYRAMID_SIDES)  # t is for the standing corners alone
     return _maximise_last(np.column_stack([cones, slack]), equations, values)
 
 
 def find_largest_rise(rows: SoleRows, friction: float) -> float:
-    """Return the largest speed with which a landing lifts all corners of the standing sole.
+    """Return the largest speed at which a landing lifts all corners of the standing sole.
 
-    It is relative to the speed of the landing sole, which is level and may move sideways. Impulses
-    are inside inner pyramids of the cones. NaN if no such landing has impulses in them.
+    The landing sole is level and comes down at speed one, with any velocity sideways, and its
+    corners do not rise after the impact. The standing corners are at rest and get no impulses.
+    Impulses of the landing corners are inside inner pyramids of the cones.
 
     Args:
         rows: Rows of the soles.
         friction: Coefficient of friction.
+
+    Returns:
+        The speed upwards of the slowest standing corner, relative to that of the landing. Negative
+        if every such landing presses a corner down, NaN if none has impulses in the pyramids.
     """
     approach = (rows.landing @ rows.inverse_mass @ rows.landing.T)[2::3]
     rise = (rows.standing @ rows.inverse_mass @ rows.landing.T)[2::3]
-    cones = _make_cones(4, friction * np.cos(np.pi / _SIDES))
+    cones = _make_cones(4, friction * np.cos(np.pi / _PYRAMID_SIDES))
     limits = np.vstack(
         [
             np.column_stack([cones, np.zeros(len(cones))]),
@@ -101,14 +119,21 @@ def find_largest_rise(rows: SoleRows, friction: float) -> float:
 
 
 def _make_cones(count: int, friction: float) -> Array:
-    """Return rows (count sides, 3 count), at most zero for impulses in the pyramids of corners."""
-    angles = 2.0 * np.pi * np.arange(_SIDES) / _SIDES
-    one = np.column_stack([np.cos(angles), np.sin(angles), np.full(_SIDES, -friction)])
+    """Return rows (16 count, 3 count), at most zero for impulses in the outer pyramids of corners.
+
+    A friction that is lower by the factor cos(pi / sides) makes the inner pyramids of it.
+
+    Args:
+        count: Number of corners.
+        friction: Coefficient of friction.
+    """
+    angles = 2.0 * np.pi * np.arange(_PYRAMID_SIDES) / _PYRAMID_SIDES
+    one = np.column_stack([np.cos(angles), np.sin(angles), np.full(_PYRAMID_SIDES, -friction)])
     return np.kron(np.eye(count), one)
 
 
 def _maximise_last(limits: Array, equations: Array, values: Array) -> float:
-    """Return the largest last variable of a linear programme, NaN if there is no solution.
+    """Return the largest value of the last variable of a linear programme, NaN if it has none.
 
     Args:
         limits: Rows (m, n) that are at most zero.

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 
 import casadi as ca
@@ -40,9 +40,9 @@ RIGHT_STANCE = ("open",) * 4 + ("stick",) * 4
 LANDING_SPEED = 0.5
 """Greatest speed of landing corners, m/s. A choice."""
 CLEARANCE = 0.005
-"""Height of corners in mid-swing at least, m. The plans rise higher: a sole leaves the ground at
+"""Least height of corners in mid-swing, m. The plans rise higher: a sole leaves the ground at
 0.2 m/s, as fast as the landing of the other one throws it up."""
-_DURATION = (0.5, 0.7)
+_DURATIONS = (0.5, 0.7)
 """Bounds of the duration of a step, s. A choice; plans take the least."""
 _JOINT_LIMITS = {
     "leg_{}_1_joint": (-0.2, 0.2),
@@ -52,31 +52,33 @@ _JOINT_LIMITS = {
     "leg_{}_5_joint": (-1.0, 0.4),
     "leg_{}_6_joint": (-0.4, 0.4),
 }
-"""Bounds of the joints of both legs, rad, inside those of the file. Without those of yaw the
-cheapest step had its legs turned by two radians, where the independent rows of a sole are none."""
+"""Bounds of the joints of both legs, rad, inside those of the file. Without those of yaw (joint 1)
+the cheapest step had its legs turned by two radians. There the rows of a sole that are independent
+in its reference pose are dependent, and the standing sole slid in simulations."""
 _TORSO_LIMITS = {"torso_1_joint": (-0.2, 0.2), "torso_2_joint": (-0.1, 0.3)}
 """Bounds of the torso, rad."""
 _RATE_COST = 10.0
 """Weight of squared velocities of joints beside squared torques, N^2 m^2 s^2/rad^2: a choice."""
-_MODEL_SYMMETRY = 1e-2
+_MIRROR_TOLERANCE = 1e-2
 """Relative difference of masses and inertias that count as mirrored: of the pelvis it is 0.94 %."""
 _MIRRORED_CORNERS = ((0, 1), (1, 0), (2, 3), (3, 2))
-"""Corners of the left sole, and their images on the right one."""
-_BEND = 0.2
+"""Numbers of the corners of the left sole, and of their images on the right one."""
+_BEND_ANGLE = 0.2
 """Angle of hips and ankles of the guess, rad; knees have twice this. Stances that are more bent
 throw the standing sole up less (`sole_landing`)."""
-_LIFT = 0.03
+_LIFT_HEIGHT = 0.03
 """Height of the swinging sole of the guess, m."""
-_PENDULUM = 0.9
+_PENDULUM_HEIGHT = 0.9
 """Height of the centre of mass of the guess, m, by which it sways as an inverted pendulum."""
-_DIFFERENCE = 1e-4
-"""Half the distance of two configurations that give a velocity of the guess, as a share."""
-_STEPS = 8
+_DIFFERENCE_SHARE = 1e-4
+"""Half the distance of two configurations that give a velocity of the guess, as a share of the
+step."""
+_NEWTON_STEPS = 8
 """Newton steps of the inverse kinematics of the guess: the residual is then rounding."""
-_COARSE, _FINE = (8, 4), (12, 5)
+_COARSE_MESH, _FINE_MESH = (8, 4), (12, 5)
 """Intervals and points of collocation: of the search, and of the plan that is followed open loop.
-Errors grow by some 1e7 over a step, whose fastest perturbation doubles in 0.02 s."""
-CLOSING = 1e-2
+Errors grow by up to 4.5e7 over a step (the norm of its first-order map)."""
+CLOSING_TOLERANCE = 1e-2
 """Tolerance with which simulations follow a plan, relative to 1 + |x|."""
 _EVENT_WINDOW = 2e-5
 """Time within which corners of a sole are one landing, s: those of a simulation of the fine plan
@@ -85,11 +87,12 @@ _GUARD_TOLERANCE = 1e-6
 """Gap that counts as zero in simulations, m. Corners that land as one are up to
 `_EVENT_WINDOW * LANDING_SPEED` = 1e-5 m above the ground; that they are put on it moves the other
 sole, which just lets go, by 1e-6 m, and ten times this tolerance is allowed there."""
-_SIMULATION = 1e-10
-"""Tolerances of simulations."""
-_TRACKING = 1e-8
+_OPEN_LOOP_TOLERANCE = 1e-10
+"""Tolerances of simulations without feedback: errors of 1e-10 grow to less than
+`CLOSING_TOLERANCE`."""
+_TRACKING_TOLERANCE = 1e-8
 """Tolerances of simulations under feedback, far below their errors."""
-_LATE = 0.05
+_LATENESS = 0.05
 """Time for which a stride may be late, as a share of it. A choice."""
 
 
@@ -125,11 +128,11 @@ def make_exchange() -> Symmetry:
         system,
         {left: right for left, right in joints.items() if left != right},
         corners,
-        tolerance=_MODEL_SYMMETRY,
+        tolerance=_MIRROR_TOLERANCE,
     )
 
 
-def make_stance(bend: float = _BEND, spread: float = 0.0) -> Array:
+def make_stance(bend: float = _BEND_ANGLE, spread: float = 0.0) -> Array:
     """Return a configuration (nq,) with both soles flat on the ground.
 
     Args:
@@ -149,9 +152,9 @@ def make_half_task() -> Task:
     """Return the task of a step on the left sole, which closes up to the exchange of the legs."""
     system = make_talos_system()
     limits = {
-        name.format(side): pair
+        name.format(side): bounds
         for side in ("left", "right")
-        for name, pair in _JOINT_LIMITS.items()
+        for name, bounds in _JOINT_LIMITS.items()
     }
     joint_speeds = slice(system.robot.nq + 6, None)  # after the velocities of the base
 
@@ -161,8 +164,9 @@ def make_half_task() -> Task:
 
     return Task(
         system,
-        [Phase(LEFT_STANCE, _list_landing(1), _DURATION, *_COARSE)],
+        [Phase(LEFT_STANCE, _list_landing_guards(1), _DURATIONS, *_COARSE_MESH)],
         symmetry=make_exchange(),
+        # Steps in place cost the same anywhere: this one begins at x = 0.
         conditions=[Condition("place along x", lambda a, b, t: a[0], unit="m")],
         margins=Margins(
             force=20.0,
@@ -182,28 +186,30 @@ def make_whole_task() -> Task:
     """Return the task of a step on each sole, which ends as it begins."""
     half, robot = make_half_task(), make_talos()
     (left,) = half.phases
-    right = replace(left, mode=RIGHT_STANCE, ends=_list_landing(0))
+    right = replace(left, mode=RIGHT_STANCE, ends=_list_landing_guards(0))
     closed = Symmetry(np.eye(2 * robot.nv), coordinates=np.eye(robot.nq + robot.nv))
     return replace(half, phases=[left, right], symmetry=closed)
 
 
-def _list_landing(sole: int) -> tuple[str, ...]:
-    """Return the guards of the corners of a sole that lands."""
+def _list_landing_guards(sole: int) -> tuple[str, ...]:
+    """Return the names of the guards of a landing of sole 0 (left) or 1 (right)."""
     return tuple(f"{SOLES[sole]} {corner} closes" for corner in range(4))
 
 
 def make_guess() -> Guess:
-    """Return a step on the left sole: the body sways as a pendulum, the right sole rises and falls.
+    """Return a guess of a step on the left sole, from one stance on both soles to the next.
 
-    Joints of the legs follow by inverse kinematics.
+    The base sways to the left by as much as an inverted pendulum, and back. The right sole rises
+    and falls on a parabola, level. Joints of the legs follow by inverse kinematics.
     """
     robot, stand = make_talos(), make_stance()
     corners = np.array(public.MODELS["talos"].offsets[:3])  # three make the pose of a sole
     joints = [i for name in robot.joint_names[1:13] for i in robot.velocities(name)]
-    duration = sum(_DURATION) / 2.0
+    duration = sum(_DURATIONS) / 2.0
     side = float(robot.point_position(stand, SOLES[0])[1])
-    # As in `make_bolt_guess`: y(t) = d cosh(w (t - T / 2)) / cosh(w T / 2) is nearest halfway.
-    sway = side * (1.0 - 1.0 / np.cosh(0.5 * duration * np.sqrt(9.81 / _PENDULUM)))
+    # As in `make_bolt_guess`: the distance d cosh(w (t - T / 2)) / cosh(w T / 2) of the pendulum to
+    # its foot is least halfway.
+    sway = side * (1.0 - 1.0 / np.cosh(0.5 * duration * np.sqrt(9.81 / _PENDULUM_HEIGHT)))
 
     def find_corners(q: Array) -> Array:
         """Return the places (2, 3, 3) of three corners of both soles."""
@@ -215,8 +221,8 @@ def make_guess() -> Guess:
         """Return the configuration (nq,) at a fraction of the step."""
         q, wanted = stand.copy(), standing.copy()
         q[1] += sway * np.sin(np.pi * s)
-        wanted[1, :, 2] += 4.0 * _LIFT * s * (1.0 - s)
-        for _ in range(_STEPS):
+        wanted[1, :, 2] += 4.0 * _LIFT_HEIGHT * s * (1.0 - s)
+        for _ in range(_NEWTON_STEPS):
             rows = [robot.point_jacobian(q, f, c)[:, joints] for f in SOLES for c in corners]
             missing = (wanted - find_corners(q)).ravel()
             change = np.zeros(robot.nv)
@@ -226,7 +232,7 @@ def make_guess() -> Guess:
 
     def guess(k: int, s: float) -> Array:
         """Return the state (nx,) at a fraction of the step."""
-        a, b = max(s - _DIFFERENCE, 0.0), min(s + _DIFFERENCE, 1.0)
+        a, b = max(s - _DIFFERENCE_SHARE, 0.0), min(s + _DIFFERENCE_SHARE, 1.0)
         velocity = robot.difference(place(a), place(b)) / ((b - a) * duration)
         return np.concatenate([place(s), velocity])
 
@@ -234,7 +240,9 @@ def make_guess() -> Guess:
 
 
 def plan_half_step(start: Guess | None = None) -> OptimalTrajectory:
-    """Return a step on the left sole, on a fine mesh.
+    """Return an optimal step on the left sole, by a search on the coarse and then the fine mesh.
+
+    It takes about a minute.
 
     Args:
         start: Motion from which the search begins. None for `make_guess`.
@@ -244,12 +252,13 @@ def plan_half_step(start: Guess | None = None) -> OptimalTrajectory:
         SimulationError: See `optimise`.
     """
     task, guess = make_half_task(), make_guess() if start is None else start
-    search = partial(optimise, tolerance=CLOSING, event_window=_EVENT_WINDOW)
-    return search(_refine(task), search(task, guess))
+    return _find_optimum(_refine(task), _find_optimum(task, guess))
 
 
 def plan_whole_step(half: OptimalTrajectory) -> OptimalTrajectory:
-    """Return a step on each sole of the robot as it is, begun at a half step and its image.
+    """Return an optimal step on each sole, on the coarse mesh.
+
+    The search begins at a half step and its mirror image. It takes about a minute.
 
     Args:
         half: Result of `plan_half_step`, or such a plan on any mesh.
@@ -265,39 +274,40 @@ def plan_whole_step(half: OptimalTrajectory) -> OptimalTrajectory:
         x = half.plan(min(max(s, 0.0), 1.0) * end)
         return x if k == 0 else np.asarray(exchange.image(x))
 
-    return optimise(make_whole_task(), guess, tolerance=CLOSING, event_window=_EVENT_WINDOW)
+    return _find_optimum(make_whole_task(), guess)
 
 
 def follow_strides(whole: OptimalTrajectory, count: int) -> Array:
-    """Return how far simulations are from a step of each leg after each of some strides.
+    """Simulate strides under feedback, and return how far each ends from the planned start.
 
-    Each arc is followed under its own LQR (`PlanTracking`). The clock begins anew with each stride,
-    at the end of the one before. The LQR of arcs by themselves does not hold the motion for ever:
-    errors grow over a stride, and after four strides it is lost.
+    A stride is a step of each leg. Each of its arcs is followed under its own LQR (`PlanTracking`),
+    which does not see the landings. So errors grow over a stride, and after four strides the motion
+    is lost. A stride begins where the one before has ended, and its clock begins anew.
 
     Args:
         whole: Result of `plan_whole_step`.
         count: Number of strides.
 
     Returns:
-        Largest entry (count,) of the distance from the planned start, m, rad and per s.
+        Largest entry (count,) of the difference between the end of each stride and the planned
+        start, m, rad and per s.
 
     Raises:
         SimulationError: The simulation of a stride fails.
     """
     system = _make_known_system()
     policy = PlanTracking.from_plan(whole.plan, whole.feedforward, system.robot.effort)
-    begin, off = whole.plan(0.0), list[float]()
-    x = begin
+    planned, distances = whole.plan(0.0), list[float]()
+    x = planned
     for _ in range(count):
         run = simulate(
             system,
             LEFT_STANCE,
             x,
-            (0.0, (1.0 + _LATE) * whole.plan.end),
+            (0.0, (1.0 + _LATENESS) * whole.plan.end),
             policy,
-            rtol=_TRACKING,
-            atol=_TRACKING,
+            rtol=_TRACKING_TOLERANCE,
+            atol=_TRACKING_TOLERANCE,
             event_window=_EVENT_WINDOW,
             options=SimulationOptions(guard_tolerance=_GUARD_TOLERANCE),
             terminal=lambda event: event.mode_after == LEFT_STANCE,
@@ -305,19 +315,24 @@ def follow_strides(whole: OptimalTrajectory, count: int) -> Array:
             on_jam="raise",
         )
         x = run.final_state
-        off.append(float(np.abs(system.space.difference(begin, x)).max()))
-    return np.array(off)
+        distances.append(float(np.abs(system.space.difference(planned, x)).max()))
+    return np.array(distances)
 
 
 def _make_known_system() -> ContactSystem:
-    """Return talos where, of several outcomes of an impact that obey the law, one sole stands."""
+    """Return the system that takes one sole standing, where several outcomes obey the law."""
     dynamics = make_talos_system().dynamics
     return ContactSystem(dynamics.expect_modes(frozenset({LEFT_STANCE, RIGHT_STANCE})))
 
 
+def _find_optimum(task: Task, start: Guess | OptimalTrajectory) -> OptimalTrajectory:
+    """Return the optimum of a task, simulated with soles that land as one."""
+    return optimise(task, start, tolerance=CLOSING_TOLERANCE, event_window=_EVENT_WINDOW)
+
+
 def _refine(task: Task) -> Task:
     """Return a task on the fine mesh."""
-    intervals, points = _FINE
+    intervals, points = _FINE_MESH
     phases = [replace(phase, intervals=intervals, points=points) for phase in task.phases]
     return replace(task, phases=phases)
 
@@ -327,8 +342,8 @@ class StoredStep:
     """A half step that was found before: its start and its inputs.
 
     Attributes:
-        start: State (nx,) just after the landing of the left sole, which is closed.
-        curve: The inputs.
+        start: State (nx,) just after the landing of the left sole, whose corners are closed.
+        curve: Torques of the motors over the step, N m.
     """
 
     start: Array
@@ -336,7 +351,7 @@ class StoredStep:
 
     @staticmethod
     def load() -> StoredStep:
-        """Return the step in `talos_step.json`, the start put on the ground."""
+        """Return the step in `talos_step.json`, its start projected onto the ground."""
         content = json.loads(Path(__file__).with_name("talos_step.json").read_text("utf-8"))
         project = make_talos_system().mode(LEFT_STANCE).project
         assert project is not None
@@ -350,6 +365,9 @@ class StoredStep:
             start: State (nx,) at the start. None for that of the step.
             after: Time for which the motion goes on after the planned landing, s. The inputs go on
                 as the same polynomials.
+
+        Raises:
+            SimulationError: The simulation fails.
         """
         system = _make_known_system()
         return simulate(
@@ -358,8 +376,8 @@ class StoredStep:
             self.start if start is None else start,
             (0.0, self.curve.end + after),
             Feedforwards((self.curve,), None, system.space.ndx),
-            rtol=_SIMULATION,
-            atol=_SIMULATION,
+            rtol=_OPEN_LOOP_TOLERANCE,
+            atol=_OPEN_LOOP_TOLERANCE,
             event_window=_EVENT_WINDOW,
             options=SimulationOptions(guard_tolerance=_GUARD_TOLERANCE),
             on_zeno="raise",
