@@ -109,6 +109,7 @@ def make_talos() -> Robot:
             else:
                 joint.set("type", "fixed")
     text = ET.tostring(root, encoding="unicode")
+    # Plans have no dry friction at joints, which the file states.
     return Robot.from_urdf(text, root="floating", friction=dict.fromkeys(moving, 0.0))
 
 
@@ -133,7 +134,7 @@ def make_exchange() -> Symmetry:
 
 
 def make_stance(bend: float = _BEND_ANGLE, spread: float = 0.0) -> Array:
-    """Return a configuration (nq,) with both soles flat on the ground.
+    """Return a configuration (nq,) with both soles level on the ground, at z = 0 and x = 0.
 
     Args:
         bend: Angle of hips and ankles, rad; knees have twice this.
@@ -290,7 +291,7 @@ def follow_strides(whole: OptimalTrajectory, count: int) -> Array:
 
     Returns:
         Largest entry (count,) of the difference between the end of each stride and the planned
-        start, m, rad and per s.
+        start, m, rad and per s. A stride without a landing on the left sole ends 5 % late.
 
     Raises:
         SimulationError: The simulation of a stride fails.
@@ -310,7 +311,10 @@ def follow_strides(whole: OptimalTrajectory, count: int) -> Array:
             atol=_TRACKING_TOLERANCE,
             event_window=_EVENT_WINDOW,
             options=SimulationOptions(guard_tolerance=_GUARD_TOLERANCE),
-            terminal=lambda event: event.mode_after == LEFT_STANCE,
+            # Corners that share forces anew may have events that leave the mode as it is.
+            terminal=lambda event: (
+                event.mode_before != LEFT_STANCE and event.mode_after == LEFT_STANCE
+            ),
             on_zeno="raise",
             on_jam="raise",
         )
