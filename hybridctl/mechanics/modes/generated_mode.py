@@ -17,6 +17,7 @@ from hybridctl.hybrid.model import (
     FieldJacobian,
     GuardJacobian,
     ModeKey,
+    Pace,
     Point,
     PointProperty,
     Slopes,
@@ -178,6 +179,18 @@ class GeneratedPoint(ContactPoint):
         return super().guard_row(i) if self.slopes is None else Point.guard_row(self, i)
 
     @PointProperty
+    def pace(self) -> Pace:
+        """The step-size limits, see `ContactPoint.pace`."""
+        mode = self.mode
+        if mode.steady_pace is not None:
+            return mode.steady_pace
+        rates, sound = mode.sliding_rate_function(self.x, self.u)
+        if not sound[0] > 0.0:
+            return super().pace
+        stop, turn = (1.0 / rate if rate > 0.0 else np.inf for rate in rates.tolist())
+        return mode.limit_steps(stop, turn)
+
+    @PointProperty
     def selected_mode(self) -> ModeKey:
         """The mode that flows on: this one where its compiled guards show that it is consistent.
 
@@ -273,6 +286,15 @@ class GeneratedContactMode(ContactMode, CompiledMode):
         made = self._functions.slopes
         n, nu, count = made.size2_out(1), made.size1_out(2), made.size2_out(3)
         return self._finish(made), [(1,), (n, n), (n, nu), (count, n), (count, nu)]
+
+    @cached_property
+    def sliding_rate_function(self) -> CompiledFunction:
+        """The function (x, u) -> sliding rates (2,), soundness (1,), see `ModeField`.
+
+        It is not machine code: it is called once in a step, and its compilation would take longer
+        than most runs.
+        """
+        return self._bind("sliding rates", lambda: (self._functions.sliding_rates, [(2,), (1,)]))
 
     @cached_property
     def batched_slopes(self) -> BatchFunction:
