@@ -375,7 +375,7 @@ class PhaseExpressions(ClosedRows):
     def make_sliding_rates(
         self, rates: Expression, change: Expression, forces: Expression, mobility: Expression
     ) -> Expression:
-        r"""Return the inverses (2, 1), 1/s, of the times of `slip_directions.compute_sliding_times`.
+        r"""Return the inverses of the two times of `slip_directions.compute_sliding_times`.
 
         They are the largest :math:`(-d|v_t|/dt) / |v_t|`, zero where no contact slows down, and the
         largest entry of :math:`|K J M^{-1} J^T|` with :math:`K = \mu f_n / |v_t| (I - s s^T)`.
@@ -385,6 +385,9 @@ class PhaseExpressions(ClosedRows):
             change: J a - target (r, 1), m/s^2: the change of these rates in the mode.
             forces: Forces (r, 1) along all rows, N.
             mobility: J M^-1 J^T with all rows and the columns of closed contacts.
+
+        Returns:
+            Rates (2, 1), 1/s.
         """
         slowing, turning = ca.SX(0.0), ca.SX(0.0)
         for i in self.spatial_contacts:
@@ -396,7 +399,7 @@ class PhaseExpressions(ClosedRows):
             across = ca.vertcat(-s[1], s[0])
             ratio = self._friction[i, 0] * forces[i] / speed
             turned = ratio * across @ (across.T @ mobility[tangents, :])
-            turning = ca.fmax(turning, ca.mmax(ca.fabs(turned)))
+            turning = ca.fmax(turning, ca.mmax(ca.densify(ca.fabs(turned))))
         return ca.vertcat(slowing, turning)
 
     def _list_slacks(self, i: int, forces: Expression) -> list[Expression]:
