@@ -8,9 +8,12 @@ import pinocchio as pin
 import pytest
 from hybridctl.robots import block, cube
 
+from hybridctl.hybrid.model import Pace
 from hybridctl.mechanics import ContactDynamics, contact_system
 from hybridctl.mechanics.contacts.contact_kinematics import ContactSet
 from hybridctl.mechanics.modes import mode_functions
+from hybridctl.mechanics.modes.contact_mode import ContactMode
+from hybridctl.mechanics.modes.generated_mode import GeneratedContactMode
 from hybridctl.mechanics.modes.mode_expressions import ModeEquations, mode_derivatives, mode_field
 from mechanics.models import CASES, FLAT, ROUGH, ROUGH_FLAT, modes_of, random_state
 from mechanics.random_robots import random_robot
@@ -86,6 +89,66 @@ def test_redundant_contacts_share_loads_alike(model, mode):
     modes = tuple(mode if low else "open" for low in near)
     v, u = 1e-3 * rng.normal(size=robot.nv), 0.1 * rng.normal(size=robot.nu)
     check(dynamics, modes, q, v, u)
+
+
+def compare_step_limits(dynamics: ContactDynamics, modes, states) -> list[Pace]:
+    """Python's limits, after those of the generated function: as rates, where zero is no limit."""
+    alike = dynamics.robot, dynamics.contacts
+    compiled = ContactDynamics(*alike, stabilization=dynamics.stabilization, terms="generated")
+    space, limits = contact_system(*alike).space, []
+    mode = GeneratedContactMode(compiled, modes, space)
+    for q, v, u in states:
+        x = np.concatenate((q, v))
+        _, sound = mode.sliding_rate_function(x, u)
+        assert sound[0] > 0.0  # else Python is compared with itself
+        found = mode.calc(0.0, x, u).pace
+        expected = ContactMode(dynamics, modes, space).calc(0.0, x, u).pace
+        for name in Pace._fields:
+            rates = 1.0 / getattr(found, name), 1.0 / getattr(expected, name)
+            np.testing.assert_allclose(*rates, rtol=_AGREE, atol=_AGREE, err_msg=name)
+        limits.append(expected)
+    return limits
+
+
+@pytest.mark.parametrize(("name", "modes"), [case for case in ROUGH_FLAT if "slip" in case[1]])
+def test_step_limits_of_sliding_contacts(name, modes):
+    """Some contacts slow down, others speed up: either is drawn several times."""
+    made = ROUGH[name][0]()
+    dynamics = ContactDynamics(made.robot, made.contacts, stabilization=1.0)
+    states = [random_state(dynamics, seed) for seed in range(6)]
+    limits = compare_step_limits(dynamics, modes, states)
+    assert all(np.isfinite(limit.relaxation) for limit in limits)
+    assert any(limit.longest_step < 1.0 / dynamics.stabilization for limit in limits)
+
+
+@pytest.mark.parametrize("friction", [0.3, 0.0])
+def test_step_limits_of_sliding_contacts_that_share_loads(friction):
+    """A cube slides on its face; without kinetic friction nothing turns its velocity."""
+    contacts = [
+        replace(contact, friction=friction, static_friction=0.3) for contact in cube.contacts()
+    ]
+    dynamics = ContactDynamics(cube.robot(actuated=True), contacts)
+    low = np.abs(dynamics.gaps(_RESTING[0])) < 1e-2
+    modes = tuple("slip" if touches else "open" for touches in low)
+    v = np.array([1.0, 0.3, 0.0, 0.0, 0.0, 0.5])
+    (limit,) = compare_step_limits(dynamics, modes, [(_RESTING[0], v, np.zeros(dynamics.robot.nu))])
+    assert np.isfinite(limit.relaxation) == (friction > 0.0)
+
+
+def test_step_limits_near_a_stop_are_those_of_python():
+    """Slower than the expressions are sound for, 2e-7 m/s."""
+    dynamics = ContactDynamics(cube.robot(actuated=True), cube.contacts(), terms="generated")
+    low = np.abs(dynamics.gaps(_RESTING[0])) < 1e-2
+    modes = tuple("slip" if touches else "open" for touches in low)
+    space = contact_system(dynamics.robot, dynamics.contacts).space
+    x = np.concatenate((_RESTING[0], [1e-7, 0.0, 0.0, 0.0, 0.0, 0.0]))
+    u = np.zeros(dynamics.robot.nu)
+    found, expected = (
+        kind(dynamics, modes, space).calc(0.0, x, u).pace
+        for kind in (GeneratedContactMode, ContactMode)
+    )
+    assert found == expected
+    assert 0.0 < found.longest_step < 1e-7
 
 
 def test_all_that_a_mode_is_made_of_is_in_its_key_or_its_numbers():

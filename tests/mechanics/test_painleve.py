@@ -69,6 +69,25 @@ def test_no_or_two_solutions_are_reported_exactly_where_the_closed_form_has_them
         np.testing.assert_allclose(forces, [0.0, -c / a_n], rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("side", [1.0, -1.0])
+@pytest.mark.parametrize("mu", [0.5, 1.9, 1.999, 2.001, 3.0])
+@pytest.mark.parametrize("omega", [0.0, 2.0, 4.0])
+def test_a_compiled_mode_of_one_sliding_contact_selects_as_the_law_does(side, mu, omega):
+    """Where its guards hold it does not solve the law: a_n > 0 leaves no other solution."""
+    dynamics, q, v = sliding(mu, omega, side * X)
+    mode = contact_system(dynamics.robot, dynamics.contacts).mode(("slip+",))
+    assert mode.has_one_solution
+    point = mode.calc(0.0, np.concatenate((q, v)), NONE)
+    assert point.values is not None  # else it is no compiled mode here
+    try:
+        expected = select_modes(dynamics, q, v, NONE, ("slip+",))
+    except (NoContactSolutionError, SeveralContactSolutionsError) as error:
+        with pytest.raises(type(error)):
+            assert point.selected_mode
+    else:
+        assert point.selected_mode == expected
+
+
 def test_static_friction_does_not_excuse_a_second_solution_of_a_contact_that_slides():
     """Sliding with the force -c / a_n is consistent, and so is opening."""
     dynamics, q, v = min(

@@ -212,7 +212,7 @@ class ContactPoint(Point):
         if self.mode.steady_pace is not None:
             return self.mode.steady_pace
         stop, turn = compute_sliding_times(self.acceleration_solution)
-        return Pace(min(self.mode.decay_time, MAX_STEP_TO_STOP * stop), turn)
+        return self.mode.limit_steps(stop, turn)
 
 
 class ContactMode(ModeModel):
@@ -262,6 +262,15 @@ class ContactMode(ModeModel):
         """Time constant in s with which residuals decay, 1 / `stabilization`; inf for none."""
         rate = self.dynamics.stabilization
         return 1.0 / rate if rate > 0.0 else np.inf
+
+    def limit_steps(self, stop: float, turn: float) -> Pace:
+        """Return the step-size limits where contacts slide in a surface, see `ContactPoint.pace`.
+
+        Args:
+            stop: Time in s in which the first one stops.
+            turn: Time in s in which friction turns a sliding velocity.
+        """
+        return Pace(min(self.decay_time, MAX_STEP_TO_STOP * stop), turn)
 
     def _make_held(self, alike: ContactMode | None) -> Held:
         """Return the constraints: closed contacts stay on their surface, sticking ones at rest.

@@ -138,8 +138,7 @@ class KernelPoint(ContactPoint):
         """The step-size limits, see `ContactPoint.pace`."""
         if self.mode.steady_pace is not None or self.values is None:
             return super().pace
-        longest = min(self.mode.decay_time, MAX_STEP_TO_STOP * self.values.stop)
-        return Pace(longest, self.values.turn)
+        return self.mode.limit_steps(self.values.stop, self.values.turn)
 
     @PointProperty
     def kernel_derivatives(self) -> KernelDerivatives:

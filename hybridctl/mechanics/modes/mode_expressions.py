@@ -77,6 +77,8 @@ class ModeField(NamedTuple):
         sound: Positive where all this is what `ContactDynamics` computes. It is not where the
             margin is small, where what slides in a surface has near-zero velocity, and where
             forces of redundant contacts leave their cones, because other forces are taken then.
+        sliding_rates: Rates (2, 1) in 1/s at which contacts that slide in a surface stop, and at
+            which friction turns their velocity, see `PhaseExpressions.make_sliding_rates`.
     """
 
     x: Expression
@@ -87,6 +89,7 @@ class ModeField(NamedTuple):
     guards: Expression
     margin: Expression
     sound: Expression
+    sliding_rates: Expression
 
 
 class ModeEquations(NamedTuple):
@@ -198,7 +201,14 @@ def make_field(equations: ModeEquations) -> ModeField:
         sound = margin
     field = ca.vertcat(bodies.rate @ v, acceleration)
     guards = rows_of.make_guards(rows, forces, ratio)
-    return ModeField(x, u, field, bodies.rate, forces, guards, margin, sound)
+    sliding_rates = ca.SX.zeros(2, 1)
+    if rows_of.spatial_contacts:
+        target = _make_target(rows, c.contact_count, equations.stabilization)
+        change = jacobian @ acceleration - target
+        closed = jacobian[rows_of.all_rows.tolist(), :]
+        mobility = jacobian @ by_mass(closed.T)
+        sliding_rates = rows_of.make_sliding_rates(rows.rates, change, forces, mobility)
+    return ModeField(x, u, field, bodies.rate, forces, guards, margin, sound, sliding_rates)
 
 
 def mode_derivatives(mode: ModeField) -> list[Expression]:
@@ -252,6 +262,7 @@ class PhaseExpressions(ClosedRows):
             then tangents of sticking ones.
         pressed_contacts: Closed contacts that a constant load presses.
         solid_contacts: Closed contacts without a load.
+        spatial_contacts: Closed contacts that slide in a surface.
         slides_freely: Whether a contact without a load slides.
         rubs_freely: Whether such a contact slides with friction, which makes the equations
             unsymmetric.
@@ -273,6 +284,7 @@ class PhaseExpressions(ClosedRows):
             row for row in self.constrained_rows.tolist() if row not in self.pressed_contacts
         ]
         sliding = [i for i in self.solid_contacts if modes[i] in SLIPS]
+        self.spatial_contacts = [i for i in self.closed if SLIPS.get(modes[i]) == 0.0]
         self.slides_freely = bool(sliding)
         self.rubs_freely = any(not self._friction[i, 0].is_zero() for i in sliding)
         self._size = len(modes) + sum(map(len, tangents))
@@ -357,8 +369,38 @@ class PhaseExpressions(ClosedRows):
 
     def speed_margins(self, rows: RowExpressions) -> list[Expression]:
         """Return the speeds less `_MIN_SPEED`, m/s, of contacts that slide in a surface."""
-        spatial = [i for i in self.closed if SLIPS.get(self.modes[i]) == 0.0]
-        return [_make_length(rows.rates[self._tangents[i]]) - _MIN_SPEED for i in spatial]
+        speeds = [_make_length(rows.rates[self._tangents[i]]) for i in self.spatial_contacts]
+        return [speed - _MIN_SPEED for speed in speeds]
+
+    def make_sliding_rates(
+        self, rates: Expression, change: Expression, forces: Expression, mobility: Expression
+    ) -> Expression:
+        r"""Return the inverses of the two times of `slip_directions.compute_sliding_times`.
+
+        They are the largest :math:`(-d|v_t|/dt) / |v_t|`, zero where no contact slows down, and the
+        largest entry of :math:`|K J M^{-1} J^T|` with :math:`K = \mu f_n / |v_t| (I - s s^T)`.
+
+        Args:
+            rates: J v (r, 1) of all rows, m/s. No contact that slides is nearly at rest.
+            change: J a - target (r, 1), m/s^2: the change of these rates in the mode.
+            forces: Forces (r, 1) along all rows, N.
+            mobility: J M^-1 J^T with all rows and the columns of closed contacts.
+
+        Returns:
+            Rates (2, 1), 1/s.
+        """
+        slowing, turning = ca.SX(0.0), ca.SX(0.0)
+        for i in self.spatial_contacts:
+            tangents = self._tangents[i]
+            speed = _make_length(rates[tangents])
+            s = rates[tangents] / speed
+            slowing = ca.fmax(slowing, -ca.dot(s, change[tangents]) / speed)
+            # I - s s' projects on the direction across.
+            across = ca.vertcat(-s[1], s[0])
+            ratio = self._friction[i, 0] * forces[i] / speed
+            turned = ratio * across @ (across.T @ mobility[tangents, :])
+            turning = ca.fmax(turning, ca.mmax(ca.densify(ca.fabs(turned))))
+        return ca.vertcat(slowing, turning)
 
     def _list_slacks(self, i: int, forces: Expression) -> list[Expression]:
         """Return the slacks of closed contact i, N or N m, in the order of its guards.

@@ -129,6 +129,11 @@ class ModeFunctions:
         return self._load("slopes", self._make_slopes)
 
     @cached_property
+    def sliding_rates(self) -> Function:
+        """The function (x, u, numbers) -> sliding rates (2,), soundness; see `ModeField`."""
+        return self._load("sliding_rates", self._make_sliding_rates)
+
+    @cached_property
     def field_number_slopes(self) -> Function:
         """The function (t, x, u, numbers) -> soundness, derivatives of the acceleration by numbers.
 
@@ -192,6 +197,12 @@ class ModeFunctions:
         mode, numbers = self._expressions
         results = [mode.sound, *mode_derivatives(mode)]
         return build_transposed_function("slopes", [mode.x, mode.u, numbers], results)
+
+    def _make_sliding_rates(self) -> Function:
+        """Return the function of `sliding_rates`."""
+        mode, numbers = self._expressions
+        results = [mode.sliding_rates, mode.sound]
+        return build_transposed_function("sliding_rates", [mode.x, mode.u, numbers], results)
 
     def _make_field_number_slopes(self) -> Function:
         """Return the function of `field_number_slopes`."""
