@@ -286,7 +286,8 @@ class RadauStepper:
 
         Returns:
             The step. None, with nothing changed, if there is no last step, if the extension is long
-            beside that or goes beyond the flow, and if the polynomial does not solve the field.
+            beside that or goes beyond the flow, and if the polynomial does not solve the field or
+            leads to where there is none.
         """
         last, start = self._last, self._time
         if last is None or length > _LONGEST_EXTENSION * abs(last.end - last.start):
@@ -297,10 +298,14 @@ class RadauStepper:
             return None  # the flow ends before
         record = _extrapolate(last, 0.5 * h * (NODES + 1.0))
         record[0], x = self._state, record[-1]
-        missed = self._evaluate_rate(end, x) - 2.0 / h * (TO_SLOPES[-1] @ record)
-        if not np.isfinite(missed).all():
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):  # such an extension is not taken
+                missed = self._evaluate_rate(end, x) - 2.0 / h * (TO_SLOPES[-1] @ record)
+                if not np.isfinite(missed).all():
+                    return None
+                error = solve_backward_euler(*self._motion.differentiate_rate(end, x), h, missed)
+        except SimulationError:  # of a guess, as in `advance`: the solution may be elsewhere
             return None
-        error = solve_backward_euler(*self._motion.differentiate_rate(end, x), h, missed)
         allowed = self._atol + self._rtol * np.abs(x)
         if error is None or not _compute_norm(error / allowed) <= _EXTENSION_TOLERANCE:
             return None
