@@ -90,8 +90,8 @@ class JumpGains:
         field_change: :math:`f^+ - \dot R` (d+,), in units of the state per s.
         reset_rate: :math:`\dot R` (d+,), in units of the state per s.
 
-    All attributes may have the number of the jump as first axis: then these are m jumps, of which
-    `state` and `input` are known as well.
+    All attributes may have the number of the jump as first axis: then these are m jumps, and so do
+    `state`, `input` and `state_at_events`. `reset_state` then is not None.
     """
 
     time_state: Array
@@ -125,7 +125,7 @@ class JumpGains:
         at different times here, so it differs from the saltation matrix `state`; the two are often
         confused.
         """
-        return self.reset_jacobian + self.reset_rate[:, None] * self.time_state
+        return self.reset_jacobian + self.reset_rate[..., None] * self.time_state[..., None, :]
 
     def with_feedback(self, gain: Array) -> JumpGains:
         """Return the jump under the feedback du = -gain dx of the state before the event.
