@@ -24,6 +24,9 @@ _MEAN_STEP_PER_COORDINATE = 1e-15
 # On rotations each iteration multiplies the error by a sixth of the squared spread in rad or less:
 # 20 serve spreads of up to 1 rad. Points spread wider may have no mean.
 _MEAN_ITERATIONS = 20
+_ORTHOGONAL = 1e-13
+"""Products of two columns of a tangent map, relative to the least square of one, that are rounding:
+some hundred times that of unit quaternions and rotations."""
 
 
 @runtime_checkable
@@ -209,6 +212,21 @@ def compute_tangent_map(space: Space, x: Array) -> Array:
         return np.asarray(own(x))
     columns = [space.rate(x, unit) for unit in np.eye(space.ndx)]
     return np.asarray(np.array(columns).reshape(-1, space.nx).T)
+
+
+def invert_tangent_maps(maps: Array) -> Array:
+    """Return the pseudo-inverses L^+ (..., ndx, nx) of `compute_tangent_map`: (L^T L)^-1 L^T.
+
+    Args:
+        maps: Maps L (..., nx, ndx), of independent columns.
+    """
+    turned = maps.swapaxes(-1, -2)
+    gram = turned @ maps
+    squares = gram.diagonal(axis1=-2, axis2=-1)
+    across = np.abs(gram - squares[..., None] * np.eye(gram.shape[-1])).max(initial=0.0)
+    if across <= _ORTHOGONAL * squares.min(initial=np.inf):  # the usual case, of quaternions
+        return np.asarray(turned / squares[..., None])
+    return np.asarray(np.linalg.solve(gram, turned))
 
 
 def normalize_points(space: Space, points: Array) -> Array:

@@ -39,7 +39,8 @@ from hybridctl.base.errors import IntegrationError
 from hybridctl.hybrid.arc import Arc, evaluate_arcs
 from hybridctl.hybrid.mode import ModeModel
 from hybridctl.hybrid.model import Point
-from hybridctl.sensitivity.collocation import LinearStep, Radau, radau
+from hybridctl.hybrid.tableau import Radau, radau
+from hybridctl.sensitivity.collocation import LinearStep
 from hybridctl.sensitivity.parameter_models import ParameterModel
 from hybridctl.sensitivity.propagation import choose_first_leap, linearize_field_at
 

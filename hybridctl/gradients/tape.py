@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from hybridctl.base.checks import Array, Indices, check_array
 from hybridctl.base.errors import HybridctlError, InputError
-from hybridctl.base.spaces import Space, VectorSpace, compute_tangent_map
+from hybridctl.base.spaces import Space, VectorSpace, compute_tangent_map, invert_tangent_maps
 from hybridctl.gradients.arc_adjoint import ArcAdjoint, linearize_arc_adjoints
 from hybridctl.gradients.event_adjoint import (
     EventAdjoint,
@@ -502,8 +502,7 @@ def _lift(space: Space, x: Array, cotangent: Array) -> Array:
     """Return a cotangent (ndx,) of the tangent space in coordinates (nx,), the shortest one."""
     if isinstance(space, VectorSpace):
         return cotangent
-    tangents = compute_tangent_map(space, x)  # of independent columns
-    return np.asarray(tangents @ np.linalg.solve(tangents.T @ tangents, cotangent))
+    return np.asarray(invert_tangent_maps(compute_tangent_map(space, x)).T @ cotangent)
 
 
 @contextmanager

@@ -218,10 +218,11 @@ class Arc:
         """Return the joint series of states and inputs that times are on, and the places there.
 
         Args:
-            times: Times (n,), s; those outside count as the nearest end.
+            times: Times (n,), s.
 
         Returns:
-            Series (n, 8, nx + nu), and places (n,) from -1 to 1 on the steps.
+            Series (n, 8, nx + nu), and places (n,) on the steps, from -1 to 1. Of times outside
+            the steps places are outside too; `series.basis` takes them for the nearest end.
         """
         _, _, series = self._joint_series
         if len(series) == 1:  # most arcs between impacts
@@ -300,11 +301,11 @@ def make_arc_from_steps(
 
 
 def evaluate_arcs(arcs: Sequence[Arc], times: Sequence[Array]) -> tuple[Array, Array]:
-    """Return what `Arc.states_and_inputs` returns of some arcs, one below the other.
+    """Return states (n, nx) and inputs (n, nu) of several arcs, one arc below the other.
 
     Args:
         arcs: The arcs, of one mode.
-        times: Times (n,) on each of them, s.
+        times: Times on each of them, s; n in all. See `Arc.states_and_inputs`.
     """
     series, places = zip(
         *(arc.locate_series(t) for arc, t in zip(arcs, times, strict=True)), strict=True

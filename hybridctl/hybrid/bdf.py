@@ -14,6 +14,7 @@ from scipy.integrate import BDF
 
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import IntegrationError, StepSizeError
+from hybridctl.base.spaces import invert_tangent_maps
 from hybridctl.hybrid.series import FRACTIONS
 from hybridctl.hybrid.step import DrivenMode, Step, make_failure
 
@@ -99,8 +100,7 @@ class BdfStepper:
         slope, to_coordinates = self._motion.differentiate_rate(t, x)
         if to_coordinates is None:
             return slope
-        back = np.linalg.solve(to_coordinates.T @ to_coordinates, to_coordinates.T)
-        return np.asarray(to_coordinates @ slope @ back)
+        return np.asarray(to_coordinates @ slope @ invert_tangent_maps(to_coordinates))
 
     def _failure(
         self, what: str, kind: type[IntegrationError] = IntegrationError

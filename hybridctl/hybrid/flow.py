@@ -30,7 +30,7 @@ from hybridctl.hybrid.explicit import (
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.model import ModeModel, Pace
 from hybridctl.hybrid.projection import StepEnds, project_step_end
-from hybridctl.hybrid.radau import EXPONENT, RadauStepper
+from hybridctl.hybrid.radau import ERROR_EXPONENT, RadauStepper
 from hybridctl.hybrid.series import DEGREE, TO_SERIES
 from hybridctl.hybrid.stage_equations import FORMULA
 from hybridctl.hybrid.step import DrivenMode, Step
@@ -306,7 +306,7 @@ class Flow:
         rate = motion.compute_checked_rate(t, x)
         if isinstance(method, Radau):
             if first is None:
-                first = self._choose_first_length(rate, t, x, EXPONENT)
+                first = self._choose_first_length(rate, t, x, ERROR_EXPONENT)
             return RadauStepper(
                 motion, t, x, self._t_end, rtol, settings.atol, rate=rate, length=first
             )

@@ -29,8 +29,9 @@ from hybridctl.hybrid.stage_equations import FORMULA, StageEquations, solve_back
 from hybridctl.hybrid.step import DrivenMode, Step, make_failure
 from hybridctl.hybrid.tolerances import MIN_STEP_SPACINGS
 
-EXPONENT = -1.0 / (DEGREE + 1)
-"""Exponent of the error for the length of steps: what a polynomial of degree 7 leaves out."""
+ERROR_EXPONENT = -1.0 / (DEGREE + 1)
+"""Exponent of the error in the factor by which the length of a step changes: what a polynomial of
+degree 7 leaves out is of order 8."""
 _TO_NODES: Array = basis(NODES) @ np.linalg.inv(
     basis(2.0 * np.concatenate(([0.0], FORMULA.points)) - 1.0)
 )
@@ -38,7 +39,7 @@ _TO_NODES: Array = basis(NODES) @ np.linalg.inv(
 _PENULTIMATE_WEIGHT = 0.1
 """Weight of the last but one coefficient in the error: the last one may be zero by chance."""
 _SMALLEST = np.finfo(np.float64).tiny
-"""Divisor that stands for zero."""
+"""Divisor that stands for zero: the least normal number."""
 _SAFETY, _MIN_FACTOR, _MAX_FACTOR = 0.9, 0.2, 10.0
 """Step-size control as of explicit steps: the part taken of the length that the error allows, and
 the least and greatest factor from one step to the next."""
@@ -106,7 +107,7 @@ class RadauStepper:
         # Where it stands: time, coordinates, their rate, and guards (n,) if they are known.
         self._time, self._state, self._rate = t, x, rate
         self._guards: Array | None = None
-        self._last: Step | None = None  # that ends there; None if the state is not that of its end
+        self._last: Step | None = None  # the step that ends there; None after a start or restart
         self._rate_slope: Array | None = None  # change (nx,) of the rate per s; None until needed
         self._newton_tolerance = max(_NEWTON_TOLERANCE, _NEWTON_ROUNDING / rtol)
         self._last_evaluated: tuple[float, Array] = (t, x)  # where the rate was asked for last
@@ -124,7 +125,8 @@ class RadauStepper:
             StepSizeError: Steps that are short enough no longer change the time.
             SimulationError: The field has no value ahead.
         """
-        # Where the pace shortens steps towards a stop, the last polynomial may reach it.
+        # Where the limits of steps (`Pace`) shorten them towards a stop, the last polynomial may
+        # reach it.
         if self._motion.mode.steady_pace is None and longest < self.length:
             step = self._extend_last_step(longest)
             if step is not None:
@@ -147,7 +149,7 @@ class RadauStepper:
                 length *= _UNSOLVED_FACTOR
                 continue
             record, error = attempt
-            factor = _SAFETY * error**EXPONENT if error > 0.0 else _MAX_FACTOR
+            factor = _SAFETY * error**ERROR_EXPONENT if error > 0.0 else _MAX_FACTOR
             if error < 1.0:
                 grown = length * min(most, factor)
                 # As of explicit steps: the end of the flow says nothing of the next flow's steps.
@@ -211,7 +213,7 @@ class RadauStepper:
                 size = _compute_norm(change / scale)
                 is_fresh = not size < max(_SLOW_RATE * before, left)
             if is_fresh or equations is None:
-                equations = StageEquations.at(motion, times, stages, h)
+                equations = StageEquations.linearize(motion, times, stages, h)
                 if equations is None:
                     return None
                 change = equations.solve(missed)
@@ -250,7 +252,8 @@ class RadauStepper:
         """
         last = self._last
         if last is not None:
-            series = SLOPES @ SLOPES @ TO_SERIES @ last.states
+            series = SLOPES @ SLOPES @ TO_SERIES @ last.states  # of the second derivative by s
+            # At the end, s = 1, all Chebyshev polynomials are 1.
             return np.asarray(series.sum(axis=0) * (2.0 / (last.end - last.start)) ** 2)
         probe = math.copysign(min(_PROBE * abs(h), _LONGEST_PROBE), h)
         ahead = self._evaluate_rate(self._time + probe, self._state + probe * self._rate)
@@ -286,7 +289,8 @@ class RadauStepper:
 
         Returns:
             The step. None, with nothing changed, if there is no last step, if the extension is long
-            beside that or goes beyond the flow, and if the polynomial does not solve the field.
+            beside that or goes beyond the flow, and if the polynomial does not solve the field or
+            leads to where there is none.
         """
         last, start = self._last, self._time
         if last is None or length > _LONGEST_EXTENSION * abs(last.end - last.start):
@@ -297,10 +301,14 @@ class RadauStepper:
             return None  # the flow ends before
         record = _extrapolate(last, 0.5 * h * (NODES + 1.0))
         record[0], x = self._state, record[-1]
-        missed = self._evaluate_rate(end, x) - 2.0 / h * (TO_SLOPES[-1] @ record)
-        if not np.isfinite(missed).all():
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):  # such an extension is not taken
+                missed = self._evaluate_rate(end, x) - 2.0 / h * (TO_SLOPES[-1] @ record)
+                if not np.isfinite(missed).all():
+                    return None
+                error = solve_backward_euler(*self._motion.differentiate_rate(end, x), h, missed)
+        except SimulationError:  # of a guess, as in `advance`: the solution may be elsewhere
             return None
-        error = solve_backward_euler(*self._motion.differentiate_rate(end, x), h, missed)
         allowed = self._atol + self._rtol * np.abs(x)
         if error is None or not _compute_norm(error / allowed) <= _EXTENSION_TOLERANCE:
             return None

@@ -22,22 +22,25 @@ import numpy as np
 from scipy.linalg import lapack
 
 from hybridctl.base.checks import Array
+from hybridctl.base.spaces import invert_tangent_maps
 from hybridctl.hybrid.step import DrivenMode
 from hybridctl.hybrid.tableau import radau
 
 FORMULA = radau(7)
 """The formula. Its stages and the start of a step fix a polynomial of the degree of a `Step`."""
-_ORTHOGONAL = 1e-9
-"""Products of two columns of L, relative to the least square of one, that are rounding."""
 
 
 class StageEquations:
-    """The equations, factorised.
+    """Newton's equations for the stages of one step, with their matrix factorised.
+
+    `linearize` makes them at given stages. They may be solved several times, also for residuals at
+    other stages of the same step.
 
     Args:
         maps: L (7, nx, n) at the stages; None in a vector space.
-        factors: LAPACK's factors of the matrix for the increments of v, or of all.
-        couplings: h a_ij D_j of (v by q) and of (q by v), as matrices. None if nothing is
+        factors: LAPACK's factors and pivots (`dgetrf`) of the matrix for the increments of v
+            (7 n/2, 7 n/2), or of all (7 n, 7 n) if nothing is eliminated.
+        couplings: h a_ij D_j of (v by q) and of (q by v), each (7 n/2, 7 n/2). None if nothing is
             eliminated.
         first_stage: c_1 h, and D_1 (n, n) and L (nx, n) at the first stage.
     """
@@ -51,13 +54,13 @@ class StageEquations:
     ) -> None:
         self._maps, self._factors, self._couplings = maps, factors, couplings
         self._first_stage = first_stage
-        self._back = None if maps is None else _invert_maps(maps)
+        self._back = None if maps is None else invert_tangent_maps(maps)
 
     @staticmethod
-    def at(
+    def linearize(
         motion: DrivenMode, times: Sequence[float], stages: Array, h: float
     ) -> StageEquations | None:
-        """Return the equations at some stages, None if they are singular.
+        """Return the equations at some stages, None if they are singular or not finite.
 
         Args:
             motion: The mode under its law.
@@ -71,6 +74,7 @@ class StageEquations:
         each = zip(times, stages, strict=True)
         slopes, maps = zip(*(motion.differentiate_rate(t, z) for t, z in each), strict=True)
         d, n = np.array(slopes), slopes[0].shape[0]
+        # Number of coordinates q whose rates do not depend on q: they are eliminated.
         k = n // 2 if n % 2 == 0 and not d[:, : n // 2, : n // 2].any() else 0
         whole = np.eye(len(d) * (n - k)) - _couple(h, d[:, k:, k:])
         couplings = None
@@ -135,17 +139,6 @@ def _couple(h: float, slopes: Array) -> Array:
     return np.asarray(blocks.reshape(s * m, s * n))
 
 
-def _invert_maps(maps: Array) -> Array:
-    """Return L^+ (7, n, nx) for L (7, nx, n)."""
-    turned = maps.swapaxes(-1, -2)
-    gram = turned @ maps
-    squares = gram.diagonal(axis1=-2, axis2=-1)
-    across = np.abs(gram - squares[..., None] * np.eye(gram.shape[-1])).max()
-    if across <= _ORTHOGONAL * squares.min():  # the usual case, of quaternions
-        return np.asarray(turned / squares[..., None])
-    return np.asarray(np.linalg.solve(gram, turned))
-
-
 def solve_backward_euler(
     slope: Array, to_coordinates: Array | None, h: float, missed: Array
 ) -> Array | None:
@@ -160,7 +153,7 @@ def solve_backward_euler(
         missed: Rates (nx,) of the coordinates.
     """
     if to_coordinates is not None:
-        missed = _invert_maps(to_coordinates[None])[0] @ missed
+        missed = invert_tangent_maps(to_coordinates) @ missed
     try:
         error = np.linalg.solve(np.eye(len(slope)) / h - slope, missed)
     except np.linalg.LinAlgError:

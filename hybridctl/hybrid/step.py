@@ -19,7 +19,7 @@ from scipy.optimize import approx_fprime
 
 from hybridctl.base.checks import Array, convert_to_floats, quote
 from hybridctl.base.errors import IntegrationError, SystemDefinitionError
-from hybridctl.base.spaces import VectorSpace, compute_tangent_map
+from hybridctl.base.spaces import VectorSpace, compute_tangent_map, invert_tangent_maps
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw, LinearFeedback
 from hybridctl.hybrid.model import ModeModel, Point
 from hybridctl.hybrid.series import FRACTIONS, NODES, TO_SERIES, basis
@@ -235,7 +235,7 @@ class DrivenMode:
             of_rate = approx_fprime(x, lambda at: self.rate(t, at)).reshape(space.nx, space.nx)
             if map_ is None:
                 return of_rate, None
-            return np.linalg.lstsq(map_, of_rate @ map_, rcond=None)[0], map_
+            return invert_tangent_maps(map_) @ of_rate @ map_, map_
         d = (self.find_known_point(t, x) or mode.calc(t, x, law(t, x))).field_jacobian
         if isinstance(law, HeldInput):
             return d.state, map_

@@ -1,9 +1,12 @@
-"""Explicit Runge-Kutta formulas, with their error estimates and dense output.
+"""Runge-Kutta formulas: explicit ones with error estimates and dense output, and Radau IIA.
 
-Stages k_i = f(t + c_i h, y + h sum_j a_ij k_j), i = 0..s-1; the end y+ = y + h sum_j b_j k_j and
-its rate k_s, which is k_0 of the next step; extra stages for the dense output alone. Coefficients
-are scipy's, after Dormand and Prince (Hairer, Norsett, Wanner: Solving Ordinary Differential
-Equations I, II.5 and II.10) and Bogacki and Shampine.
+A `Tableau` is explicit. It has stages k_i = f(t + c_i h, y + h sum_j a_ij k_j), i = 0..s-1; the
+end y+ = y + h sum_j b_j k_j and its rate k_s, which is k_0 of the next step; extra stages for the
+dense output alone. Coefficients are scipy's, after Dormand and Prince (Hairer, Norsett, Wanner:
+Solving Ordinary Differential Equations I, II.5 and II.10) and Bogacki and Shampine.
+
+The function `radau` makes implicit formulas of any odd order (Hairer, Wanner: II, IV.5): for the
+stiff steps of the module `hybrid.radau`, and for linear equations in `sensitivity.collocation`.
 """
 
 from __future__ import annotations
@@ -129,7 +132,14 @@ class Radau(NamedTuple):
 
 @lru_cache
 def radau(stages: int) -> Radau:
-    """Return the Radau IIA formula with s stages, of order 2 s - 1."""
+    """Return the Radau IIA formula with s stages, of order 2 s - 1.
+
+    Its points are the roots of the difference P_s - P_(s-1) of Legendre polynomials, moved from
+    [-1, 1] to [0, 1]. Its matrix integrates the polynomial through the stages' rates.
+
+    Args:
+        stages: The number s.
+    """
     difference = np.zeros(stages + 1)
     difference[-2:] = -1.0, 1.0
     points = np.sort(legendre.legroots(difference).real)

@@ -29,6 +29,7 @@ from hybridctl.hybrid.policy import History, Policy
 from hybridctl.hybrid.series import FRACTIONS
 from hybridctl.hybrid.simulate import computed_starts, simulate
 from hybridctl.hybrid.step import Step
+from hybridctl.hybrid.tableau import radau
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics.modes.phase import contact_modes
 from hybridctl.mechanics.system import ContactSystem
@@ -36,7 +37,7 @@ from hybridctl.planning.collocation import compute_point_places
 from hybridctl.planning.phase_functions import build_jump
 from hybridctl.planning.task import Task
 from hybridctl.planning.transcription import Transcription
-from hybridctl.sensitivity.collocation import LinearStep, radau
+from hybridctl.sensitivity.collocation import LinearStep
 from hybridctl.sensitivity.propagation import linearize_field
 
 _TIMING_TOLERANCE = 0.05

@@ -57,8 +57,7 @@ from hybridctl.base.checks import Array
 from hybridctl.base.errors import IntegrationError
 from hybridctl.hybrid.series import NODES, TO_SERIES, TO_SLOPES, basis
 from hybridctl.hybrid.step import Step
-from hybridctl.hybrid.tableau import Radau as Radau
-from hybridctl.hybrid.tableau import radau as radau
+from hybridctl.hybrid.tableau import Radau, radau
 
 Equation = Callable[[float], tuple[Array, Array | None]]
 """The pair of A (n, n), 1/s, and a force f or a noise density S at a time in s.

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hybridctl.base.checks import Array, Indices
-from hybridctl.base.errors import HybridctlError, SystemDefinitionError
+from hybridctl.base.errors import HybridctlError
 from hybridctl.hybrid.event import Event
 from hybridctl.hybrid.model import JumpPoint, ModeModel, Point, ResetModel
 from hybridctl.hybrid.system import HybridSystem
@@ -141,7 +141,7 @@ def _linearize_alike(
             for c, at in zip(crossings, points, strict=True)
         ]
         by_p = derivatives.differentiate_batch(batch, edges)
-        gains = _append_parameters(gains, by_p, -guards_p / rate_or_one[:, None])
+        gains = gains.with_parameters(by_p, -guards_p / rate_or_one[:, None])
     kept = np.flatnonzero(is_sound & batch.is_sound)
     _warn_of_rates(kept, before, crossings, slope, time_state)
     numbers = [crossings[i].number for i in kept.tolist()]
@@ -222,38 +222,6 @@ def _warn_of_rates(
         shifted = EventSide(point, side.input_rate).compute_rate(one.guard)
         guard = one.event.guards[0]
         warn_if_rate_is_uncertain(guard, side, float(slopes[i]), shifted, errors[i])
-
-
-def _append_parameters(gains: JumpGains, by_p: Array | None, time_p: Array) -> JumpGains:
-    """Return jumps in (x, p), of which p stays constant.
-
-    Args:
-        gains: m jumps in x.
-        by_p: Derivatives (m, ndx+, np) of their resets. None for zero.
-        time_p: Derivatives (m, np) of the event times, s per unit of each parameter.
-
-    Raises:
-        SystemDefinitionError: `by_p` has another shape.
-    """
-    (m, rows, columns), n = gains.reset_jacobian.shape, time_p.shape[1]
-    state = np.zeros((m, rows + n, columns + n))
-    state[:, :rows, :columns] = gains.reset_jacobian
-    state[:, rows:, columns:] = np.eye(n)
-    if by_p is not None:
-        if by_p.shape != (m, rows, n):
-            raise SystemDefinitionError(f"derivatives of resets must have shape {(rows, n)}")
-        state[:, :rows, columns:] = by_p
-    none = np.zeros((m, n))
-    return JumpGains(
-        time_state=np.concatenate((gains.time_state, time_p), axis=1),
-        time_input=gains.time_input,
-        reset_state=state,
-        reset_input=np.concatenate(
-            (gains.reset_input, np.zeros((m, n, gains.reset_input.shape[2]))), axis=1
-        ),
-        field_change=np.concatenate((gains.field_change, none), axis=1),
-        reset_rate=np.concatenate((gains.reset_rate, none), axis=1),
-    )
 
 
 def _multiply_rows(a: Array, b: Array) -> Array:

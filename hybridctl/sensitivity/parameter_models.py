@@ -59,6 +59,26 @@ ResetFunction = Callable[[ModeKey, tuple[str, ...], float, Array, Array], Array]
 """A derivative of a reset, given the mode before it, the guards that fire, t, x and u."""
 
 
+def check_derivative_shape(what: str, key: ModeKey, value: Array, shape: tuple[int, int]) -> Array:
+    """Return derivatives by parameters after a check of their shape.
+
+    Args:
+        what: What is differentiated, for the message.
+        key: Key of its mode.
+        value: The derivatives.
+        shape: The shape that they must have.
+
+    Raises:
+        SystemDefinitionError: The shape is wrong.
+    """
+    if np.shape(value) != shape:
+        raise SystemDefinitionError(
+            f"derivatives of {what} of mode {key!r} by parameters must have shape {shape}, got "
+            f"{np.shape(value)}"
+        )
+    return value
+
+
 class ParameterPoint:
     """A point of a mode with the derivatives by parameters there, evaluated when first needed.
 
@@ -176,14 +196,9 @@ class ParameterModel(ABC):
         """
         found = np.empty((len(points), len(self.names)))
         for row, point, guard in zip(found, points, guards, strict=True):
-            every = self.calc(point).guards
             shape = len(point.mode.guard_names), len(self.names)
-            if np.shape(every) != shape:
-                raise SystemDefinitionError(
-                    f"derivatives of the guards of mode {point.mode.key!r} by parameters must "
-                    f"have shape {shape}, got {np.shape(every)}"
-                )
-            row[:] = every[guard]
+            every = self.calc(point).guards
+            row[:] = check_derivative_shape("the guards", point.mode.key, every, shape)[guard]
         return found
 
     def differentiate_batch(
@@ -199,12 +214,19 @@ class ParameterModel(ABC):
 
         Returns:
             The derivatives (m, ndx+, np). None if no reset depends on the parameters.
+
+        Raises:
+            SystemDefinitionError: A derivative has a wrong shape.
         """
         each = [self.differentiate_reset(*jump) for jump in jumps]
-        known = next((one for one in each if one is not None), None)
-        if known is None:
+        if all(one is None for one in each):
             return None
-        return np.array([np.zeros_like(known) if one is None else one for one in each])
+        shape = batch.jacobian.state.shape[1], len(self.names)
+        found = np.zeros((len(each), *shape))
+        for into, one, (key, *_) in zip(found, each, jumps, strict=True):
+            if one is not None:
+                into[:] = check_derivative_shape("a reset", key, one, shape)
+        return found
 
 
 class _GivenDerivatives(ParameterPoint):

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hybridctl.base.checks import Array, check_array, check_instance, check_member
-from hybridctl.base.errors import InputError, SystemDefinitionError
+from hybridctl.base.errors import InputError
 from hybridctl.base.spaces import Space, compute_difference_jacobians
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.mapped import Change, MappedMode, MappedPoint
@@ -42,7 +42,12 @@ from hybridctl.hybrid.model import (
 from hybridctl.hybrid.system import HybridSystem, MappedSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.sensitivity.linearization import Linearization, PhantomGains, linearize
-from hybridctl.sensitivity.parameter_models import GuardOffsets, ParameterModel, ParameterPoint
+from hybridctl.sensitivity.parameter_models import (
+    GuardOffsets,
+    ParameterModel,
+    ParameterPoint,
+    check_derivative_shape,
+)
 from hybridctl.sensitivity.propagation import Gain, InputChange
 from hybridctl.sensitivity.saltation import (
     JumpGains,
@@ -323,19 +328,11 @@ def linearize_guard_with_parameters(
         return None
     jump = linearize_crossing(system, guard, before, after, report=event.report)
     change = _Augmentation(derivatives, mode.key, event.guards)
-    by_p = derivatives.calc(before.point).guards
-    by_guard = change.check_shape("the guards", by_p, len(mode.guard_names))[i]
-    by_time = -by_guard / before.guard_rate(guard)
-    terms = ResetJacobian(jump.reset_rate, jump.reset_jacobian, jump.reset_input)
-    augmented = change.augment_reset(terms, derivatives.differentiate_reset(*change.edge, at))
-    return JumpGains(
-        np.append(jump.time_state, by_time),
-        jump.time_input,
-        augmented.state,
-        augmented.input,
-        np.append(jump.field_change, np.zeros(change.n)),
-        augmented.time,
-    )
+    by_guard = derivatives.differentiate_guards([before.point], [i])[0]
+    by_reset = derivatives.differentiate_reset(*change.edge, at)
+    if by_reset is not None:
+        change.check_shape("a reset", by_reset, len(jump.field_change))
+    return jump.with_parameters(by_reset, -by_guard / before.guard_rate(guard))
 
 
 @dataclass(frozen=True)
@@ -563,12 +560,7 @@ class _Augmentation(Change):
         Raises:
             SystemDefinitionError: The shape is wrong.
         """
-        if np.shape(value) != (rows, self.n):
-            raise SystemDefinitionError(
-                f"derivatives of {what} of mode {self.key!r} by parameters must have shape "
-                f"({rows}, {self.n}), got {np.shape(value)}"
-            )
-        return value
+        return check_derivative_shape(what, self.key, value, (rows, self.n))
 
 
 class _AugmentedSystem(MappedSystem):

@@ -90,8 +90,8 @@ class JumpGains:
         field_change: :math:`f^+ - \dot R` (d+,), in units of the state per s.
         reset_rate: :math:`\dot R` (d+,), in units of the state per s.
 
-    All attributes may have the number of the jump as first axis: then these are m jumps, of which
-    `state` and `input` are known as well.
+    All attributes may have the number of the jump as first axis: then these are m jumps, and so do
+    `state`, `input` and `state_at_events`. `reset_state` then is not None.
     """
 
     time_state: Array
@@ -125,7 +125,7 @@ class JumpGains:
         at different times here, so it differs from the saltation matrix `state`; the two are often
         confused.
         """
-        return self.reset_jacobian + self.reset_rate[:, None] * self.time_state
+        return self.reset_jacobian + self.reset_rate[..., None] * self.time_state[..., None, :]
 
     def with_feedback(self, gain: Array) -> JumpGains:
         """Return the jump under the feedback du = -gain dx of the state before the event.
@@ -143,6 +143,30 @@ class JumpGains:
             self,
             time_state=self.time_state - self.time_input @ gain,
             reset_state=self.reset_jacobian - change if change.any() else self.reset_state,
+        )
+
+    def with_parameters(self, by_reset: Array | None, by_time: Array) -> JumpGains:
+        """Return the jump in (x, p), of np parameters p that stay constant.
+
+        Args:
+            by_reset: Derivatives (d+, np) of the reset by the parameters. None for zero.
+            by_time: Derivatives (np,) of the event time, s per unit of each parameter.
+        """
+        (*lead, rows, columns), n = self.reset_jacobian.shape, by_time.shape[-1]
+        state = np.zeros((*lead, rows + n, columns + n))
+        state[..., :rows, :columns] = self.reset_jacobian
+        state[..., rows:, columns:] = np.eye(n)
+        if by_reset is not None:
+            state[..., :rows, columns:] = by_reset
+        none = np.zeros((*lead, n))
+        by_input = np.zeros((*lead, n, self.reset_input.shape[-1]))
+        return JumpGains(
+            time_state=np.concatenate((self.time_state, by_time), axis=-1),
+            time_input=self.time_input,
+            reset_state=state,
+            reset_input=np.concatenate((self.reset_input, by_input), axis=-2),
+            field_change=np.concatenate((self.field_change, none), axis=-1),
+            reset_rate=np.concatenate((self.reset_rate, none), axis=-1),
         )
 
     def __call__(self, dx: Array, du: Array | None = None) -> Array:

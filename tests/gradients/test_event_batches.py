@@ -11,7 +11,7 @@ import pytest
 from hybridctl.robots import cube
 from scipy.spatial.transform import Rotation
 
-from hybridctl.base.errors import NearGrazingWarning
+from hybridctl.base.errors import NearGrazingWarning, SystemDefinitionError
 from hybridctl.gradients import differentiable
 from hybridctl.gradients.event_adjoint import (
     linearize_event,
@@ -19,6 +19,8 @@ from hybridctl.gradients.event_adjoint import (
     linearize_single_event,
 )
 from hybridctl.mechanics import contact_system
+from hybridctl.sensitivity.parameter_models import ParameterDerivatives
+from hybridctl.sensitivity.parameters import linearize_guard_with_parameters
 from tests.gradients.systems import falling_ball
 
 SAME = 1e-9
@@ -96,6 +98,25 @@ def test_impacts_on_a_line_whose_contact_slides_or_sticks():
             patterns.add(events[k].report.states)
             assert_same_jumps(jump, linearize_single_event(tape.system, events[k], tape.parameters))
     assert len(patterns) >= 2
+
+
+def test_derivatives_of_resets_of_wrong_shapes_are_refused_where_each_event_is_alone():
+    """Also shapes that differ from event to event, which make no array."""
+    tape = toss(())
+    events = tape.trajectory.events
+    first, second, *_ = linearize_events_together(tape.system, events, None)
+    given = ParameterDerivatives(
+        ["p"],
+        lambda key, t, x, u: np.zeros((12, 1)),
+        lambda key, t, x, u: np.zeros((len(tape.system.mode(key).guard_names), 1)),
+        lambda key, fired, t, x, u: np.zeros((12, 1 if t == events[first].time else 2)),
+    )
+    found = linearize_events_together(tape.system, events, given)
+    assert first not in found
+    assert second not in found
+    assert linearize_guard_with_parameters(tape.system, events[first], given) is not None
+    with pytest.raises(SystemDefinitionError, match="a reset of mode"):
+        linearize_guard_with_parameters(tape.system, events[second], given)
 
 
 def test_uncertain_rates_warn_once_together_or_alone():

@@ -5,6 +5,7 @@ import pytest
 from hybridctl.robots import cube
 
 import hybridctl as hc
+from hybridctl.errors import SimulationError
 from hybridctl.hybrid.explicit import StageKernel
 from hybridctl.hybrid.flow import METHODS
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput
@@ -242,6 +243,45 @@ def attempt_step(mode, start, end, tolerance=1e-12):
     stepper = RadauStepper(motion, 0.0, x, end, tolerance, tolerance, rate=rate, length=end)
     record, error = stepper._attempt(end)
     return record, error * tolerance
+
+
+def test_a_step_goes_on_where_the_last_polynomial_leads_to_no_field():
+    """x' = -RATE (x - g) + g', of which g turns at the end of the first step.
+
+    Far from g there is no field, as where no contact forces exist. The last polynomial goes there
+    beyond its end; it is a guess, and shorter steps from its end do not.
+    """
+    turn, slope = 0.1, 10.0
+
+    def field(t, x, u):
+        bent = slope * max(t - turn, 0.0)
+        if abs(x[0] - 1.0 - bent) > 0.1:
+            raise SimulationError(f"no field at t = {t:.9g} s")
+        return np.array([-RATE * (x[0] - 1.0 - bent) + (slope if t > turn else 0.0)])
+
+    jacobian = FieldJacobian(-RATE * np.eye(1), np.zeros((1, 0)))
+    mode = hc.Mode(
+        "m",
+        hc.VectorSpace(1),
+        field,
+        jacobian=lambda t, x, u: jacobian,
+        pace=lambda t, x, u: Pace(),
+    )
+    motion, start = DrivenMode(mode, HeldInput(np.zeros(0))), np.ones(1)
+    stepper = RadauStepper(
+        motion,
+        0.0,
+        start,
+        1.0,
+        1e-8,
+        1e-8,
+        rate=motion.compute_checked_rate(0.0, start),
+        length=turn,
+    )
+    assert stepper.advance(turn).end == turn
+    step = stepper.advance(0.2 * turn)  # short enough for the last polynomial, see `length`
+    assert turn < step.end <= 1.2 * turn
+    assert step.states[-1, 0] == pytest.approx(1.0 + slope * (step.end - turn), abs=1e-6)
 
 
 @pytest.mark.parametrize("decay", [0.0, 1.0, 30.0, 1e3, 1e6])

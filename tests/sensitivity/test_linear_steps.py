@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy.linalg import expm, solve_continuous_lyapunov
 
-from hybridctl.sensitivity.collocation import LinearStep, Propagation, radau
+from hybridctl.hybrid.tableau import radau
+from hybridctl.sensitivity.collocation import LinearStep, Propagation
 
 RNG = np.random.default_rng(0)
 N = 4

@@ -25,7 +25,8 @@ from hybridctl.base.errors import InputError
 from hybridctl.control.gains import GainCurve
 from hybridctl.control.lqr.weights import WeightFunction
 from hybridctl.hybrid.series import FRACTIONS, TO_SERIES, TO_SLOPES
-from hybridctl.sensitivity.collocation import LinearStep, Propagation, radau, symmetric_part
+from hybridctl.hybrid.tableau import radau
+from hybridctl.sensitivity.collocation import LinearStep, Propagation, symmetric_part
 from hybridctl.sensitivity.linearization import Linearization
 
 _PANEL_FORMULA = radau(4)

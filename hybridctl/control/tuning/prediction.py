@@ -37,7 +37,8 @@ from hybridctl.base.checks import Array, Indices, check_count, check_semidefinit
 from hybridctl.base.errors import InputError
 from hybridctl.control.gains import GainSchedule
 from hybridctl.control.lqr.weights import WeightFunction, Weights, make_weight_function
-from hybridctl.sensitivity.collocation import LinearStep, radau
+from hybridctl.hybrid.tableau import radau
+from hybridctl.sensitivity.collocation import LinearStep
 from hybridctl.sensitivity.linearization import Linearization
 from hybridctl.sensitivity.moments import sample_normal_points
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
