@@ -162,6 +162,18 @@ class NoisySystem:
         pace = mode.steady_pace or self.points.evaluate(mode, ahead.t, ahead.x, u).pace
         return abs(ahead.h) <= min(pace.longest_step, pace.relaxation)
 
+    def is_mean_moved_by(self, event: Event) -> bool:
+        """Return whether the mean after an event is not the state after it, as far as is known.
+
+        The jump of several guards is piecewise linear, and so has a mean that is not zero. Other
+        events may move the mean, too.
+
+        Args:
+            event: The event.
+        """
+        several = len(event.guards) > 1 and event.accumulation is None
+        return several and self.strategy == "saltation"
+
     def guard_tolerances(self, key: ModeKey) -> Array:
         """Return how far below zero the guards (n,) of a mode may be inside it.
 

@@ -209,7 +209,9 @@ def _simulate_once(
     begun = deadline.clock()
 
     def is_last(event: Event) -> bool:
-        """Return whether there is no time for the covariance through one event more."""
+        """Return whether the event moves the mean, or no time is left for one event more."""
+        if model.is_mean_moved_by(event):  # the arc after it would start off the mean
+            return True
         k = next(passed)
         another = (deadline.clock() - begun) / k
         events: list[Piece] = ["event"] * (k + 1)
