@@ -465,7 +465,9 @@ def pass_event(model: NoisySystem, now: StatePrediction, event: Event) -> StateP
         event: The event, which starts at its mean.
     """
     noise = model.reset_noise, model.guard_noise
-    jump = jump_moments(model.system, event, now.estimate.covariance, model.strategy, *noise)
+    points = model.evaluate_event(event)
+    p = now.estimate.covariance
+    jump = jump_moments(model.system, event, p, model.strategy, *noise, points)
     mean, covariance = event.state_after, jump.covariance
     if jump.shift.any():
         mode = model.system.mode(event.mode_after)

@@ -265,6 +265,9 @@ def _follow_simulation(
             if k == len(run.events):  # the last arc ends without an event
                 return now
             event = run.events[k]
+            if np.array_equal(now.estimate.mean, event.state_before):
+                # As one object, it is one point of the mode for the event and for all that follows.
+                now = now._replace(estimate=replace(now.estimate, mean=event.state_before))
             before = now._replace(pre_event=(*now.pre_event, now._replace(pre_event=())))
             now = pass_event(model, before, event)
         moved = not np.array_equal(now.estimate.mean, event.state_after)

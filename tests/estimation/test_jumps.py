@@ -21,9 +21,9 @@ from hybridctl.estimation.measurement import base_pose, configuration, encoders,
 from hybridctl.estimation.noise import EXACT_GUARDS, EventNoise, GuardNoise, Noise, reset_covariance
 from hybridctl.estimation.record import Record, Series
 from hybridctl.estimation.salted_jump import (
+    EventPoints,
     _find_insignificant_rate,
     _guard_rates,
-    _point_before,
     compute_rest_projection,
     jump_moments,
 )
@@ -433,11 +433,11 @@ def test_gradients_of_rates_have_the_turning_of_guards(make):
 
     def rates(dx):
         at.state_before = mode.space.normalize(mode.space.integrate(x, dx))
-        return np.array([rate for rate, _ in _guard_rates(_point_before(system, at), at).values()])
+        return np.array([rate for rate, _ in _guard_rates(EventPoints.of(system, at).before, at).values()])
 
     exact = central(rates, mode.space.ndx, 1e-6)
     at.state_before = x
-    found = np.array([row for _, row in _guard_rates(_point_before(system, at), at).values()])
+    found = np.array([row for _, row in _guard_rates(EventPoints.of(system, at).before, at).values()])
     assert np.abs(found[:, : mode.space.ndx // 2]).max() > 0.1
     np.testing.assert_allclose(found, exact, atol=1e-7)
 
@@ -457,10 +457,10 @@ def test_an_event_is_not_less_certain_than_its_sign_for_a_guard_that_turns():
     event = replace(event, state_before=np.array([a, w]), state_after=np.array([a, -w]))
     way = np.array([1.0 / (w * np.tan(a)), 1.0])
     p = 9.0 * w**2 * np.outer(way, way)
-    assert _find_insignificant_rate(_guard_rates(_point_before(system, event), event), p) is None
+    assert _find_insignificant_rate(_guard_rates(EventPoints.of(system, event).before, event), p) is None
     assert (
         _find_insignificant_rate(
-            _guard_rates(_point_before(system, event), event), np.diag([0.0, 9.0 * w**2])
+            _guard_rates(EventPoints.of(system, event).before, event), np.diag([0.0, 9.0 * w**2])
         )
         == "stop"
     )
