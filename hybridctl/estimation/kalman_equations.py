@@ -601,18 +601,33 @@ def correct(
         SimulationError: The covariance S is not positive definite.
     """
     r, h, noise = found
-    p = estimate.covariance
-    hp = h.dot(p)
+    hp = h.dot(estimate.covariance)
     innovation, factor = compute_innovation(measurement, estimate, r, hp.dot(h.T) + noise)
     if not innovation.accepted:
         return estimate, innovation
+    return apply_innovation(mode, estimate, found, hp, factor), innovation
+
+
+def apply_innovation(
+    mode: ModeModel, estimate: Estimate, found: LinearizedResidual, hp: Array, factor: Array
+) -> Estimate:
+    """Return the estimate after a value that the gate accepts, by the equations of this module.
+
+    Args:
+        mode: Mode of the estimate.
+        estimate: Estimate before the value.
+        found: Residual r (k,) of the value with H and R.
+        hp: The product H P (k, ndx) with the covariance of the estimate.
+        factor: Cholesky factor (k, k) of the innovation's covariance, of `compute_innovation`.
+    """
+    r, h, noise = found
+    p = estimate.covariance
     gain = _solve_by_factor(factor, hp).T
     left = gain.dot(-h)
     left.reshape(-1)[:: len(p) + 1] += 1.0
     p = left.dot(p).dot(left.T) + gain.dot(noise).dot(gain.T)
     x, p = move_mean(mode, estimate.mean, p, gain.dot(r))
-    after = replace(estimate, mean=x, covariance=nearest_semidefinite(p))
-    return after, innovation
+    return replace(estimate, mean=x, covariance=nearest_semidefinite(p))
 
 
 def compute_innovation(

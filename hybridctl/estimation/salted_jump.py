@@ -123,7 +123,10 @@ def jump_moments(
     Raises:
         InputError: Strategy "no_jump" at an event that changes the dimension of the state.
     """
-    offsets, points = guard_noise.variances_of(event.guards), points or EventPoints.of(system, event)
+    offsets, points = (
+        guard_noise.variances_of(event.guards),
+        points or EventPoints.of(system, event),
+    )
     if strategy != "saltation":
         result = _apply_matrix(_baseline_matrix(system, event, p, strategy), p)
         if offsets.any() and event.accumulation is None:
