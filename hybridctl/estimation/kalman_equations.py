@@ -416,8 +416,9 @@ def _collocate_step(
     """
     times = [t + c * h for c in _POINT_FRACTIONS]
     matrices, input_maps = _linearize_points(mode, times, points)
-    densities, noise = np.zeros_like(matrices), model.process_noise
+    densities, noise = None, model.process_noise
     if noise is not None:
+        densities = np.zeros_like(matrices)
         for i, ((x, u), at) in enumerate(zip(points, times, strict=True)):
             densities[i] = noise.matrix(mode.calc(at, x, u), input_maps[i])
     return propagate_short_step(matrices, densities, h, model.rtol, float(np.abs(p).max()))
