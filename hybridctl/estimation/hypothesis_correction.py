@@ -110,7 +110,7 @@ def correct_hypotheses(
         (h,) = hypotheses
         single = _compare_by_residual(rules, h, (), first, channel, law)
         weight = h.weight + single.log_density
-        return tuple(_end_correction(rules, _correct(rules, single, channel), law, weight))
+        return tuple(_end_correction(rules, _correct(rules, single), law, weight))
     compared, deadline = list[_ComparedHypothesis](), rules.model.deadline
     split = _split_before_value(rules, hypotheses, law)
     for k, (h, passed) in enumerate(split):
@@ -123,10 +123,10 @@ def correct_hypotheses(
         if own is not None:
             compared.append(own)
     if len(compared) == 1:  # its probability is one
-        found = _end_correction(rules, _correct(rules, compared[0], channel), law, 0.0)
+        found = _end_correction(rules, _correct(rules, compared[0]), law, 0.0)
         return tuple(found) if len(found) == 1 else merge_and_prune(rules, found, None, 0.0)
     weights, log_likelihood = _weigh_by_value(compared)
-    found = _correct_likeliest(rules, compared, weights, channel, law)
+    found = _correct_likeliest(rules, compared, weights, law)
     return merge_and_prune(rules, found, log_likelihood, 0.0)
 
 
@@ -134,7 +134,6 @@ def _correct_likeliest(
     rules: FilterRules,
     compared: Sequence[_ComparedHypothesis],
     weights: Sequence[float],
-    channel: str,
     law: InputLaw,
 ) -> list[Hypothesis]:
     """Return the hypotheses after a value, the likeliest first, as far as there is time for them.
@@ -147,7 +146,6 @@ def _correct_likeliest(
         rules: The rules of the filter.
         compared: The hypotheses, compared with the value.
         weights: Logarithms of their weights after the value, which sum to one.
-        channel: Name of the measurement.
         law: The input.
     """
     found, distinct, deadline = list[Hypothesis](), list[Hypothesis](), rules.model.deadline
@@ -161,7 +159,7 @@ def _correct_likeliest(
             found[0] = note_dropped(found[0], len(order) - done, len(order))
             break
         with deadline.measure("correction"):
-            one = _correct(rules, compared[k], channel)
+            one = _correct(rules, compared[k])
             ended = _end_correction(rules, one, law, weights[k])
         found += ended
         for h in ended:
@@ -295,7 +293,7 @@ def _compare_by_residual(
     return _ComparedHypothesis(h, passed, residual, parts, logs)
 
 
-def _correct(rules: FilterRules, one: _ComparedHypothesis, channel: str) -> _CorrectedHypothesis:
+def _correct(rules: FilterRules, one: _ComparedHypothesis) -> _CorrectedHypothesis:
     """Return a hypothesis after a value; without a residual its estimate stays as it is.
 
     Of its kinds of motion the likeliest alone is corrected where there is no time for all.
@@ -303,7 +301,7 @@ def _correct(rules: FilterRules, one: _ComparedHypothesis, channel: str) -> _Cor
     h = one.prior
     if one.residual is None:
         return _CorrectedHypothesis(h, one.passed, h.estimate, None)
-    parts = one.parts, one.log_weights, channel, one.residual
+    parts = one.parts, one.log_weights, one.residual
     deadline, several = rules.model.deadline, len(one.parts) > 1
     if several and deadline.has_time_for("disturbances"):
         with deadline.measure("disturbances"):

@@ -416,8 +416,9 @@ def _collocate_step(
     """
     times = [t + c * h for c in _POINT_FRACTIONS]
     matrices, input_maps = _linearize_points(mode, times, points)
-    densities, noise = np.zeros_like(matrices), model.process_noise
+    densities, noise = None, model.process_noise
     if noise is not None:
+        densities = np.zeros_like(matrices)
         for i, ((x, u), at) in enumerate(zip(points, times, strict=True)):
             densities[i] = noise.matrix(mode.calc(at, x, u), input_maps[i])
     return propagate_short_step(matrices, densities, h, model.rtol, float(np.abs(p).max()))
@@ -465,7 +466,9 @@ def pass_event(model: NoisySystem, now: StatePrediction, event: Event) -> StateP
         event: The event, which starts at its mean.
     """
     noise = model.reset_noise, model.guard_noise
-    jump = jump_moments(model.system, event, now.estimate.covariance, model.strategy, *noise)
+    points = model.evaluate_event(event)
+    p = now.estimate.covariance
+    jump = jump_moments(model.system, event, p, model.strategy, *noise, points)
     mean, covariance = event.state_after, jump.covariance
     if jump.shift.any():
         mode = model.system.mode(event.mode_after)
@@ -599,18 +602,33 @@ def correct(
         SimulationError: The covariance S is not positive definite.
     """
     r, h, noise = found
-    p = estimate.covariance
-    hp = h.dot(p)
+    hp = h.dot(estimate.covariance)
     innovation, factor = compute_innovation(measurement, estimate, r, hp.dot(h.T) + noise)
     if not innovation.accepted:
         return estimate, innovation
+    return apply_innovation(mode, estimate, found, hp, factor), innovation
+
+
+def apply_innovation(
+    mode: ModeModel, estimate: Estimate, found: LinearizedResidual, hp: Array, factor: Array
+) -> Estimate:
+    """Return the estimate after a value that the gate accepts, by the equations of this module.
+
+    Args:
+        mode: Mode of the estimate.
+        estimate: Estimate before the value.
+        found: Residual r (k,) of the value with H and R.
+        hp: The product H P (k, ndx) with the covariance of the estimate.
+        factor: Cholesky factor (k, k) of the innovation's covariance, of `compute_innovation`.
+    """
+    r, h, noise = found
+    p = estimate.covariance
     gain = _solve_by_factor(factor, hp).T
     left = gain.dot(-h)
     left.reshape(-1)[:: len(p) + 1] += 1.0
     p = left.dot(p).dot(left.T) + gain.dot(noise).dot(gain.T)
     x, p = move_mean(mode, estimate.mean, p, gain.dot(r))
-    after = replace(estimate, mean=x, covariance=nearest_semidefinite(p))
-    return after, innovation
+    return replace(estimate, mean=x, covariance=nearest_semidefinite(p))
 
 
 def compute_innovation(

@@ -21,7 +21,7 @@ from hybridctl.base.errors import (
 from hybridctl.estimation.deadline import NO_DEADLINE, NO_TIME_LEFT, Deadline, DeadlineError, Piece
 from hybridctl.estimation.estimate import Estimate, project_onto_constraints
 from hybridctl.estimation.noise import EXACT_GUARDS, EventNoise, GuardNoise, Noise
-from hybridctl.estimation.salted_jump import Strategy
+from hybridctl.estimation.salted_jump import EventPoints, Strategy
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.jump import execute_event
 from hybridctl.hybrid.laws import HeldInput, InputLaw, make_zero_input
@@ -151,6 +151,19 @@ class NoisySystem:
         """
         return self.points.evaluate(self.system.mode(e.mode), e.time, e.mean, law(e.time, e.mean))
 
+    def evaluate_event(self, event: Event) -> EventPoints:
+        """Return the points before and after an event.
+
+        Args:
+            event: The event.
+        """
+        before, after = self.system.mode(event.mode_before), self.system.mode(event.mode_after)
+        evaluate, t = self.points.evaluate, event.time
+        return EventPoints(
+            evaluate(before, t, event.state_before, event.input_before),
+            evaluate(after, t, event.state_after, event.input_after),
+        )
+
     def is_within_step_limit(self, mode: ModeModel, ahead: StepRequest, u: Array) -> bool:
         """Return whether a step is no longer than the step-size limit of the mode.
 
@@ -161,6 +174,18 @@ class NoisySystem:
         """
         pace = mode.steady_pace or self.points.evaluate(mode, ahead.t, ahead.x, u).pace
         return abs(ahead.h) <= min(pace.longest_step, pace.relaxation)
+
+    def is_mean_moved_by(self, event: Event) -> bool:
+        """Return whether the mean after an event is not the state after it, as far as is known.
+
+        The jump of several guards is piecewise linear, and so has a mean that is not zero. Other
+        events may move the mean, too.
+
+        Args:
+            event: The event.
+        """
+        several = len(event.guards) > 1 and event.accumulation is None
+        return several and self.strategy == "saltation"
 
     def guard_tolerances(self, key: ModeKey) -> Array:
         """Return how far below zero the guards (n,) of a mode may be inside it.

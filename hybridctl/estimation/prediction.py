@@ -209,7 +209,9 @@ def _simulate_once(
     begun = deadline.clock()
 
     def is_last(event: Event) -> bool:
-        """Return whether there is no time for the covariance through one event more."""
+        """Return whether the event moves the mean, or no time is left for one event more."""
+        if model.is_mean_moved_by(event):  # the arc after it would start off the mean
+            return True
         k = next(passed)
         another = (deadline.clock() - begun) / k
         events: list[Piece] = ["event"] * (k + 1)
@@ -263,6 +265,9 @@ def _follow_simulation(
             if k == len(run.events):  # the last arc ends without an event
                 return now
             event = run.events[k]
+            if np.array_equal(now.estimate.mean, event.state_before):
+                # As one object, it is one point of the mode for the event and for all that follows.
+                now = now._replace(estimate=replace(now.estimate, mean=event.state_before))
             before = now._replace(pre_event=(*now.pre_event, now._replace(pre_event=())))
             now = pass_event(model, before, event)
         moved = not np.array_equal(now.estimate.mean, event.state_after)

@@ -45,8 +45,8 @@ from hybridctl.sensitivity.moments import propagate_moments_through_jump
 from hybridctl.sensitivity.parameters import augment_with_guard_offsets
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 from hybridctl.sensitivity.propagation import linearize_field_at
-from hybridctl.sensitivity.saltation import JumpGains, find_guard_index
-from hybridctl.sensitivity.simultaneous import jump_derivative
+from hybridctl.sensitivity.saltation import EventSide, JumpGains, find_guard_index
+from hybridctl.sensitivity.simultaneous import jump_derivative, linearize_single
 
 Strategy = Literal["saltation", "reset_jacobian", "no_jump"]
 STRATEGIES: tuple[Strategy, ...] = ("saltation", "reset_jacobian", "no_jump")
@@ -60,6 +60,22 @@ _SAMPLE_SEED = 0
 """Seed of these points: always the same, so that a filter repeats its numbers."""
 _MAX_DIFFERENCE_STEP = 1e-5
 """Largest step of the central difference along the flow: of a coordinate, in its unit, and in s."""
+
+
+class EventPoints(NamedTuple):
+    """The modes before and after an event, at the states and inputs there."""
+
+    before: Point
+    after: Point
+
+    @staticmethod
+    def of(system: HybridSystem, event: Event) -> EventPoints:
+        """Return the points of an event of a system."""
+        before, after, t = system.mode(event.mode_before), system.mode(event.mode_after), event.time
+        return EventPoints(
+            before.calc(t, event.state_before, event.input_before),
+            after.calc(t, event.state_after, event.input_after),
+        )
 
 
 class JumpMoments(NamedTuple):
@@ -85,6 +101,7 @@ def jump_moments(
     strategy: Strategy,
     reset_noise: Noise | EventNoise | None = None,
     guard_noise: GuardNoise = EXACT_GUARDS,
+    points: EventPoints | None = None,
 ) -> JumpMoments:
     """Return the moments of a perturbation after an event, with the noise of the event.
 
@@ -100,21 +117,26 @@ def jump_moments(
         strategy: "saltation" or a baseline.
         reset_noise: Noise that is added after the reset, or None.
         guard_noise: Variances of the guards' offsets.
+        points: The points of the event, where they are known: what they have computed is not
+            computed again. None if they are not.
 
     Raises:
         InputError: Strategy "no_jump" at an event that changes the dimension of the state.
     """
-    offsets = guard_noise.variances_of(event.guards)
+    offsets, points = (
+        guard_noise.variances_of(event.guards),
+        points or EventPoints.of(system, event),
+    )
     if strategy != "saltation":
         result = _apply_matrix(_baseline_matrix(system, event, p, strategy), p)
         if offsets.any() and event.accumulation is None:
-            noise = _salted_moments(system, event, p, np.zeros_like(p), offsets)
+            noise = _salted_moments(system, event, points, p, np.zeros_like(p), offsets)
             covariance = result.covariance + noise.covariance
             result = result._replace(covariance=covariance, note=noise.note)
     elif event.accumulation is not None:
         result = _rest_moments(system, event, p)
     else:
-        result = _salted_moments(system, event, p, p, offsets)
+        result = _salted_moments(system, event, points, p, p, offsets)
     added = reset_covariance(system, reset_noise, event)
     if added is not None:
         result = result._replace(covariance=result.covariance + added)
@@ -241,13 +263,19 @@ def compute_rest_projection(
 
 
 def _salted_moments(
-    system: HybridSystem, event: Event, p: Array, carried: Array, variances: Array
+    system: HybridSystem,
+    event: Event,
+    points: EventPoints,
+    p: Array,
+    carried: Array,
+    variances: Array,
 ) -> JumpMoments:
     """Return the moments by the saltation matrix, or by what replaces it.
 
     Args:
         system: The hybrid system.
         event: The event.
+        points: The points of the event.
         p: Covariance (ndx, ndx), by which guard rates are significant or not.
         carried: Covariance (ndx, ndx) that is taken through the event: p, or zero for the noise of
             the guards alone.
@@ -256,15 +284,14 @@ def _salted_moments(
     Raises:
         SystemDefinitionError: The system lacks a Jacobian. Other errors are replaced, see `note`.
     """
-    point = _point_before(system, event)
-    rates = _guard_rates(point, event)
+    rates = _guard_rates(points.before, event)
     guard, slowed = _find_insignificant_rate(rates, p), 1.0
     if guard is not None:
         falling, slowed = _move_to_falling_part(system, event, p, *rates[guard])
         if falling is not None:
-            event, point = falling, _point_before(system, falling)
+            event, points = falling, EventPoints.of(system, falling)
     try:
-        found = _first_order_moments(system, event, point, carried, variances, slowed)
+        found = _first_order_moments(system, event, points, carried, variances, slowed)
     except SystemDefinitionError:
         raise
     except (SimulationError, InputError) as error:
@@ -277,7 +304,12 @@ def _salted_moments(
 
 
 def _first_order_moments(
-    system: HybridSystem, event: Event, point: Point, p: Array, variances: Array, slowed: float
+    system: HybridSystem,
+    event: Event,
+    points: EventPoints,
+    p: Array,
+    variances: Array,
+    slowed: float,
 ) -> JumpMoments:
     """Return the moments by a saltation matrix, or by the piecewise-linear map of several guards.
 
@@ -287,7 +319,7 @@ def _first_order_moments(
     Args:
         system: The hybrid system.
         event: The event.
-        point: The mode before the event, at the state before it.
+        points: The points of the event.
         p: Covariance (ndx, ndx) that is taken through the event.
         variances: Variances (k,) of the offsets of the event's guards.
         slowed: Factor of the derivative of the event time, see `_move_to_falling_part`.
@@ -297,18 +329,19 @@ def _first_order_moments(
     event = replace(event, accuracy=None)
     noisy = bool(variances.any())
     if len(event.guards) <= 1 or not noisy:
-        jump, note = _differentiate_event(system, event)
+        jump, note = _differentiate_event(system, event, points)
         if isinstance(jump, JumpGains):
             jump = replace(jump, time_state=slowed * jump.time_state)
             found = _apply_matrix(jump.state, p)
             if not noisy:
                 return found
             (guard,) = event.guards
-            shift = slowed / _guard_rate(point, event, guard)[0] * jump.field_change
+            shift = slowed / _guard_rate(points.before, event, guard)[0] * jump.field_change
             added = variances[0] * np.outer(shift, shift)
             return found._replace(covariance=found.covariance + added)
     if noisy:
-        jump, note = _differentiate_event(*augment_with_guard_offsets(system, event))
+        augmented = augment_with_guard_offsets(system, event)
+        jump, note = _differentiate_event(*augmented, EventPoints.of(*augmented))
         p = block_diag(p, slowed**2 * np.diag(variances))
     shift, after = propagate_moments_through_jump(
         jump, np.zeros(len(p)), p, _SAMPLE_COUNT, _SAMPLE_SEED
@@ -318,9 +351,12 @@ def _first_order_moments(
 
 
 def _differentiate_event(
-    system: HybridSystem, event: Event
+    system: HybridSystem, event: Event, points: EventPoints
 ) -> tuple[JumpGains | PiecewiseLinearJump, str | None]:
     """Return the derivative of an event, and a note if it is that of one impact of all contacts."""
+    if len(event.guards) == 1 and event.bridge is None and event.accumulation is None:
+        before, after = (EventSide(point, event.input_rate, event.accuracy) for point in points)
+        return linearize_single(system, event, (before, after)), None
     try:
         return jump_derivative(system, event), None
     except AmbiguousEventError:
@@ -395,11 +431,6 @@ def _guard_rates(point: Point, event: Event) -> RateGradients:
         late, early = (p.guard_row(i).state for p in (ahead, behind))
         found[guard] = rate, np.asarray(row @ a + (late - early) / (2.0 * h))
     return found
-
-
-def _point_before(system: HybridSystem, event: Event) -> Point:
-    """Return the mode before an event at the state before it."""
-    return system.mode(event.mode_before).calc(event.time, event.state_before, event.input_before)
 
 
 def _guard_rate(point: Point, event: Event, guard: str) -> tuple[float, Array]:

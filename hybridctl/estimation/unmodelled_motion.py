@@ -36,13 +36,19 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import expm
 
+from hybridctl.base.checks import Array
 from hybridctl.estimation.estimate import Estimate, project_onto_constraints
 from hybridctl.estimation.filter_state import FilterRules
-from hybridctl.estimation.kalman_equations import Innovation, compute_innovation
+from hybridctl.estimation.kalman_equations import (
+    Innovation,
+    apply_innovation,
+    compute_innovation,
+)
 from hybridctl.estimation.measurement import LinearizedResidual
 from hybridctl.estimation.mixture import compute_moments
 from hybridctl.estimation.noisy_system import NoisySystem
 from hybridctl.hybrid.laws import InputLaw
+from hybridctl.hybrid.model import ModeModel
 from hybridctl.sensitivity.propagation import linearize_field_at
 
 _GAUSS_FRACTIONS = 0.5 + np.array([-0.5, 0.5]) / math.sqrt(3.0)
@@ -59,11 +65,26 @@ class MotionPart(NamedTuple):
         log_probability: Logarithm of its probability before the value.
         predicted: Estimate before the value.
         innovation: Innovation of the value.
+        hp: Product H P (k, ndx) of the value's Jacobian and the covariance before it.
+        factor: Cholesky factor (k, k) of the innovation's covariance.
     """
 
     log_probability: float
     predicted: Estimate
     innovation: Innovation
+    hp: Array
+    factor: Array
+
+    def correct(self, mode: ModeModel, found: LinearizedResidual) -> Estimate:
+        """Return the estimate after the value; that before it if the gate rejects the value.
+
+        Args:
+            mode: Mode of the estimate.
+            found: Residual of the value, by which the innovation was made.
+        """
+        if not self.innovation.accepted:
+            return self.predicted
+        return apply_innovation(mode, self.predicted, found, self.hp, self.factor)
 
 
 def has_disturbances(model: NoisySystem) -> bool:
@@ -103,9 +124,9 @@ def split_motion(
     measurement, (r, h, noise) = rules.measurements[channel], found
     parts = []
     for log_p, predicted in disturb_estimate(rules.model, e, begun, law):
-        s = h.dot(predicted.covariance).dot(h.T) + noise
-        innovation, _ = compute_innovation(measurement, predicted, r, s)
-        parts.append(MotionPart(log_p, predicted, innovation))
+        hp = h.dot(predicted.covariance)
+        innovation, factor = compute_innovation(measurement, predicted, r, hp.dot(h.T) + noise)
+        parts.append(MotionPart(log_p, predicted, innovation, hp, factor))
     return [part for part in parts if part.innovation.accepted] or parts[:1]
 
 
@@ -140,7 +161,6 @@ def join_motion(
     rules: FilterRules,
     parts: Sequence[MotionPart],
     log_weights: Sequence[float],
-    channel: str,
     found: LinearizedResidual,
     *,
     only_likeliest: bool = False,
@@ -151,7 +171,6 @@ def join_motion(
         rules: The rules of the filter.
         parts: The parts.
         log_weights: Logarithms of their weights after the value, which need not sum to one.
-        channel: Name of the measurement.
         found: Residual of the value, linearised at the estimate.
         only_likeliest: Whether the moments are those of the likeliest part alone.
 
@@ -166,7 +185,8 @@ def join_motion(
     kept = [k for k, w in enumerate(log_weights) if w > likeliest + math.log(_MIN_PART)] or [best]
     if only_likeliest:
         kept = [best]
-    each = [rules.correct_by_residual(parts[k].predicted, channel, found)[0] for k in kept]
+    mode = rules.model.system.mode(parts[best].predicted.mode)
+    each = [parts[k].correct(mode, found) for k in kept]
     innovation = parts[best].innovation
     if len(parts) > 1 or parts[0].log_probability < 0.0:
         logs = [part.log_probability + part.innovation.log_likelihood for part in parts]
@@ -175,10 +195,9 @@ def join_motion(
         return parts[best].predicted, each[0], innovation
     weights = np.exp(np.array([log_weights[k] for k in kept]) - likeliest)
     weights /= weights.sum()
-    mode, one = rules.model.system.mode(each[0].mode), each[0]
     means, covariances = np.array([e.mean for e in each]), [e.covariance for e in each]
     x, p = compute_moments(mode.space, means, weights, covariances)
-    after = replace(one, mean=project_onto_constraints(mode, x), covariance=p)
+    after = replace(each[0], mean=project_onto_constraints(mode, x), covariance=p)
     before = np.tensordot(weights, [parts[k].predicted.covariance for k in kept], axes=1)
     return replace(parts[best].predicted, covariance=before), after, innovation
 

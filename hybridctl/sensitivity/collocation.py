@@ -375,13 +375,13 @@ def integrate_noise(
 
 
 def propagate_short_step(
-    matrices: Array, densities: Array, h: float, rtol: float, covariance_size: float
+    matrices: Array, densities: Array | None, h: float, rtol: float, covariance_size: float
 ) -> tuple[Propagation, float]:
     """Return the propagation of one step of four stages, and its error.
 
     Args:
         matrices: A (4, n, n) at the points of `SHORT_FORMULA`, 1/s.
-        densities: Noise densities S (4, n, n) there.
+        densities: Noise densities S (4, n, n) there. None for no noise.
         h: Length of the step, s.
         rtol: Relative tolerance of the noise, and of how far the transition is from the identity.
         covariance_size: Largest entry of the covariance to which the noise is added. Noise need
@@ -391,18 +391,20 @@ def propagate_short_step(
         The propagation, and its error in units of the tolerance: it is to be refused above 1.
     """
     step, n = LinearStep(matrices, h, SHORT_FORMULA), matrices.shape[-1]
-    arriving = step.transport_densities(densities)
-    found = Propagation(step.maps_to_end[0], _sum_densities(step, arriving), np.zeros((n, n)))
+    state, none = step.maps_to_end[0], np.zeros((n, n))
     # The transition F has F - I = int Phi(end, t) A(t) dt: its error is estimated as that of the
     # noise, by the last coefficients of what arrives at the end from each stage.
-    grown, noise = _largest_entry(found.state - np.eye(n)), _largest_entry(found.noise)
-    allowed = rtol * grown + _UNIT_ROUNDING, rtol * noise + _UNIT_ROUNDING * covariance_size
-    missed = (
-        _estimate_sum_error(step, step.maps_to_end[1:] @ matrices),
-        _estimate_sum_error(step, arriving),
-    )
-    ratio = max(m / a if m else 0.0 for m, a in zip(missed, allowed, strict=True))
-    return found, ratio
+    missed = _estimate_sum_error(step, step.maps_to_end[1:] @ matrices)
+    ratio = missed / (rtol * _largest_entry(state - np.eye(n)) + _UNIT_ROUNDING)
+    if densities is None:
+        return Propagation(state, none, none), ratio
+    arriving = step.transport_densities(densities)
+    noise = _sum_densities(step, arriving)
+    missed = _estimate_sum_error(step, arriving)
+    if missed:  # zero would be divided by zero where there is neither noise nor covariance
+        allowed = rtol * _largest_entry(noise) + _UNIT_ROUNDING * covariance_size
+        ratio = max(ratio, missed / allowed)
+    return Propagation(state, noise, none), ratio
 
 
 def choose_step_length(h: float, ratio: float) -> float:

@@ -254,9 +254,20 @@ def get_constant_gain(gain: Array, at: object) -> Array:
     return gain
 
 
-def _linearize_single(system: HybridSystem, event: Event) -> JumpGains | PiecewiseLinearJump:
-    """Return the jump of an event of one guard, whose reset may be at a border (cases 1 and 4)."""
-    (guard,), sides = event.guards, evaluate_event_sides(system, event)
+def linearize_single(
+    system: HybridSystem, event: Event, sides: tuple[EventSide, EventSide]
+) -> JumpGains | PiecewiseLinearJump:
+    """Return the jump of an event of one guard, whose reset may be at a border (cases 1 and 4).
+
+    Args:
+        system: The hybrid system of the run.
+        event: The event, which is not the end of infinitely many, and did not pass a jam.
+        sides: Sides before and after it.
+
+    Returns:
+        The jump. It raises the errors of `jump_derivative`.
+    """
+    (guard,) = event.guards
     border = find_reset_border(system, guard, *sides, event.report)
     if border is None:
         return linearize_crossing(system, guard, *sides, report=event.report)
@@ -382,7 +393,7 @@ def _linearize_in_turn(
     if event.accumulation is not None or event.bridge is not None or not event.guards:
         return jump_gains(system, event)
     if len(event.guards) == 1:
-        return _linearize_single(system, event)
+        return linearize_single(system, event, evaluate_event_sides(system, event))
     if _keeps_field(system, event) and _is_input_continuous(event):
         return _linearize_kept_field(system, event, law)
     motions = PhantomMotions(system, [event], law)

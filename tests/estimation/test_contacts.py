@@ -12,6 +12,7 @@ from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.measurement import coordinates
 from hybridctl.estimation.mode_consistency import reconcile
 from hybridctl.estimation.noise import Noise, reset_covariance
+from hybridctl.estimation.noisy_system import NoisySystem
 from hybridctl.estimation.record import Record, Series
 from hybridctl.estimation.salted_jump import JumpMoments
 from hybridctl.estimation.salted_kalman_filter import FilterOptions, SaltedKalmanFilter
@@ -262,3 +263,24 @@ def test_on_a_soft_floor_a_filter_of_rigid_contacts_knows_how_wrong_it_is(durati
         assert ("closed",) in result.modes
     squares, degrees = np.array(found).sum(axis=0)
     assert 0.5 < squares / degrees < 2.0
+
+
+def test_a_simulation_ends_at_an_event_that_moves_the_mean_off_it(monkeypatch):
+    """Two corners land at once: the flow after that starts at the moved mean, not on its arc."""
+    system = block.system(block.BlockParameters(restitution=0.0), actuated=True)
+    kf = SaltedKalmanFilter(
+        system, np.zeros((6, 6)), coordinates("pose", [0, 1, 2], 1e-6 * np.eye(3))
+    )
+    runs, simulate = [], NoisySystem.simulate
+
+    def keep(*args, **settings):
+        runs.append(simulate(*args, **settings))
+        return runs[-1]
+
+    monkeypatch.setattr(NoisySystem, "simulate", keep)
+    flat = np.array([0.0, 0.07, 0.0, 0.5, -1.0, 0.0])
+    found = kf.predict(Estimate(("open", "open"), 0.0, flat, 1e-4 * np.eye(6)), 0.03)
+    first, after = runs[0], runs[0].arcs[-1]
+    assert len(first.events[-1].guards) == 2
+    assert after.start == after.end == first.events[-1].time < 0.03
+    assert found.estimate.time == 0.03

@@ -71,7 +71,7 @@ def step_through(hypotheses, deadline, seeds=3):
     return np.array(work), cut, np.array(misses)
 
 
-@pytest.mark.parametrize(("hypotheses", "deadline"), [(1, 3000.0), (4, 4000.0)])
+@pytest.mark.parametrize(("hypotheses", "deadline"), [(1, 2800.0), (4, 4000.0)])
 def test_the_work_of_each_sample_is_within_one_and_a_half_deadlines(hypotheses, deadline):
     """In calls: a sample without an event has some 300. No value is rejected for what is cut."""
     free, uncut, _ = step_through(hypotheses, inf)

@@ -21,9 +21,9 @@ from hybridctl.estimation.measurement import base_pose, configuration, encoders,
 from hybridctl.estimation.noise import EXACT_GUARDS, EventNoise, GuardNoise, Noise, reset_covariance
 from hybridctl.estimation.record import Record, Series
 from hybridctl.estimation.salted_jump import (
+    EventPoints,
     _find_insignificant_rate,
     _guard_rates,
-    _point_before,
     compute_rest_projection,
     jump_moments,
 )
@@ -422,22 +422,17 @@ def test_gradients_of_rates_have_the_turning_of_guards(make):
     random = np.random.default_rng(8)
     x = mode.space.normalize(random.normal(size=mode.space.nx))
     x[-mode.space.ndx // 2 :] *= 10.0
-    at = SimpleNamespace(
-        mode_before=open_,
-        time=0.0,
-        state_before=x,
-        input_before=np.zeros(mode.nu),
-        input_rate=np.zeros(mode.nu),
-        guards=mode.guard_names[:2],
-    )
+    event = SimpleNamespace(input_rate=np.zeros(mode.nu), guards=mode.guard_names[:2])
 
     def rates(dx):
-        at.state_before = mode.space.normalize(mode.space.integrate(x, dx))
-        return np.array([rate for rate, _ in _guard_rates(_point_before(system, at), at).values()])
+        beside = mode.calc(
+            0.0, mode.space.normalize(mode.space.integrate(x, dx)), np.zeros(mode.nu)
+        )
+        return np.array([rate for rate, _ in _guard_rates(beside, event).values()])
 
     exact = central(rates, mode.space.ndx, 1e-6)
-    at.state_before = x
-    found = np.array([row for _, row in _guard_rates(_point_before(system, at), at).values()])
+    at = mode.calc(0.0, x, np.zeros(mode.nu))
+    found = np.array([row for _, row in _guard_rates(at, event).values()])
     assert np.abs(found[:, : mode.space.ndx // 2]).max() > 0.1
     np.testing.assert_allclose(found, exact, atol=1e-7)
 
@@ -457,13 +452,9 @@ def test_an_event_is_not_less_certain_than_its_sign_for_a_guard_that_turns():
     event = replace(event, state_before=np.array([a, w]), state_after=np.array([a, -w]))
     way = np.array([1.0 / (w * np.tan(a)), 1.0])
     p = 9.0 * w**2 * np.outer(way, way)
-    assert _find_insignificant_rate(_guard_rates(_point_before(system, event), event), p) is None
-    assert (
-        _find_insignificant_rate(
-            _guard_rates(_point_before(system, event), event), np.diag([0.0, 9.0 * w**2])
-        )
-        == "stop"
-    )
+    rates = _guard_rates(EventPoints.of(system, event).before, event)
+    assert _find_insignificant_rate(rates, p) is None
+    assert _find_insignificant_rate(rates, np.diag([0.0, 9.0 * w**2])) == "stop"
 
 
 @pytest.mark.parametrize("offsets", [0.0, 1e-6])
