@@ -48,6 +48,7 @@ from hybridctl.estimation.kalman_equations import (
 from hybridctl.estimation.noise import begin_impact, reset_covariance
 from hybridctl.estimation.noisy_system import (
     NoisySystem,
+    RecentPoints,
     compute_guard_rates,
     find_falling_guards,
 )
@@ -143,8 +144,8 @@ def rehearse(model: NoisySystem, e: Estimate, modes: Iterable[ModeKey], law: Inp
             with suppress(SimulationError):
                 extend_in_one_step(extended, start.estimate, soon, law)
         # The first time makes functions. The second takes as long as these pieces of work usually
-        # do, so that the deadline knows that before the first event.
-        for measured in (patient, model):
+        # do, so that the deadline knows that before the first event. No point is known to it.
+        for measured in (patient, replace(model, points=RecentPoints())):
             with suppress(SimulationError):
                 _step_to_guard(measured, start, soon, law)
             for guard in mode.guard_names:

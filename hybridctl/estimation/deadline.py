@@ -115,18 +115,28 @@ class Deadline:
 
         Args:
             piece: Kind of work.
+
+        Raises:
+            DeadlineError: That of the block.
         """
-        begun = self.clock()
+        begun, least = self.clock(), 0.0
         try:
             yield
+        except DeadlineError:
+            # Work that was broken off takes at least as long: what is shorter tells nothing.
+            least = self._durations.get(piece, (0.0, 0.0))[0]
+            raise
         finally:
-            taken = self.clock() - begun
-            mean, deviation = self._durations.get(piece, (taken, _FIRST_DEVIATION * taken))
-            taken = min(taken, _MAX_RATIO * mean)
-            deviation += _NEWEST_WEIGHT * (abs(taken - mean) - deviation)
-            mean += _NEWEST_WEIGHT * (taken - mean)
-            self._durations[piece] = mean, deviation
-            self._event_duration = mean / _TYPICAL_DURATIONS[piece]
+            self._learn_duration(piece, max(self.clock() - begun, least))
+
+    def _learn_duration(self, piece: Piece, taken: float) -> None:
+        """Take a duration in s into the running mean of a kind of work."""
+        mean, deviation = self._durations.get(piece, (taken, _FIRST_DEVIATION * taken))
+        taken = min(taken, _MAX_RATIO * mean)
+        deviation += _NEWEST_WEIGHT * (abs(taken - mean) - deviation)
+        mean += _NEWEST_WEIGHT * (taken - mean)
+        self._durations[piece] = mean, deviation
+        self._event_duration = mean / _TYPICAL_DURATIONS[piece]
 
     def _expect(self, piece: Piece) -> float:
         """Return the duration of a piece of work that few exceed, s."""

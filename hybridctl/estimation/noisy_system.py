@@ -63,12 +63,12 @@ class RecentPoints:
     """The last points at which modes were evaluated, so that each quantity is computed once.
 
     The guards of one estimate are asked for by several steps of a correction, and by each order of
-    events that leaves it. What a point has computed, it keeps. States are told apart as objects:
-    means of estimates do not change in place.
+    events that leaves it. What a point has computed, it keeps.
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, float, int, bytes], Point] = {}
+        # The mode is kept with its point, so that no other object has its number.
+        self._known: dict[tuple[int, float, bytes, bytes], tuple[ModeModel, Point]] = {}
 
     def __reduce__(self) -> tuple[type[RecentPoints], tuple[()]]:
         return RecentPoints, ()  # other processes compute their own points
@@ -82,15 +82,14 @@ class RecentPoints:
             x: State (nx,), which does not change in place.
             u: Input (nu,).
         """
-        key = id(mode), t, id(x), u.tobytes()
-        point = self._known.get(key)
-        # A point keeps its mode and its state, so that no other object has their numbers.
-        if point is None:
-            # A law may write its next input into the same array.
-            point = mode.calc(t, x, u.copy() if u.flags.writeable else u)
-            if len(self._known) >= _REMEMBERED_POINTS:
-                del self._known[next(iter(self._known))]
-            self._known[key] = point
+        key = id(mode), t, x.tobytes(), u.tobytes()
+        if key in self._known:
+            return self._known[key][1]
+        # A law may write its next input into the same array.
+        point = mode.calc(t, x, u.copy() if u.flags.writeable else u)
+        if len(self._known) >= _REMEMBERED_POINTS:
+            del self._known[next(iter(self._known))]
+        self._known[key] = mode, point
         return point
 
 

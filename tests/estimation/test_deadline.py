@@ -11,7 +11,7 @@ from hybridctl.experiments.filter_models import block_model
 
 from hybridctl.app.models import find_model
 from hybridctl.estimation.cut_prediction import cut_short, find_fall
-from hybridctl.estimation.deadline import Deadline
+from hybridctl.estimation.deadline import Deadline, DeadlineError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.initial_estimate import build_kalman_filter, first_estimate
 from hybridctl.estimation.kalman_equations import StatePrediction
@@ -157,6 +157,18 @@ def test_work_begins_if_there_is_time_for_as_long_as_it_usually_takes():
     assert not deadline.has_time_for("event", beside=1.5)
     deadline.clock.now = 10.1
     assert deadline.is_exceeded()
+
+
+def test_work_that_was_broken_off_is_not_taken_for_short():
+    deadline = Deadline(HandClock())
+    for _ in range(50):
+        measure(deadline, "simulation", 1.0)
+    for _ in range(50):
+        with pytest.raises(DeadlineError), deadline.measure("simulation"):
+            deadline.clock.now += 0.1
+            raise DeadlineError
+    deadline.limit = deadline.clock.now + 0.9
+    assert not deadline.has_time_for("simulation")
 
 
 def test_one_slow_case_does_not_rule_a_piece_out():

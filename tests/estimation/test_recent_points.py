@@ -27,7 +27,8 @@ def test_a_mode_is_evaluated_once_at_each_estimate():
     assert model.evaluate_at(START, law) is point
     assert model.without_process_noise.evaluate_at(START, law) is point
     assert model.evaluate_at(Estimate("air", 0.1, START.mean, START.covariance), law) is not point
-    assert model.evaluate_at(Estimate("air", 0.0, START.mean.copy(), np.eye(2)), law) is not point
+    assert model.evaluate_at(Estimate("air", 0.0, START.mean.copy(), np.eye(2)), law) is point
+    assert model.evaluate_at(Estimate("air", 0.0, START.mean + 1e-9, np.eye(2)), law) is not point
 
 
 def test_points_of_a_law_that_writes_into_one_array_stay_apart():
