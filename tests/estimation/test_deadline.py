@@ -141,6 +141,12 @@ def measure(deadline, piece, duration):
         deadline.clock.now += duration
 
 
+def break_off(deadline, piece, duration):
+    with deadline.measure(piece):
+        deadline.clock.now += duration
+        raise DeadlineError
+
+
 def test_work_begins_if_there_is_time_for_as_long_as_it_usually_takes():
     deadline = Deadline(HandClock())
     deadline.limit = 10.0
@@ -164,9 +170,8 @@ def test_work_that_was_broken_off_is_not_taken_for_short():
     for _ in range(50):
         measure(deadline, "simulation", 1.0)
     for _ in range(50):
-        with pytest.raises(DeadlineError), deadline.measure("simulation"):
-            deadline.clock.now += 0.1
-            raise DeadlineError
+        with pytest.raises(DeadlineError):
+            break_off(deadline, "simulation", 0.1)
     deadline.limit = deadline.clock.now + 0.9
     assert not deadline.has_time_for("simulation")
 
