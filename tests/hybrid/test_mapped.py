@@ -22,6 +22,7 @@ import hybridctl as hc
 from hybridctl.base.errors import HybridctlError, InputError
 from hybridctl.hybrid.guards import GuardJacobian, GuardSet
 from hybridctl.hybrid.laws import HeldInput, LinearFeedback
+from hybridctl.hybrid.mapped import MappedMode, MappedReset
 from hybridctl.hybrid.mode import Bridge, Edge, Held, Jump, JumpPoint, Outgoing, Pace
 from hybridctl.hybrid.model import (
     CompiledSteps,
@@ -261,8 +262,8 @@ STEPS: dict[str, tuple[Callable, Callable]] = {
 }
 OF_RESETS = {"jump_terms", "batched_jump"}
 """Compared with resets."""
-SHORTCUTS = {"sample_guards", "batched_slopes"}
-"""What gives the results of points in fewer calls: wrappers have none, and ask the points."""
+SHORTCUTS = {"sample_guards", "batched_slopes", "calc_together", "find_batch", "batch_jumps"}
+"""What gives results of points and resets in fewer calls: wrappers have none, and ask each one."""
 
 
 def jump_point(s):
@@ -334,14 +335,26 @@ def both_sides(k, w):
     [
         (MODE.keys() | {"point"}, ModeModel),
         (POINT.keys() | {"mode"}, Point),
-        (STEPS.keys() | OF_RESETS | SHORTCUTS, CompiledSteps),
+        (STEPS.keys() | OF_RESETS, CompiledSteps),
         (RESET.keys(), ResetModel),
     ],
     ids=["modes", "points", "steps", "resets"],
 )
 def test_all_that_is_public_is_compared(told, kind):
-    names = {name for name in vars(kind) if not name.startswith("_")}
-    assert told == names | {n for n in kind.__annotations__ if not n.startswith("_")}
+    names = {name for name in (*vars(kind), *kind.__annotations__) if not name.startswith("_")}
+    assert told == names - SHORTCUTS
+
+
+def test_shortcuts_are_those_that_wrappers_leave_to_the_default():
+    kinds = {
+        ModeModel: {"calc_together"},
+        CompiledSteps: {"sample_guards", "batched_slopes"},
+        ResetModel: {"find_batch", "batch_jumps"},
+    }
+    assert set().union(*kinds.values()) == SHORTCUTS
+    for kind, wrapper in ((ModeModel, MappedMode), (ResetModel, MappedReset)):
+        assert kinds[kind] <= vars(kind).keys()
+        assert not kinds[kind] & vars(wrapper).keys(), "then it is to be compared"
 
 
 @on_every_kind

@@ -231,7 +231,8 @@ def test_a_push_keeps_all_that_terms_know():
     """Also how loads turn, which terms of points on planes know and others do not."""
     made = cube.system(actuated=True)
     system = contact_system(made.robot, made.contacts, terms="pinocchio")
-    assert public(WrappedTerms) == public(Terms)
+    # By default many points are single ones, of which subclasses override the derivatives.
+    assert public(WrappedTerms) == public(Terms) - {"impulse_derivatives_at"}
     pushed = system.pushed(Wrench("cube", (1, 0, 0), 0.0, 0.1))
     q, z, closed = np.r_[0.0, 0.0, 0.1, 0.0, 0.0, 0.0, 1.0], np.arange(6.0), (0, 2, 4, 6)
     found = pushed.dynamics.terms.load_turns(q, z, closed, 6)
