@@ -156,12 +156,7 @@ class NoisySystem:
         Args:
             event: The event.
         """
-        before, after = self.system.mode(event.mode_before), self.system.mode(event.mode_after)
-        evaluate, t = self.points.evaluate, event.time
-        return EventPoints(
-            evaluate(before, t, event.state_before, event.input_before),
-            evaluate(after, t, event.state_after, event.input_after),
-        )
+        return EventPoints.of(self.system, event, self.points.evaluate)
 
     def is_within_step_limit(self, mode: ModeModel, ahead: StepRequest, u: Array) -> bool:
         """Return whether a step is no longer than the step-size limit of the mode.

@@ -21,8 +21,9 @@ falls, see `_move_to_falling_part`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from scipy.linalg import block_diag
@@ -38,7 +39,7 @@ from hybridctl.estimation.estimate import truncate_standard_normal
 from hybridctl.estimation.noise import EXACT_GUARDS, EventNoise, GuardNoise, Noise, reset_covariance
 from hybridctl.hybrid.jump import execute_event, list_outcomes
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.hybrid.model import Point
+from hybridctl.hybrid.model import ModeModel, Point
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.sensitivity.moments import propagate_moments_through_jump
@@ -62,6 +63,15 @@ _MAX_DIFFERENCE_STEP = 1e-5
 """Largest step of the central difference along the flow: of a coordinate, in its unit, and in s."""
 
 
+EvaluateMode: TypeAlias = Callable[[ModeModel, float, Array, Array], Point]
+"""Returns the point of a mode at (mode, t, x, u)."""
+
+
+def _evaluate_anew(mode: ModeModel, t: float, x: Array, u: Array) -> Point:
+    """Return a new point of a mode."""
+    return mode.calc(t, x, u)
+
+
 class EventPoints(NamedTuple):
     """The modes before and after an event, at the states and inputs there."""
 
@@ -69,12 +79,19 @@ class EventPoints(NamedTuple):
     after: Point
 
     @staticmethod
-    def of(system: HybridSystem, event: Event) -> EventPoints:
-        """Return the points of an event of a system."""
-        before, after, t = system.mode(event.mode_before), system.mode(event.mode_after), event.time
+    def of(system: HybridSystem, event: Event, evaluate: EvaluateMode | None = None) -> EventPoints:
+        """Return the points of an event of a system.
+
+        Args:
+            system: The hybrid system.
+            event: The event.
+            evaluate: Returns the point of a mode at (mode, t, x, u). None for a new one.
+        """
+        evaluate, t = evaluate or _evaluate_anew, event.time
+        before, after = system.mode(event.mode_before), system.mode(event.mode_after)
         return EventPoints(
-            before.calc(t, event.state_before, event.input_before),
-            after.calc(t, event.state_after, event.input_after),
+            evaluate(before, t, event.state_before, event.input_before),
+            evaluate(after, t, event.state_after, event.input_after),
         )
 
 

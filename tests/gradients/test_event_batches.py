@@ -58,18 +58,15 @@ def _silence():
     warnings.simplefilter("ignore", NearGrazingWarning)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_impacts_with_parameters(seed):
-    tape = toss(seed=seed)
-    events = tape.trajectory.events
-    found = linearize_events_together(tape.system, events, tape.parameters)
-    assert len(found) >= 3
-    for k, jump in found.items():
-        assert_same_jumps(jump, linearize_single_event(tape.system, events[k], tape.parameters))
+OFFSET = f"offset_x:{cube.contacts(cube.CubeParameters())[0].name}"
+"""A number of the geometry: guards and impacts are differentiated by it one by one."""
 
 
-def test_impacts_by_offsets_of_contacts_which_are_differentiated_one_by_one():
-    tape = toss((*NAMES, f"offset_x:{cube.contacts(cube.CubeParameters())[0].name}"))
+@pytest.mark.parametrize(
+    ("names", "seed"), [(NAMES, 0), (NAMES, 1), (NAMES, 2), ((*NAMES, OFFSET), 1)]
+)
+def test_impacts_with_parameters(names, seed):
+    tape = toss(names, seed=seed)
     events = tape.trajectory.events
     found = linearize_events_together(tape.system, events, tape.parameters)
     assert len(found) >= 3
