@@ -71,7 +71,7 @@ class ImpactBatch(ResetBatch):
         slip = slip[:, self.phase.spatial_rows]
         speeds = np.hypot(slip[..., 0], slip[..., 1])
         self.is_sound: NDArray[np.bool_] = (speeds > STANDSTILL).all(axis=1)
-        speeds[~self.is_sound] = 1.0
+        speeds[~self.is_sound] = 1.0  # any but zero: derivatives of these are not used
         self.directions = slip / speeds[..., None]
         friction = np.array([phase.spatial_friction for phase in phases])
         mix = np.array([phase.compute_mix({}) for phase in phases])
