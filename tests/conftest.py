@@ -2,6 +2,7 @@
 
 Random cases are drawn the same on every run: a failure found once is found again. Generated
 functions are kept in a directory of this run, which its processes share, not in that of the user.
+None are compiled beside tests, which would take their time.
 """
 
 import os
@@ -19,6 +20,7 @@ def pytest_configure(config):
         directory = TemporaryDirectory(prefix="hybridctl-")
         config.add_cleanup(directory.cleanup)
         os.environ["HYBRIDCTL_CACHE"] = directory.name
+        os.environ["HYBRIDCTL_COMPILE"] = "off"
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
@@ -38,15 +39,24 @@ from hybridctl.base.files import atomic, find_privacy_fault, read_private
 _LOG = logging.getLogger(__name__)
 _FOLDER_VARIABLE = "HYBRIDCTL_CACHE"
 """Name of the environment variable with the folder, or "off"."""
-_MAX_FUNCTIONS_IN_MEMORY = 256
-"""Most functions that `_read_function` holds for the next caller. A choice."""
+_MAX_FUNCTIONS_IN_MEMORY = 512
+"""Most functions, and as many libraries, that are held for the next caller. A choice."""
+_FLAGS = "-O1", "-ffp-contract=off"
+"""Flags of the C compiler. With them machine code gives the same bits as CasADi's interpreter:
+where a processor multiplies and adds in one operation, compilers would use it unasked."""
 _OWNER_ONLY = 0o700
 """Mode of the folder: its owner reads, writes and searches it, nobody else."""
-_QUICK_INSTRUCTIONS = 5000
-"""Instructions of a function whose compilation takes a second: 5,167 take 0.9 s of one core, 15,816
-take 5.4 s."""
+_SECONDS_OF_ANY, _SECONDS_OF_INSTRUCTION = 0.15, 1.5e-4
+"""Compilation of a function, and of each of its instructions, s. Measured: 328 take 0.2 s, 5,167
+take 0.9 s of one core, 15,816 take 5.4 s."""
+_LONG_COMPILATION = 1.0
+"""Time in s above which a compilation is announced."""
 _REPORTED: set[str] = set()
 """Causes for which this process has written a line to the log."""
+_KEYS: OrderedDict[Any, str] = OrderedDict()
+"""Keys of functions that `load_or_build` returned, the last one at the end."""
+_MAX_KEYS = 2048
+"""Most of these keys. A choice: more than a process has functions at once."""
 
 
 def load_or_build(key: str, build: Callable[[], Any]) -> Any:
@@ -71,12 +81,48 @@ def load_or_build(key: str, build: Callable[[], Any]) -> Any:
     except OSError as error:
         _warn_of_unused_file(path, error)
         found = None
-    if found is not None:
-        return found
-    function = build()
-    text = function.serialize()
-    _write_private_file(path, f"{hash_bytes(text.encode())}\n{text}".encode())
-    return function
+    if found is None:
+        found = build()
+        text = found.serialize()
+        _write_private_file(path, f"{hash_bytes(text.encode())}\n{text}".encode())
+    _remember_key(found, key)
+    return found
+
+
+def load_kept_function(path: Path) -> Any:
+    """Return a function that is kept.
+
+    Args:
+        path: Its file, see `find_kept_file`.
+
+    Raises:
+        OSError: The file cannot be read, can be written by others, or is damaged.
+    """
+    status = path.stat()
+    found = _read_function(path, (status.st_ino, status.st_mtime_ns, status.st_size))
+    _remember_key(found, path.stem)
+    return found
+
+
+def find_kept_file(function: Any) -> Path | None:
+    """Return the file that a function of `load_or_build` is kept in; None if there is none.
+
+    Args:
+        function: The `casadi.Function`.
+    """
+    key, folder = _KEYS.get(function), _open_cache_folder()
+    if key is None or folder is None:
+        return None
+    path = folder / f"{key}.casadi"
+    return path if path.exists() else None
+
+
+def _remember_key(function: Any, key: str) -> None:
+    """Remember the key of a function, by which its machine code is found."""
+    _KEYS[function] = key
+    while len(_KEYS) > _MAX_KEYS:
+        with suppress(KeyError):  # another thread has removed it
+            _KEYS.popitem(last=False)
 
 
 def find_compiler() -> str | None:
@@ -139,12 +185,12 @@ def compile_function(function: Any) -> Any:
             kept; or it fails.
     """
     command = require_compiler()
-    key, folder = make_key("native", platform.machine(), function.serialize()), _open_cache_folder()
+    key, folder = _make_native_key(function), _open_cache_folder()
     if folder is not None:
         found = _load_library_from_cache(folder, key, function)
         if found is not None:
             return found
-    _announce_compilation(function)
+    announce_compilation(function)
     try:
         # Once it is loaded, a library does not need its file. Windows refuses to remove the file:
         # that is no error.
@@ -171,21 +217,52 @@ def compile_function(function: Any) -> Any:
         return function
 
 
-def _announce_compilation(function: Any) -> None:
+def find_machine_code(function: Any) -> Any | None:
+    """Return the machine code of a function of `load_or_build`, None if none is kept.
+
+    Unlike `compile_function`, it needs no compiler.
+
+    Args:
+        function: The `casadi.Function`.
+
+    Returns:
+        The `NativeFunction`, or None.
+    """
+    folder = _open_cache_folder()
+    if folder is None or function not in _KEYS:
+        return None
+    return _load_library_from_cache(folder, _make_native_key(function), function)
+
+
+def _make_native_key(function: Any) -> str:
+    """Return the key of a function's machine code: of its own key, or else of its content."""
+    known = _KEYS.get(function) or function.serialize()
+    return make_key("native", platform.machine(), _FLAGS, known)
+
+
+def announce_compilation(function: Any) -> None:
     """Log that a compiler is about to run, if that takes longer than about a second.
 
     Args:
         function: A `casadi.Function`.
     """
-    count = function.n_instructions()
-    if count > _QUICK_INSTRUCTIONS:
-        seconds = count / _QUICK_INSTRUCTIONS
+    seconds = estimate_compilation(function)
+    if seconds > _LONG_COMPILATION:
         _LOG.warning(
             "compiling %s of %d instructions: some %.0f s or more, once for this structure",
             function.name(),
-            count,
+            function.n_instructions(),
             seconds,
         )
+
+
+def estimate_compilation(function: Any) -> float:
+    """Return the least time in s that the C compiler takes for a function.
+
+    Args:
+        function: A `casadi.Function`.
+    """
+    return float(_SECONDS_OF_ANY + function.n_instructions() * _SECONDS_OF_INSTRUCTION)
 
 
 def compile_if_possible(function: Any) -> Any:
@@ -220,7 +297,7 @@ def _build_library(command: str, function: Any, building: Path) -> Path:
     generator.add(function)
     source.write_text(generator.dump(), encoding="ascii")
     done = subprocess.run(
-        [command, "-O1", "-fPIC", "-shared", str(source), "-o", str(library), "-lm"],
+        [command, *_FLAGS, "-fPIC", "-shared", str(source), "-o", str(library), "-lm"],
         capture_output=True,
         text=True,
         check=False,
@@ -249,10 +326,10 @@ def _load_library_from_cache(folder: Path, key: str, function: Any) -> Any:
     """
     path = folder / f"{key}.native"
     try:
-        digest = read_private(path).decode("ascii", "replace")
-        path = folder / f"{digest}.so"
-        _check_library(path, digest)
-        return _load_library(function, path)
+        path = _find_library(path)
+        status = path.stat()
+        version = status.st_ino, status.st_mtime_ns, status.st_size
+        return _load_checked_library(function, path, version)
     except FileNotFoundError:
         return None
     except (OSError, RuntimeError) as error:
@@ -260,14 +337,37 @@ def _load_library_from_cache(folder: Path, key: str, function: Any) -> Any:
         return None
 
 
-def _check_library(path: Path, digest: str) -> None:
-    """Check that the content of a library has a digest.
+def _find_library(path: Path) -> Path:
+    """Return the path of the library that a file names.
 
     Raises:
-        OSError: It has another one, the digest is none, or the file cannot be read or trusted.
+        OSError: The file cannot be read or trusted, or names none.
     """
-    if not _is_digest(digest) or hash_bytes(read_private(path)) != digest:
+    digest = read_private(path).decode("ascii", "replace")
+    if not _is_digest(digest):
         raise OSError("it is damaged")
+    return path.with_name(f"{digest}.so")
+
+
+@lru_cache(maxsize=_MAX_FUNCTIONS_IN_MEMORY)
+def _load_checked_library(
+    function: Any, path: Path, version: tuple[int, int, int]
+) -> NativeFunction:
+    """Return a function from its library, which is named after the digest of its content.
+
+    Args:
+        function: The `casadi.Function` of which the library was made.
+        path: The library.
+        version: Inode, time of the last write in ns, and size in bytes of the file. The function
+            in memory is returned again while they are the same.
+
+    Raises:
+        OSError: The library has another digest, or it cannot be read or trusted.
+        RuntimeError: It cannot be loaded.
+    """
+    if hash_bytes(read_private(path)) != path.stem:
+        raise OSError("it is damaged")
+    return _load_library(function, path)
 
 
 def _load_library(function: Any, library: Path) -> NativeFunction:

@@ -362,8 +362,8 @@ def add_generalized_forces(dynamics: ContactDynamics) -> ContactDynamics:
     robot.nu += robot.nv
     every.robot, every.terms = robot, _DrivenTerms(dynamics.terms, dynamics.robot.nu)
     if dynamics.kernel_terms is not None:
-        native = dynamics.kernel_terms.native
-        every.kernel_terms = ExpressionTerms(robot, every.contact_set, native=native)
+        machine_code = dynamics.kernel_terms.machine_code
+        every.kernel_terms = ExpressionTerms(robot, every.contact_set, machine_code=machine_code)
     return every
 
 

@@ -315,7 +315,7 @@ def test_keys_of_equal_arrays_of_objects_are_equal():
 @needs_compiler
 def test_a_compilation_of_more_than_a_second_is_announced(monkeypatch, caplog):
     """Before it begins, and not where the library is kept."""
-    monkeypatch.setattr(function_cache, "_QUICK_INSTRUCTIONS", 1)
+    monkeypatch.setattr(function_cache, "_SECONDS_OF_INSTRUCTION", 1.0)
     assert_right(compile_function(function()))
     (line,) = caplog.messages
     assert "compiling squares" in line

@@ -86,9 +86,9 @@ class ContactDynamics:
         terms: Where mass, rows and their derivatives come from: functions "generated" from the
             robot, or "pinocchio". "auto" generates them for robots of up to 7 velocities, of which
             whole modes are compiled then, and up to 24 where contacts are other than points on
-            planes of the world. "native" are generated ones as machine code, of which a step takes
-            a third of the time; they are compiled where they are first asked for, by the C compiler
-            of the machine, and kept.
+            planes of the world. Functions that are called often become machine code while they are
+            called, by the C compiler of the machine and in another process, and are kept. With
+            "native" all are, where they are first called: a step takes a third of the time.
         on_several: What becomes of an impact after which several velocities obey the law: "raise"
             an error, or take the one of most "dissipation"; see `impact`.
         joints: Contacts of joints (see `joint_contacts`), which follow the others.

@@ -17,13 +17,14 @@ from contextlib import suppress
 from functools import cache, cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
 import casadi as ca
 import numpy as np
 
 from hybridctl.base.checks import Array
+from hybridctl.base.compilable import CompilableFunction, compiles_at_once
 from hybridctl.base.digests import hash_bytes
 from hybridctl.base.function_cache import (
     compile_function,
@@ -72,6 +73,10 @@ _MAX_MODE_TERMS = 64
 _MODE_TERMS: OrderedDict[str, Any] = OrderedDict()
 """These functions by the keys of structures, the one that was used last at the end."""
 
+MachineCode = Literal["none", "often called", "all if possible", "all"]
+"""Which functions are machine code: "all", or "all if possible", which are compiled where they are
+first called, without a compiler none; or those that have been "often called"."""
+
 
 class ExpressionTerms(Terms):
     """The terms of a robot and its contacts at a point, each set of them one function.
@@ -83,18 +88,20 @@ class ExpressionTerms(Terms):
     Args:
         robot: Robot.
         contacts: Kinematics of its contacts.
-        native: Whether functions are made machine code, by a C compiler. None leaves it to the
-            machine where a function is first called: whether that has a compiler.
+        machine_code: Which functions are made machine code by the C compiler of the machine, see
+            `MachineCode`.
 
     Raises:
         InputError: If no expression is known for a joint or surface, or machine code is asked for
             without a compiler.
     """
 
-    def __init__(self, robot: Robot, contacts: ContactSet, *, native: bool | None = False) -> None:
-        if native:
+    def __init__(
+        self, robot: Robot, contacts: ContactSet, *, machine_code: MachineCode = "none"
+    ) -> None:
+        if machine_code == "all":
             require_compiler()
-        self.native = native
+        self.machine_code: MachineCode = machine_code
         self._constants = RobotConstants.of(robot, contacts)
         self._made: dict[str, tuple[Any, list[tuple[int, ...]]]] = {}
         for place in self._constants.places:
@@ -102,7 +109,7 @@ class ExpressionTerms(Terms):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return all but the functions, which every process reads from disk."""
-        return {"native": self.native, "_constants": self._constants, "_made": {}}
+        return {"machine_code": self.machine_code, "_constants": self._constants, "_made": {}}
 
     def values(self, q: Array, v: Array, u: Array) -> TermValues:
         """Return all terms at a point.
@@ -164,17 +171,25 @@ class ExpressionTerms(Terms):
             is_alike: Whether the same numbers are zero, so that functions are the same.
         """
         other = object.__new__(type(self))
-        other.native, other._constants = self.native, constants
+        other.machine_code, other._constants = self.machine_code, constants
         other._made = self._made if is_alike else {}
         if is_alike and "mode_terms" in self.__dict__:
             other.mode_terms = self.mode_terms
         return other
 
     def finish_function(self, made: Any) -> Any:
-        """Return a generated function as it is called: as machine code, if that is asked for."""
-        if self.native is None:
-            return made if find_compiler() is None else compile_if_possible(made)
-        return compile_function(made) if self.native else made
+        """Return a generated function as it is called: as machine code, if that is asked for.
+
+        Args:
+            made: The `casadi.Function`.
+        """
+        if self.machine_code == "all":
+            return compile_function(made)
+        if self.machine_code == "none":
+            return made
+        if self.machine_code == "often called" and not compiles_at_once():
+            return CompilableFunction(made)
+        return made if find_compiler() is None else compile_if_possible(made)
 
     @cached_property
     def mode_terms(self) -> Any:
@@ -187,7 +202,7 @@ class ExpressionTerms(Terms):
         new robot, which asks for it again; where nothing is kept on disk, it takes 0.6 s for a
         biped.
         """
-        key = self._constants.make_key("mode_terms", self.native, find_compiler())
+        key = self._constants.make_key("mode_terms", self.machine_code, find_compiler())
         made = _MODE_TERMS.pop(key, None)
         if made is None:
             made = self.finish_function(self._constants.load_function("mode_terms"))

@@ -29,7 +29,7 @@ from hybridctl.mechanics.contacts.joint_rows import JointContactSet
 from hybridctl.mechanics.kernel.extension import KernelChoice, is_kernel_available
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.terms.contact_terms import Terms, TermsWithJointRows
-from hybridctl.mechanics.terms.expression_terms import ExpressionTerms
+from hybridctl.mechanics.terms.expression_terms import ExpressionTerms, MachineCode
 from hybridctl.mechanics.terms.flat_terms import FlatTerms
 from hybridctl.mechanics.terms.general_terms import GeneralTerms
 
@@ -43,6 +43,12 @@ has 38, that takes 0.6 s, and 5 s of a C compiler where there is one, once for a
 MAX_COMPILED_VELOCITIES = 7
 """Velocities of a robot up to which whole modes and steps are compiled, and terms are expressions
 on flat ground too under "auto". The value is a choice."""
+
+_MACHINE_CODE: dict[TermsChoice, MachineCode] = {
+    "auto": "often called",
+    "generated": "none",
+    "native": "all",
+}
 
 
 def make_terms(choice: TermsChoice, robot: Robot, rows: ContactSet) -> Terms:
@@ -65,7 +71,7 @@ def make_terms(choice: TermsChoice, robot: Robot, rows: ContactSet) -> Terms:
         # Pinocchio are wrapped.
         own = make_terms(choice, robot, rows.in_space)
         if isinstance(own, ExpressionTerms):
-            return ExpressionTerms(robot, rows, native=own.native)
+            return ExpressionTerms(robot, rows, machine_code=own.machine_code)
         return TermsWithJointRows(own, rows)
     # Sweeps are over all joints, as if none would mimic; and they need two velocities.
     ground = rows.find_points_on_planes() if robot.nv > 1 and not robot.mimics else None
@@ -74,7 +80,7 @@ def make_terms(choice: TermsChoice, robot: Robot, rows: ContactSet) -> Terms:
     is_small = choice == "auto" and robot.nv <= MAX_EXPRESSED_VELOCITIES
     if is_asked or (is_small and not by_sweeps):
         try:
-            return ExpressionTerms(robot, rows, native=choice == "native")
+            return ExpressionTerms(robot, rows, machine_code=_MACHINE_CODE[choice])
         except InputError:
             # "auto" goes on with Pinocchio where a joint or a surface has no expression.
             if is_asked:
@@ -107,6 +113,6 @@ def make_kernel_terms(
     if robot.nv > MAX_KERNEL_VELOCITIES:
         return None
     try:
-        return ExpressionTerms(robot, rows, native=None)
+        return ExpressionTerms(robot, rows, machine_code="all if possible")
     except InputError:  # of a joint or surface that has no expression
         return None
