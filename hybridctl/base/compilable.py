@@ -39,14 +39,12 @@ from hybridctl.base.function_cache import (
 _LOG = logging.getLogger(__name__)
 _SWITCH = "HYBRIDCTL_COMPILE"
 """Name of the environment variable that says what is compiled unasked: "off" or "all"."""
-_STALE = 600.0
-"""Age in s of a mark that a function is being compiled, after which its process counts as dead."""
+_MARK_AGE = 600.0
+"""Age in s of a mark that a function is being compiled, after which it may be tried anew."""
 _NICENESS = 15
 """Added to the niceness of the process that compiles: what calls the function comes first."""
 _running: list[subprocess.Popen[bytes]] = []
 """The process that compiles for this one, or the last that did; at most one."""
-_begun: set[Path] = set()
-"""Files of functions for which this process has begun a compilation: none is tried again."""
 
 
 def compiles_at_once() -> bool:
@@ -101,9 +99,8 @@ class CompilableFunction(ca.Function):
         kept = find_kept_file(self._source)
         if kept is None or os.environ.get(_SWITCH) == "off" or find_compiler() is None:
             return
-        if _is_busy() or kept in _begun or not _mark(kept):
+        if _is_busy() or not _mark(kept):
             return
-        _begun.add(kept)
         announce_compilation(self._source)
         path = os.pathsep.join(filter(None, sys.path))
         program = f"from {__name__} import compile_kept; compile_kept({str(kept)!r})"
@@ -118,7 +115,6 @@ class CompilableFunction(ca.Function):
             )
         except OSError as error:
             _LOG.warning("a function stays interpreted: %s", error)
-            _find_mark(kept).unlink(missing_ok=True)
             return
         _running.append(process)
 
@@ -142,35 +138,28 @@ def compile_kept(path: str) -> None:
     Args:
         path: File of the function, `<key>.casadi`.
     """
-    kept = Path(path)
-    try:
-        with suppress(AttributeError, OSError):  # Windows has no niceness
-            os.nice(_NICENESS)
-        compile_function(load_kept_function(kept))
-    finally:
-        _find_mark(kept).unlink(missing_ok=True)
-
-
-def _find_mark(kept: Path) -> Path:
-    """Return the file that is there while a kept function is being compiled."""
-    return kept.with_suffix(".compiling")
+    with suppress(AttributeError, OSError):  # Windows has no niceness
+        os.nice(_NICENESS)
+    compile_function(load_kept_function(Path(path)))
 
 
 def _mark(kept: Path) -> bool:
     """Return whether this process may have a function compiled, and mark that it does.
 
-    Processes that run the same system call the same functions: one of them compiles.
+    Processes that run the same system call the same functions: one of them compiles. The mark is a
+    file beside that of the function, which stays: where a compiler fails, none is asked again at
+    once.
     """
-    mark = _find_mark(kept)
+    mark = kept.with_suffix(".compiling")
     try:
-        if time.time() - mark.stat().st_mtime > _STALE:
-            mark.unlink()
+        if time.time() - mark.stat().st_mtime < _MARK_AGE:
+            return False
+        os.utime(mark)
     except FileNotFoundError:
-        pass
-    except OSError:
+        with suppress(OSError):  # another process has it, or the folder cannot be written
+            os.close(os.open(mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            return True
         return False
-    try:
-        os.close(os.open(mark, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    except OSError:  # another process has it, or the folder cannot be written
+    except OSError:
         return False
     return True

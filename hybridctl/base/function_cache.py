@@ -2,7 +2,8 @@
 
 They are kept in the user's cache directory, or in the directory that `HYBRIDCTL_CACHE` names;
 `HYBRIDCTL_CACHE=off` keeps none. There is one file `<key>.casadi` for each serialized function, and
-for machine code a file `<key>.native` that names the library `<digest>.so`. Nothing removes files.
+for machine code a file `<key>.native` that names the library `<digest>.so`. A file
+`<key>.compiling` marks when that was begun (see `compilable`). Nothing removes files.
 
 A kept function is code. A file is used only if this user owns it, if nobody else can write it or
 its folder, and if its content has the SHA-256 digest that was written with it: a library that was
