@@ -21,8 +21,10 @@ import hybridctl as hc
 from benchmarks.timing import measure
 from hybridctl.app.report import make_table
 from hybridctl.base.errors import NearGrazingWarning
+from hybridctl.base.function_cache import find_compiler
 from hybridctl.gradients import DifferentiableFlow, RunLoss, Tape
 from hybridctl.mechanics import contact_system
+from hybridctl.mechanics.terms.sources import TermsChoice
 
 UNKNOWNS = 1000
 TOSSES = 100
@@ -93,10 +95,13 @@ def flows_with_parameters() -> dict[str, tuple[DifferentiableFlow, np.ndarray]]:
     return found
 
 
-def flow_of_tosses() -> DifferentiableFlow:
-    """A flow of the published cube until some ten impacts after it lands, by two parameters."""
+def flow_of_tosses(terms: TermsChoice = "auto") -> DifferentiableFlow:
+    """A flow of the published cube until some ten impacts after it lands, by two parameters.
+
+    Functions are machine code with terms "native", and interpreted with "generated".
+    """
     given = cube.CubeParameters(restitution_threshold=1e-3)
-    tossed = contact_system(cube.robot(given, actuated=True), cube.contacts(given))
+    tossed = contact_system(cube.robot(given, actuated=True), cube.contacts(given), terms=terms)
     names = "friction", "mass:cube"
     return hc.differentiable(tossed, ("open",) * 8, (0.0, 0.24), parameters=names, kink="mean")
 
@@ -123,21 +128,27 @@ def loss_of_toss(tape: Tape) -> RunLoss:
 def table_of_tosses(count: int = TOSSES) -> Table:
     """Different tosses of the cube with gradients, in this process and in workers.
 
-    Workers have run a batch before, as in training. Each batch makes its modes anew in them.
+    Functions are interpreted, as in a first run, or machine code. Workers have run a batch before,
+    as in training. Each batch makes its modes anew in them.
     """
-    flow, starts = flow_of_tosses(), starts_of_tosses(count)
+    starts, rows = starts_of_tosses(count), []
     warnings.simplefilter("ignore", NearGrazingWarning)
-    impacts = sum(len(flow.run(start).trajectory.guard_events) for start in starts)
-    rows = []
+    choices: dict[str, TermsChoice] = {"interpreted": "generated"}
+    if find_compiler() is not None:
+        choices["machine code"] = "native"
     with ProcessPoolExecutor(PROCESSES, initializer=_silence_grazing) as pool:
-        for where, executor in (("this process", None), (f"{PROCESSES} processes", pool)):
-            best = np.inf
-            for _ in range(3):
-                begun = perf_counter()
-                flow.differentiate_batch(loss_of_toss, starts, executor=executor).check()
-                best = min(best, (perf_counter() - begun) / count)
-            rows.append([where, f"{impacts / count:.1f}", f"{1e3 * best:.1f}", f"{1e3 * best:.1f}"])
-    columns = ["", "impacts of a toss", "ms of a toss", "s of 1,000"]
+        for functions, terms in choices.items():
+            flow = flow_of_tosses(terms)
+            impacts = sum(len(flow.run(start).trajectory.guard_events) for start in starts)
+            for where, executor in (("this process", None), (f"{PROCESSES} processes", pool)):
+                best = np.inf
+                for _ in range(3):
+                    begun = perf_counter()
+                    flow.differentiate_batch(loss_of_toss, starts, executor=executor).check()
+                    best = min(best, (perf_counter() - begun) / count)
+                cells = f"{impacts / count:.1f}", f"{1e3 * best:.1f}"
+                rows.append([f"{functions}, {where}", *cells])
+    columns = ["", "impacts of a toss", "ms of a toss, s of 1,000"]
     return make_table(f"{count} different tosses of the cube with gradients", columns, rows)
 
 
