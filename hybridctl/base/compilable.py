@@ -27,6 +27,7 @@ from typing import Any
 import casadi as ca
 
 from hybridctl.base.function_cache import (
+    FOLDER_VARIABLE,
     announce_compilation,
     compile_function,
     estimate_compilation,
@@ -50,6 +51,11 @@ _running: list[subprocess.Popen[bytes]] = []
 def compiles_at_once() -> bool:
     """Return whether functions are to be compiled where they are first called, if possible."""
     return os.environ.get(_SWITCH) == "all" and find_compiler() is not None
+
+
+def list_settings() -> tuple[str | None, ...]:
+    """Return the settings of the environment that decide where functions are read and compiled."""
+    return tuple(map(os.environ.get, (FOLDER_VARIABLE, _SWITCH, "CC")))
 
 
 class CompilableFunction(ca.Function):

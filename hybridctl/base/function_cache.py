@@ -38,7 +38,7 @@ from hybridctl.base.errors import InputError
 from hybridctl.base.files import atomic, find_privacy_fault, read_private
 
 _LOG = logging.getLogger(__name__)
-_FOLDER_VARIABLE = "HYBRIDCTL_CACHE"
+FOLDER_VARIABLE = "HYBRIDCTL_CACHE"
 """Name of the environment variable with the folder, or "off"."""
 _MAX_FUNCTIONS_IN_MEMORY = 512
 """Most functions, and as many libraries, that are held for the next caller. A choice."""
@@ -414,7 +414,7 @@ def _open_cache_folder() -> Path | None:
     The folder is made if there is none. A folder that others can write, or that belongs to another
     user, could hold code of theirs. It is not used then, with a line in the log.
     """
-    setting = os.environ.get(_FOLDER_VARIABLE)
+    setting = os.environ.get(FOLDER_VARIABLE)
     if setting == "off":
         return None
     folder = Path(setting) if setting else platformdirs.user_cache_path("hybridctl")
@@ -435,7 +435,7 @@ def _open_cache_folder() -> Path | None:
         _warn_once(
             f"{folder} {reason}",
             f"functions are neither kept nor read: folder {folder} {reason}; "
-            f"{_FOLDER_VARIABLE} names another, which only you can write (chmod go-w), or off",
+            f"{FOLDER_VARIABLE} names another, which only you can write (chmod go-w), or off",
         )
         return None
     return folder

@@ -27,7 +27,8 @@ _CHUNKS_PER_PROCESSOR = 2
 _MEMBERS_TOGETHER = 32
 """Members whose arcs are collocated together, and so are in memory together.
 
-Tosses of a cube with gradients take 0.96 of the time that they take with 8, and 25 MB more. A choice."""
+Tosses of a cube with gradients take 0.96 of the time that they take with 8, and 25 MB more. A
+choice."""
 
 
 class RunLoss(NamedTuple):

@@ -45,7 +45,7 @@ from hybridctl.mechanics.modes.constraint_equations import (
 )
 from hybridctl.mechanics.modes.derivatives import AccelerationDerivatives, SolutionDerivatives
 from hybridctl.mechanics.modes.mode_expressions import list_friction
-from hybridctl.mechanics.modes.mode_functions import ModeStructure
+from hybridctl.mechanics.modes.mode_functions import ModeStructure, find_structure
 from hybridctl.mechanics.modes.phase import ContactPhase
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.terms.contact_terms import TermValues
@@ -182,7 +182,10 @@ class ContactDynamics:
     @cached_property
     def structure(self) -> ModeStructure:
         """The functions of its modes, which dynamics that differ in numbers share."""
-        return ModeStructure(self.robot, self.contact_set, self.contacts, self.stabilization)
+        made_of = self.robot, self.contact_set, self.contacts, self.stabilization
+        if not isinstance(self.terms, ExpressionTerms):
+            return ModeStructure(*made_of)
+        return find_structure(self.mode_constants, *made_of, self.terms.machine_code)
 
     @cached_property
     def mode_constants(self) -> RobotConstants:

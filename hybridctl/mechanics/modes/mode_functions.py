@@ -12,13 +12,16 @@ perturbations back.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, TypeVar
 
 import casadi as ca
 
 from hybridctl.base.checks import Array
+from hybridctl.base.compilable import list_settings
 from hybridctl.base.function_cache import load_or_build, make_key
 from hybridctl.mechanics.contact_law.law import Modes
 from hybridctl.mechanics.contacts.contact_kinematics import ContactSet
@@ -32,7 +35,7 @@ from hybridctl.mechanics.modes.mode_expressions import (
 )
 from hybridctl.mechanics.multibody.expressions import Bodies, Expression, normalize_configuration
 from hybridctl.mechanics.multibody.robot import Robot
-from hybridctl.mechanics.terms.expression_terms import hash_sources
+from hybridctl.mechanics.terms.expression_terms import RobotConstants, hash_sources
 from hybridctl.symbolic import compiled_step
 from hybridctl.symbolic.compiled_function import build_transposed_function
 from hybridctl.symbolic.compiled_step import Function
@@ -41,6 +44,44 @@ T = TypeVar("T")
 
 _SOURCES = (compiled_step.__file__, __file__)
 """Files that functions are made by, beside those of `ModeEquations`."""
+
+_MAX_STRUCTURES = 16
+"""Most structures that a process keeps for equal robots. A choice."""
+_STRUCTURES: OrderedDict[str, ModeStructure] = OrderedDict()
+"""These structures, the one that was asked for last at the end."""
+
+
+def find_structure(
+    constants: RobotConstants,
+    robot: Robot,
+    members: ContactSet,
+    contacts: Sequence[AnyContact],
+    stabilization: float,
+    machine_code: str,
+) -> ModeStructure:
+    """Return the structure of a robot with its contacts, one for all equal ones in this process.
+
+    A model that is made anew for each log or each member of a sweep has the functions of the first.
+
+    Args:
+        constants: The robot with its contacts and their friction.
+        robot: The robot.
+        members: Kinematics of its contacts.
+        contacts: The contacts.
+        stabilization: Rate at which residuals decay, 1/s.
+        machine_code: Which functions are machine code, see `MachineCode`.
+    """
+    key = constants.make_key(
+        constants.numbers, members.tangents, stabilization, machine_code, list_settings()
+    )
+    found = _STRUCTURES.pop(key, None)
+    if found is None:
+        found = ModeStructure(robot, members, contacts, stabilization)
+    _STRUCTURES[key] = found
+    while len(_STRUCTURES) > _MAX_STRUCTURES:
+        with suppress(KeyError):  # another thread has removed it
+            _STRUCTURES.popitem(last=False)
+    return found
 
 
 class ModeStructure:
