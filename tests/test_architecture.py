@@ -47,6 +47,7 @@ MECHANICS = [
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 HOME = {
     "casadi": {
+        "base/compilable.py",
         "base/function_cache.py",
         "legged/compiled_formulas.py",
         "planning/closure.py",
