@@ -149,6 +149,30 @@ def test_redundant_contacts_have_a_unique_velocity_and_impulses_of_least_norm():
     np.testing.assert_allclose(resting.forces, np.full(4, 0.37 * 9.81 / 4), rtol=1e-12)
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_rounding_does_not_choose_among_solutions_of_redundant_contacts(seed):
+    """A cube that stands on an edge and slides falls on its face: its sliding directions differ.
+
+    So friction depends on how the four corners share the impulse, of which the law leaves a
+    continuum, and the solution is that of least norm. Velocities that differ by rounding led to
+    other ends of the continuum, up to 0.1 rad/s apart.
+    """
+    ground, rng = Plane((0, 0, 0), (0, 0, 1)), np.random.default_rng(seed)
+    corners = [(x, y, -0.05) for x in (-0.05, 0.05) for y in (-0.05, 0.05)]
+    contacts = [
+        Contact(f"{i}", "cube", ground, offset=c, friction=0.18) for i, c in enumerate(corners)
+    ]
+    dynamics = ContactDynamics(Robot.from_urdf(CUBE, root="floating"), contacts)
+    q = dynamics.robot.neutral()
+    q[2] = 0.05
+    speed = rng.uniform(1e-3, 1.0)
+    turn = 2.0 * rng.normal()
+    v = np.array([*(0.3 * rng.normal(size=2)), -0.5 * speed, 0.0, speed / 0.1, turn])
+    results = [impact(dynamics, q, v + 1e-13 * rng.normal(size=6), (0, 1, 2, 3)) for _ in range(10)]
+    after = np.array([result.velocity_after for result in results])
+    assert np.ptp(after, axis=0).max() < 1e-9
+
+
 def test_separating_contacts_take_no_part():
     dynamics = door()
     q, _, _ = random_state(dynamics, seed=7)
