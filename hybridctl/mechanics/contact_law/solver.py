@@ -81,10 +81,10 @@ def solve(problem: CoulombProblem) -> CoulombSolution:
 
     Its rates are proven to be the only ones if `is_provably_unique` says so, or, where there are at
     most 64 sets of states, if trying all finds no others. With more sets the solution found is
-    returned, that of least norm in its states, and its uniqueness is not established. Forces of redundant contacts are those of least
-    norm in their states or, if these leave the cones, those of least norm in the cones with the
-    same rates. Of a continuum of rates the solution of least norm is returned, and uniqueness is
-    disproven.
+    returned, that of least norm in its states, and its uniqueness is not established. Forces of
+    redundant contacts are those of least norm in their states or, if these leave the cones, those
+    of least norm in the cones with the same rates. Of a continuum of rates the solution of least
+    norm is returned, and uniqueness is disproven.
 
     Args:
         problem: Problem in any units.

@@ -262,7 +262,9 @@ def _solve_starting(
             if found.inside_cones and (compute_slip_accelerations(found, along=True) >= 0.0).all():
                 return found
     # No direction of an acceleration is found: what moves goes on the way it goes.
-    moving = {k: directions[k] for k in starting if _compute_speed(phase, rows, k) > MIN_SLIDING_SPEED}
+    moving = {
+        k: directions[k] for k in starting if _compute_speed(phase, rows, k) > MIN_SLIDING_SPEED
+    }
     if moving:  # the last entry counts: velocities before guesses
         return solve_with_directions(phase, rows, directions | starting | moving)
     return solution._replace(starting_contacts=())
