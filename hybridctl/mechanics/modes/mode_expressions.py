@@ -205,7 +205,7 @@ def make_field(equations: ModeEquations) -> ModeField:
         if rows_of.slides_alone and not is_redundant:
             change = jacobian @ acceleration - target
             stops = _make_stopping_margin(rows_of, rows.rates, change, even, wanted)
-            speeds = [ca.fmax(*speeds, stops)]
+            speeds = [ca.fmax(speeds[0], stops)]
         sound = find_least_soundness([margin - _MIN_PIVOT, *speeds, *cones])
     else:
         acceleration, forces, margin = free, known, ca.SX(1.0)
