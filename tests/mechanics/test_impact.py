@@ -130,6 +130,33 @@ def test_impulses_that_close_a_contact_which_would_part_count_in_the_energy():
     assert result.energy_loss == pytest.approx(loss, rel=1e-12)
 
 
+@pytest.mark.parametrize("restitution", [0.0, 0.6])
+@pytest.mark.parametrize("slip", [(3.0, 0.0), (-2.0, 1.0)])
+def test_rest_of_a_contact_that_leaves_is_what_its_bounces_make_of_sliding(restitution, slip):
+    """A point on level ground leaves at w: it flies, lands, bounces, and is slower for it.
+
+    Its bounces last T = 2 w / g / (1 - e) and push by (1 + e) w / (1 - e) m. Had it been on the
+    ground from the start, the ground had pushed by m g T: by m w more, with its friction. So rest
+    at the start is sliding that is faster by mu w.
+    """
+    friction, w, g = 0.4, 1e-3, 9.81
+    ground = Plane((0, 0, 0), (0, 0, 1))
+    foot = Contact("foot", "cube", ground, friction=friction, restitution=restitution)
+    dynamics = ContactDynamics(Robot.from_urdf(CUBE, root="floating"), [foot])
+    q, v = dynamics.robot.neutral(), np.array([*slip, w, 0.0, 0.0, 0.0])
+    direction = np.array(slip) / np.hypot(*slip)
+    duration = 2.0 * w / g / (1.0 - restitution)
+    bounced = np.hypot(*slip) - friction * (1.0 + restitution) / (1.0 - restitution) * w
+    at_once = solve_accumulated_impacts(dynamics, v, (0,), dynamics.copy_terms(q, v))
+    after = at_once.velocity_after
+    slid = after[:2] - friction * g * duration * direction
+    np.testing.assert_allclose(slid, bounced * direction, rtol=1e-12)
+    np.testing.assert_allclose(after[2:], 0.0, atol=1e-15)
+    assert at_once.impulses[0] == pytest.approx(-0.37 * w, rel=1e-12)
+    change = 0.37 * (after[:2] - slip)
+    np.testing.assert_allclose(at_once.friction_impulses[0], change, rtol=1e-12, atol=1e-15)
+
+
 def test_redundant_contacts_have_a_unique_velocity_and_impulses_of_least_norm():
     """A cube falls flat on four corners: rank three, equal impulses m v / 4 by symmetry."""
     robot = Robot.from_urdf(CUBE, root="floating")
@@ -147,6 +174,30 @@ def test_redundant_contacts_have_a_unique_velocity_and_impulses_of_least_norm():
     resting = dynamics.acceleration(q, np.zeros(6), np.zeros(0), ("closed",) * 4)
     np.testing.assert_allclose(resting.acceleration, np.zeros(6), atol=1e-12)
     np.testing.assert_allclose(resting.forces, np.full(4, 0.37 * 9.81 / 4), rtol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_rounding_does_not_choose_among_solutions_of_redundant_contacts(seed):
+    """A cube that stands on an edge and slides falls on its face: its sliding directions differ.
+
+    So friction depends on how the four corners share the impulse, of which the law leaves a
+    continuum, and the solution is that of least norm. Velocities that differ by rounding led to
+    other ends of the continuum, up to 0.1 rad/s apart.
+    """
+    ground, rng = Plane((0, 0, 0), (0, 0, 1)), np.random.default_rng(seed)
+    corners = [(x, y, -0.05) for x in (-0.05, 0.05) for y in (-0.05, 0.05)]
+    contacts = [
+        Contact(f"{i}", "cube", ground, offset=c, friction=0.18) for i, c in enumerate(corners)
+    ]
+    dynamics = ContactDynamics(Robot.from_urdf(CUBE, root="floating"), contacts)
+    q = dynamics.robot.neutral()
+    q[2] = 0.05
+    speed = rng.uniform(1e-3, 1.0)
+    turn = 2.0 * rng.normal()
+    v = np.array([*(0.3 * rng.normal(size=2)), -0.5 * speed, 0.0, speed / 0.1, turn])
+    results = [impact(dynamics, q, v + 1e-13 * rng.normal(size=6), (0, 1, 2, 3)) for _ in range(10)]
+    after = np.array([result.velocity_after for result in results])
+    assert np.ptp(after, axis=0).max() < 1e-9
 
 
 def test_separating_contacts_take_no_part():

@@ -251,6 +251,20 @@ def test_a_corner_that_another_one_presses_down_as_it_leaves_stays():
     assert run.outputs("normal_force", np.array([AT + 1e-3, END]))[:, force].min() > 0.0
 
 
+@pytest.mark.parametrize(("make", "seed"), [(smooth_block, 4), (sliding_block, 1)])
+def test_of_contacts_that_open_together_one_that_is_pressed_back_closes_no_other(make, seed):
+    """One corner opens by rounding first, then the other one, which presses the first one back.
+
+    The corner that is pressed back closed the other one, too, whose force vanishes: contacts opened
+    and closed until rounding ended that, after up to 41 events at one instant.
+    """
+    lift = make(seed)
+    for way in lift.directions():
+        for h in (STEP, 0.5 * STEP, -STEP, -0.5 * STEP):
+            run = lift.simulate(lift.moved(h * way), event_window=0.0)
+            assert len(run.events) <= 3
+
+
 @pytest.mark.parametrize("early", [1e-9, 1e-8, 1e-7, 1e-5, 1e-2])
 @pytest.mark.parametrize("window", [0.0, 1e-8])
 def test_feet_that_slip_just_before_they_let_go(window, early):

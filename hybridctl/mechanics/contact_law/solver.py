@@ -81,10 +81,10 @@ def solve(problem: CoulombProblem) -> CoulombSolution:
 
     Its rates are proven to be the only ones if `is_provably_unique` says so, or, where there are at
     most 64 sets of states, if trying all finds no others. With more sets the solution found is
-    returned, and its uniqueness is not established. Forces of redundant contacts are those of least
-    norm in their states or, if these leave the cones, those of least norm in the cones with the
-    same rates. Of a continuum of rates the solution of least norm is returned, and uniqueness is
-    disproven.
+    returned, that of least norm in its states, and its uniqueness is not established. Forces of
+    redundant contacts are those of least norm in their states or, if these leave the cones, those
+    of least norm in the cones with the same rates. Of a continuum of rates the solution of least
+    norm is returned, and uniqueness is disproven.
 
     Args:
         problem: Problem in any units.
@@ -109,7 +109,7 @@ def _solve_in_python(problem: CoulombProblem) -> CoulombSolution:
         if is_provably_unique(plain):
             return units.restore(replace(best, uniqueness="proven"))
         if problem.count_states() > MAX_ENUMERATED_SETS:
-            return units.restore(best)
+            return units.restore(_leave_border(plain, best, _compute_norm_factors(units)))
     found = _find_all(problem, plain, best)
     least = _merge_solutions(
         [], [_reduce_forces(plain, s, _compute_norm_factors(units)) for s in found]
@@ -298,6 +298,36 @@ def _reduce_forces(
     if least.residual > limit:
         least = _distribute_in_cones(plain, solution, norm_factors)
     return least if least.residual <= limit else solution
+
+
+def _leave_border(
+    plain: CoulombProblem, solution: CoulombSolution, norm_factors: Array
+) -> CoulombSolution:
+    """Return the solution of least norm in its states if contacts are at the border of others.
+
+    Redundant contacts that slide leave a continuum of solutions. Newton's method ends at one of its
+    ends where a contact has no force that it had opened on the way. Rounding decides which contact
+    that is (test_rounding_does_not_choose_among_solutions_of_redundant_contacts). Of least norm is
+    one inside, or the end at which a contact has no force that would pull inside.
+
+    Args:
+        plain: Dimensionless problem.
+        solution: A solution of it, which is returned where others violate the law.
+        norm_factors: Factors (r,) of the norm of forces.
+    """
+    if not solution.border:
+        return solution
+    modes, zero = list(solution.modes), np.zeros(len(plain.free))
+    for _ in modes:
+        forces = solve_by_newton(
+            plain, zero, tuple(modes), guess=solution.forces, norm_factors=norm_factors
+        )
+        normal = forces[: len(modes)]
+        if normal.min() >= 0.0:
+            break
+        modes[int(normal.argmin())] = OPEN
+    least = evaluate_forces(plain, forces, solution.modes)
+    return least if least.residual <= max(solution.residual, _SHARED_RESIDUAL) else solution
 
 
 def _distribute_in_cones(

@@ -298,6 +298,11 @@ def solve_accumulated_impacts(
     these impulses are as small as the bounces that are left out. Elsewhere they may be large, and
     pull (test_impulses_that_close_a_contact_which_would_part_count_in_the_energy).
 
+    A contact that leaves at the speed w makes bounces that push by less than the contact force does
+    meanwhile, by an impulse that changes its normal speed by w. So the further impulse pulls. It
+    has the friction of a contact that slides, as the force has: the rest then differs from the
+    bounces by terms of second order in w.
+
     Args:
         dynamics: Dynamics of the robot with its contacts.
         v: Velocity (nv,) before the impact.
@@ -314,16 +319,15 @@ def solve_accumulated_impacts(
     """
     first = solve_impact(dynamics, v, at, terms, plastic=True)
     mass, rows = terms.mass, terms.jacobian
-    states: list[str] = [OPEN] * len(dynamics.contacts)
-    for i in at:
-        if i not in dynamics.pressed_contacts:
-            states[i] = STICK if first.modes[i] == STICK else CLOSED
-    phase = dynamics.phase(tuple(states))
-    constrained = rows[phase.all_rows[phase.constrained]]
-    after, further = KKT(mass, constrained).solve(
+    phase = dynamics.phase(_list_resting_states(dynamics, at, first))
+    closed = rows[phase.all_rows]
+    rates = closed @ first.velocity_after
+    mix = phase.compute_mix(_find_sliding_directions(phase, rates, np.zeros(len(rates))))
+    constrained, weights = closed[phase.constrained], 1.0 / (mix**2).sum(axis=0)
+    after, further = KKT(mass, constrained, closed.T @ mix, weights).solve(
         mass @ first.velocity_after, np.zeros(len(constrained))
     )
-    normal, tangential = phase.split_rows(phase.scatter_multipliers(further))
+    normal, tangential = phase.split_rows(mix @ further)
     impulses, friction = first.impulses.copy(), first.friction_impulses.copy()
     impulses[phase.places] += normal
     friction[phase.places] += tangential
@@ -348,6 +352,29 @@ def solve_accumulated_impacts(
         energy_loss=float(-0.5 * (after - v) @ mass @ (after + v)),
         is_rest=True,
     )
+
+
+def _list_resting_states(
+    dynamics: ContactDynamics, at: tuple[int, ...], first: ImpactResult
+) -> Modes:
+    """Return the states in which further impulses close the contacts of an accumulation.
+
+    A contact sticks if it does so after the plastic impact. Another one slides as it does then; it
+    is only held at its surface if it has no sliding velocity, which would direct its friction.
+
+    Args:
+        dynamics: Dynamics of the robot with its contacts.
+        at: Contacts that take part.
+        first: The plastic impact.
+    """
+    states: list[str] = [OPEN] * len(dynamics.contacts)
+    for i in set(at).difference(dynamics.pressed_contacts):
+        rows = first.terms.jacobian[dynamics.contact_set.tangents[i]]
+        slip = (rows @ first.velocity_after).tolist()
+        states[i] = STICK if first.modes[i] == STICK else CLOSED
+        if states[i] == CLOSED and hypot(*slip) > STANDSTILL:
+            states[i] = select_slip_mode(len(slip), slip)
+    return tuple(states)
 
 
 def mode_by_velocity(separation: float, slip: list[float]) -> str:

@@ -398,15 +398,26 @@ class ImpactReset(ResetModel):
     def _find_touching(self, terms: TermValues) -> tuple[int, ...]:
         """Return contacts that hit or are closed, and others that rest on their surface.
 
-        A contact whose gap closes at the same instant, but that moves, has an event of its own.
+        A contact whose gap closes at the same instant, but that moves, has an event of its own. So
+        has one that rests where nothing hits: of contacts that open together at zero speed one may
+        be pressed back, which must not close the others, whose forces vanish
+        (test_of_contacts_that_open_together_one_that_is_pressed_back_closes_no_other).
         """
+        rates = terms.rates.tolist()
+        is_impact = any(rates[i] < -SEPARATION_SPEED for i in self.hit)
+        return self._list_touching(terms, is_impact)
+
+    def _list_touching(self, terms: TermValues, with_resting: bool) -> tuple[int, ...]:
+        """Return contacts that hit or are closed, and others at rest on their surface if wanted."""
         separating, count = self._find_separating(terms), len(terms.gaps)
         each = enumerate(zip(terms.gaps.tolist(), terms.rates[:count].tolist(), strict=True))
         return tuple(
             i
             for i, (gap, rate) in each
             if i in self._closed
-            or (i not in separating and (i in self.hit or _is_resting(gap, rate)))
+            or (
+                i not in separating and (i in self.hit or (with_resting and _is_resting(gap, rate)))
+            )
         )
 
     def _find_separating(self, terms: TermValues) -> set[int]:
@@ -445,7 +456,7 @@ class _RestReset(ImpactReset):
 
     def _solve(self, q: Array, v: Array) -> ImpactResult:
         terms = self.dynamics.copy_terms(q, v)
-        at = tuple(sorted({*self.hit, *self._find_touching(terms)}))
+        at = tuple(sorted({*self.hit, *self._list_touching(terms, with_resting=True)}))
         return solve_accumulated_impacts(self.dynamics, v, at, terms)
 
     def find_newly_closed(self, result: ImpactResult) -> list[int]:

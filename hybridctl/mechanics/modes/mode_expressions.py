@@ -32,7 +32,15 @@ from hybridctl.mechanics.contacts.contact_kinematics import ContactSet
 from hybridctl.mechanics.contacts.joint_contacts import AnyContact
 from hybridctl.mechanics.modes import phase, tolerances
 from hybridctl.mechanics.modes.phase import ClosedRows
-from hybridctl.mechanics.modes.tolerances import JAMMED, LEAST_WEIGHT, STOPPED
+from hybridctl.mechanics.modes.tolerances import (
+    JAMMED,
+    LEAST_WEIGHT,
+    LIMIT_MARGIN,
+    MIN_SLIDING_SPEED,
+    SAME_MOTION_COSINE,
+    STANDSTILL,
+    STOPPED,
+)
 from hybridctl.mechanics.multibody.expressions import Expression
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.terms.contact_expressions import RowExpressions
@@ -41,11 +49,6 @@ from hybridctl.symbolic.compiled_step import find_least_soundness
 
 _SAMPLE_GAP = 1e-9
 """Largest gap, m, of the configurations at which redundant rows are looked for."""
-_MIN_SPEED = 2e-7
-"""Sliding speed in a surface, m/s, below which expressions are not sound, ten times `STANDSTILL`.
-
-`ContactDynamics` finds directions of slower contacts otherwise. Derivatives, which grow as
-1 / |v_t|, are bounded by it."""
 _MIN_PIVOT = 1e-6
 """Least pivot relative to the largest at which expressions are sound: divisions without pivoting
 lose rounding over this, 1e-10."""
@@ -75,8 +78,9 @@ class ModeField(NamedTuple):
             to be redundant miss, where they are not; 0 where contacts share friction but carry no
             load, and where redundant rows meet a pressed contact and one that rubs freely.
         sound: Positive where all this is what `ContactDynamics` computes. It is not where the
-            margin is small, where what slides in a surface has near-zero velocity, and where
-            forces of redundant contacts leave their cones, because other forces are taken then.
+            margin is small, where what slides in a surface has near-zero velocity but is not the
+            only contact that slides and about to stop, and where forces of redundant contacts leave
+            their cones, because other forces are taken then.
         sliding_rates: Rates (2, 1) in 1/s at which contacts that slide in a surface stop, and at
             which friction turns their velocity, see `PhaseExpressions.make_sliding_rates`.
     """
@@ -180,21 +184,28 @@ def make_field(equations: ModeEquations) -> ModeField:
     known = rows_of.known_forces()
     free = by_mass(drive + jacobian.T @ known)
     ratio = ca.SX(1.0)
+    target = _make_target(rows, c.contact_count, equations.stabilization)
     if rows_of.rows:
-        target = _make_target(rows, c.contact_count, equations.stabilization)[rows_of.rows]
         mix = rows_of.make_mix(rows.rates)
-        response = by_mass(jacobian.T @ mix)
-        constraint = jacobian[rows_of.rows, :]
-        delassus, wanted = constraint @ response, target - constraint @ free
+        # One division by M for all forces on closed contacts, of which friction is a multiple.
+        closed, count = [*rows_of.rows, *rows_of.sliding_tangents], len(rows_of.rows)
+        responses = by_mass(jacobian[closed, :].T)
+        even = jacobian[closed, :] @ responses
+        wanted = target[closed] - jacobian[closed, :] @ free
+        response = responses @ mix[closed, :]
+        delassus = even[:count, :] @ mix[closed, :]
         independent = equations.independent
-        m, margin = _solve_multipliers(rows_of, delassus, wanted, independent)
+        m, margin = _solve_multipliers(rows_of, delassus, wanted[:count], independent)
         if rows_of.slides_freely:
-            even = constraint @ by_mass(constraint.T)
-            ratio = _make_response_ratio(delassus, even, independent.rows)
+            ratio = _make_response_ratio(delassus, even[:count, :count], independent.rows)
         acceleration, forces = free + response @ m, mix @ m + known
         is_redundant = len(independent.rows) < len(rows_of.rows)
         cones = rows_of.cone_slacks(forces) if is_redundant else []
         speeds = rows_of.speed_margins(rows)
+        if rows_of.slides_alone and not is_redundant:
+            change = jacobian @ acceleration - target
+            stops = _make_stopping_margin(rows_of, rows.rates, change, even, wanted)
+            speeds = [ca.fmax(speeds[0], stops)]
         sound = find_least_soundness([margin - _MIN_PIVOT, *speeds, *cones])
     else:
         acceleration, forces, margin = free, known, ca.SX(1.0)
@@ -203,7 +214,6 @@ def make_field(equations: ModeEquations) -> ModeField:
     guards = rows_of.make_guards(rows, forces, ratio)
     sliding_rates = ca.SX.zeros(2, 1)
     if rows_of.spatial_contacts:
-        target = _make_target(rows, c.contact_count, equations.stabilization)
         change = jacobian @ acceleration - target
         closed = jacobian[rows_of.all_rows.tolist(), :]
         mobility = jacobian @ by_mass(closed.T)
@@ -225,6 +235,43 @@ def mode_derivatives(mode: ModeField) -> list[Expression]:
     by_state, by_input = ca.jacobian(both, mode.x) @ by_tangent, ca.jacobian(both, mode.u)
     n = 2 * nv
     return [by_state[:n, :], by_input[:n, :], by_state[n:, :], by_input[n:, :]]
+
+
+def _make_stopping_margin(
+    part: PhaseExpressions,
+    rates: Expression,
+    change: Expression,
+    even: Expression,
+    wanted: Expression,
+) -> Expression:
+    r"""Return a scalar that is positive where the only contact that slides is about to stop.
+
+    Kinetic friction could hold it, :math:`|f_t| < \mu f_n` with the forces f by which it sticks,
+    and it slows down. Then it goes on along its velocity, however slow it is, see
+    `standstill.solve_slow_contacts`.
+
+    Args:
+        part: Rows of the mode, with one contact that slides, in a surface.
+        rates: J v (r, 1) of all rows, m/s.
+        change: J a - target (r, 1), m/s^2: the change of these rates in the mode.
+        even: J M^-1 J^T of the rows of the mode in which it sticks, which end with its tangents.
+        wanted: Change of the rates of these rows by their forces, m/s^2.
+    """
+    (i,) = part.spatial_contacts
+    divide, pivots = cholesky(even)
+    forces = divide(wanted)
+    holding = _make_length(forces[len(part.rows) :])
+    limit = (1.0 - LIMIT_MARGIN) * part.kinetic_friction(i) * forces[part.rows.index(i)]
+    velocity, changed = rates[part.sliding_tangents], change[part.sliding_tangents]
+    speed, size = _make_length(velocity), _make_length(changed)
+    return find_least_soundness(
+        [
+            _compare_pivots(pivots) - _MIN_PIVOT,
+            limit - holding,
+            speed - MIN_SLIDING_SPEED,
+            -ca.dot(velocity, changed) - SAME_MOTION_COSINE * speed * size,
+        ]
+    )
 
 
 def _make_target(rows: RowExpressions, count: int, s: float) -> Expression:
@@ -264,6 +311,8 @@ class PhaseExpressions(ClosedRows):
         solid_contacts: Closed contacts without a load.
         spatial_contacts: Closed contacts that slide in a surface.
         slides_freely: Whether a contact without a load slides.
+        slides_alone: Whether one contact slides, in a surface, and all others stick.
+        sliding_tangents: Tangent rows of sliding contacts without a load, among all rows.
         rubs_freely: Whether such a contact slides with friction, which makes the equations
             unsymmetric.
     """
@@ -286,6 +335,9 @@ class PhaseExpressions(ClosedRows):
         sliding = [i for i in self.solid_contacts if modes[i] in SLIPS]
         self.spatial_contacts = [i for i in self.closed if SLIPS.get(modes[i]) == 0.0]
         self.slides_freely = bool(sliding)
+        self.sliding_tangents = [row for i in sliding for row in self._tangents[i]]
+        is_only = len(sliding) == sum(mode in SLIPS for mode in modes) == 1
+        self.slides_alone = is_only and sliding == self.spatial_contacts
         self.rubs_freely = any(not self._friction[i, 0].is_zero() for i in sliding)
         self._size = len(modes) + sum(map(len, tangents))
 
@@ -368,9 +420,13 @@ class PhaseExpressions(ClosedRows):
         return [value for i in self.closed for value in self._list_slacks(i, forces)]
 
     def speed_margins(self, rows: RowExpressions) -> list[Expression]:
-        """Return the speeds less `_MIN_SPEED`, m/s, of contacts that slide in a surface."""
+        """Return the speeds less `STANDSTILL`, m/s, of contacts that slide in a surface."""
         speeds = [_make_length(rows.rates[self._tangents[i]]) for i in self.spatial_contacts]
-        return [speed - _MIN_SPEED for speed in speeds]
+        return [speed - STANDSTILL for speed in speeds]
+
+    def kinetic_friction(self, i: int) -> Expression:
+        """Return the coefficient of kinetic friction of contact i."""
+        return self._friction[i, 0]
 
     def make_sliding_rates(
         self, rates: Expression, change: Expression, forces: Expression, mobility: Expression
@@ -381,7 +437,7 @@ class PhaseExpressions(ClosedRows):
         largest entry of :math:`|K J M^{-1} J^T|` with :math:`K = \mu f_n / |v_t| (I - s s^T)`.
 
         Args:
-            rates: J v (r, 1) of all rows, m/s. No contact that slides is nearly at rest.
+            rates: J v (r, 1) of all rows, m/s.
             change: J a - target (r, 1), m/s^2: the change of these rates in the mode.
             forces: Forces (r, 1) along all rows, N.
             mobility: J M^-1 J^T with all rows and the columns of closed contacts.
@@ -394,10 +450,10 @@ class PhaseExpressions(ClosedRows):
             tangents = self._tangents[i]
             speed = _make_length(rates[tangents])
             s = rates[tangents] / speed
-            slowing = ca.fmax(slowing, -ca.dot(s, change[tangents]) / speed)
+            slowing = ca.fmax(slowing, -ca.dot(s, change[tangents]) / ca.fmax(speed, STOPPED))
             # I - s s' projects on the direction across.
             across = ca.vertcat(-s[1], s[0])
-            ratio = self._friction[i, 0] * forces[i] / speed
+            ratio = self._friction[i, 0] * forces[i] / ca.fmax(speed, STANDSTILL)
             turned = ratio * across @ (across.T @ mobility[tangents, :])
             turning = ca.fmax(turning, ca.mmax(ca.densify(ca.fabs(turned))))
         return ca.vertcat(slowing, turning)

@@ -39,21 +39,17 @@ from hybridctl.mechanics.modes.slip_directions import (
     compute_slip_accelerations,
     turn_starting_contacts,
 )
+from hybridctl.mechanics.modes.tolerances import (
+    LIMIT_MARGIN,
+    MIN_SLIDING_SPEED,
+    SAME_MOTION_COSINE,
+)
 
-_MIN_SPEED = 1e-9
-"""Sliding speed, m/s, at and below which a slow contact is at rest.
-
-It is rounding: a tenth of `STOPPED`."""
 _MIN_CERTAIN_SPEED = 9e-9
 """Sliding speed, m/s, at and below which a velocity may be what integration leaves of the start of
 a motion: not quite `STOPPED`."""
-_LIMIT_MARGIN = 1e-6
-"""Distance from the friction limit, relative to it, below which it is not certain that a slow
-contact holds."""
 _MIN_FORCE = 1e-10
 """Friction, N, at and below which it has no direction."""
-_SAME_MOTION_COSINE = 0.5
-"""Cosine between two directions of a slow contact, above which they belong to one motion."""
 
 PhaseOf = Callable[[Modes], ContactPhase]
 """Returns the phase of any modes of all contacts."""
@@ -110,7 +106,7 @@ def _make_sticking_phase(
 def _lower_limits(friction: Friction, slow: list[int]) -> Friction:
     """Return cones in which slow contacts certainly hold: of kinetic friction, less a margin."""
     static = friction.static.copy()
-    static[slow] = (1.0 - _LIMIT_MARGIN) * friction.kinetic[slow]
+    static[slow] = (1.0 - LIMIT_MARGIN) * friction.kinetic[slow]
     return Friction(static, friction.kinetic)
 
 
@@ -121,7 +117,7 @@ def _select_holding(stuck: Solution, slow: list[int], friction: Friction) -> lis
     """
     tangents, normal = stuck.phase.tangents, stuck.forces[: len(stuck.phase.closed)]
     # Half the margin: forces inside the lower limits are below this one in spite of rounding.
-    limit = (1.0 - 0.5 * _LIMIT_MARGIN) * friction.kinetic * normal
+    limit = (1.0 - 0.5 * LIMIT_MARGIN) * friction.kinetic * normal
     return [k for k in slow if np.linalg.norm(stuck.forces[tangents[k]]) < limit[k]]
 
 
@@ -193,7 +189,7 @@ def _moves_elsewhere(phase: ContactPhase, rows: ContactRows, k: int, start: Arra
     """Return whether the k-th closed contact certainly slides in another direction than `start`."""
     speed = _compute_speed(phase, rows, k)
     along = float(rows.rates[phase.tangents[k]] @ start)
-    return speed > _MIN_CERTAIN_SPEED and along < _SAME_MOTION_COSINE * speed
+    return speed > _MIN_CERTAIN_SPEED and along < SAME_MOTION_COSINE * speed
 
 
 def _select_continuing(
@@ -215,7 +211,7 @@ def _select_continuing(
         contacts: Slow contacts that do not start.
         certain: Whether the law was solved, so that `contacts` are known not to start.
     """
-    moving = [k for k in contacts if _compute_speed(phase, rows, k) > _MIN_SPEED]
+    moving = [k for k in contacts if _compute_speed(phase, rows, k) > MIN_SLIDING_SPEED]
     if not moving or not certain:
         return moving
     change = (
@@ -225,7 +221,7 @@ def _select_continuing(
     def slows_down(k: int) -> bool:
         velocity, a = rows.rates[phase.tangents[k]], change[phase.tangents[k]]
         size = np.linalg.norm(velocity) * np.linalg.norm(a)
-        return bool(velocity @ a < -_SAME_MOTION_COSINE * size)
+        return bool(velocity @ a < -SAME_MOTION_COSINE * size)
 
     return [k for k in moving if slows_down(k)]
 
@@ -266,7 +262,9 @@ def _solve_starting(
             if found.inside_cones and (compute_slip_accelerations(found, along=True) >= 0.0).all():
                 return found
     # No direction of an acceleration is found: what moves goes on the way it goes.
-    moving = {k: directions[k] for k in starting if _compute_speed(phase, rows, k) > _MIN_SPEED}
+    moving = {
+        k: directions[k] for k in starting if _compute_speed(phase, rows, k) > MIN_SLIDING_SPEED
+    }
     if moving:  # the last entry counts: velocities before guesses
         return solve_with_directions(phase, rows, directions | starting | moving)
     return solution._replace(starting_contacts=())

@@ -13,6 +13,16 @@ STANDSTILL = 2e-8
 """Sliding speed, m/s, at and below which a direction in a surface may be a guess.
 
 It is `STOPPED` and what the error of an integrator step adds to that."""
+MIN_SLIDING_SPEED = 1e-9
+"""Sliding speed, m/s, at and below which a contact slower than `STANDSTILL` is at rest.
+
+It is rounding: a tenth of `STOPPED`."""
+LIMIT_MARGIN = 1e-6
+"""Distance from the friction limit, relative to it, below which it is not certain that a contact
+slower than `STANDSTILL` holds."""
+SAME_MOTION_COSINE = 0.5
+"""Cosine between two directions of a contact slower than `STANDSTILL`, above which they belong to
+one motion."""
 
 CONSISTENT = 1e-12
 """Residual of constraints that agree, relative to the terms of C a: rounding."""
