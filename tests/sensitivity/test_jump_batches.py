@@ -4,10 +4,14 @@ Fields are constant, and guards, resets and inputs are affine, also in time and 
 runs are then affine in their perturbations, so that the jump to first order is the whole jump.
 """
 
+import warnings
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import hybridctl as hc
+from hybridctl.base.errors import NearGrazingWarning
 from hybridctl.hybrid.guards import GuardJacobian
 from hybridctl.hybrid.model import ResetBatch, ResetJacobian
 from hybridctl.hybrid.trajectory import Event
@@ -161,6 +165,51 @@ def test_events_that_are_left_out_do_not_shift_the_others():
         np.testing.assert_allclose(
             batch.gains.state[row] @ dx, change, rtol=0.0, atol=ROUNDING * size
         )
+
+
+def test_rests_jams_and_events_of_several_guards_are_left_out():
+    """They have no derivative of a single guard."""
+    affine, rng = Affine(0), np.random.default_rng(3)
+    events = [affine.make_event(rng, "first") for _ in range(5)]
+    events[0] = replace(events[0], accumulation=0.31)
+    events[2] = replace(events[2], bridged=0.0)
+    events[3] = replace(events[3], guards=("first", "second"))
+    (batch,) = find_jump_batches(affine.system, events, None)
+    assert batch.numbers == [1, 4]
+
+
+@pytest.mark.parametrize("is_earlier", [True, False])
+def test_a_rate_that_changes_before_the_event_is_uncertain(is_earlier):
+    """The event may be late by as much as its state is off. What is after it does not matter."""
+    affine, rng = Affine(0), np.random.default_rng(4)
+    given = affine.legs["first"].guard
+
+    def differentiate(t, x, u):
+        changes = t < 0.3 if is_earlier else t > 0.3
+        return given._replace(state=given.state * (3.0 if changes else 1.0))
+
+    mode = affine.system.mode("before")
+    names, guards = mode.guard_names, mode.guard_set
+    row = {"first": differentiate, "second": lambda t, x, u: affine.legs["second"].guard}
+    system = hc.HybridSystem(
+        [mode, affine.system.mode("after")],
+        [
+            hc.Transition(
+                "before",
+                hc.Guard(name, lambda t, x, u, i=i: guards.values(t, x, u)[i], row[name]),
+                affine.system.outgoing("before").edge((name,)).reset,
+                "after",
+            )
+            for i, name in enumerate(names)
+        ],
+    )
+    events = [replace(affine.make_event(rng, "first"), accuracy=(1e-3, 1e-3)) for _ in range(2)]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        (batch,) = find_jump_batches(system, events, None)
+    assert batch.numbers == [0, 1]
+    assert len(caught) == 2 * is_earlier
+    assert all(each.category is NearGrazingWarning for each in caught)
 
 
 @pytest.mark.parametrize("term", ["time", "state", "input"])
