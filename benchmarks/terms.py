@@ -15,7 +15,7 @@ from hybridctl.experiments.rrr_door.tracking import Config, schedule
 from hybridctl.robots import cube, five_link, rrr_door
 from rich.table import Table
 
-from benchmarks.estimation import make_filter, prepared
+from benchmarks.estimation import prepared
 from benchmarks.timing import measure
 from hybridctl.app.report import make_table
 from hybridctl.base.function_cache import find_compiler
@@ -27,6 +27,7 @@ from hybridctl.estimation.salted_kalman_filter import SaltedKalmanFilter
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.mechanics.system import contact_system
 from hybridctl.mechanics.terms.sources import TermsChoice
+from hybridctl.sampling.filters import make_filter
 
 TERMS: tuple[TermsChoice, ...] = ("pinocchio", "generated", "native")
 POSTURE = (0.0, 0.8, 0.05, -0.3, 0.2, 0.1, 0.25)
@@ -88,5 +89,5 @@ def _run_door(terms: TermsChoice, quick: bool) -> tuple[Callable[[], object], in
     reference = build(plant, rrr_door.DoorParameters(), Design())
     policy = ReferenceSpreading(reference, schedule(Config(), reference))
     x0 = reference.nominal(0.0) + np.array(Config().perturbation)
-    end, tolerance = 0.3 if quick else reference.nominal.end, {"rtol": 1e-4, "atol": 1e-4}
-    return lambda: simulate(plant, OPEN, x0, (0.0, end), policy, **tolerance), 1
+    end = 0.3 if quick else reference.nominal.end
+    return lambda: simulate(plant, OPEN, x0, (0.0, end), policy, rtol=1e-4, atol=1e-4), 1
