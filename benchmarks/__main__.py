@@ -18,6 +18,7 @@ from benchmarks import (
     predictive,
     quadruped,
     robots,
+    terms,
 )
 
 
@@ -46,6 +47,7 @@ def main() -> None:
     console.print(quadruped.runs_table(effort))
     console.print(robots.landings_table(quick, console.print))
     console.print(estimation.table_of_filters(effort))
+    console.print(terms.table_of_terms(effort))
     for each in bderivative.tables(effort):
         console.print(each)
 

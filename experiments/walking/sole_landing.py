@@ -79,16 +79,18 @@ def find_sticking_margin(rows: SoleRows, friction: float) -> float:
         velocities of the standing corners as they are.
     """
     both = np.vstack([rows.standing, rows.landing])
-    still = rows.standing @ rows.inverse_mass @ both.T
-    left, sizes, _ = np.linalg.svd(still)
+    # Changes of the velocities of the standing corners by impulses: rows of equations.
+    changes = rows.standing @ rows.inverse_mass @ both.T
+    left, sizes, _ = np.linalg.svd(changes)
     # Corners of a sole are redundant: dependent equations would differ by rounding.
-    still = left[:, sizes > _RANK_TOLERANCE * sizes[0]].T @ still
+    changes = left[:, sizes > _RANK_TOLERANCE * sizes[0]].T @ changes
     sum_of_normals = np.concatenate([np.zeros(12), np.tile([0.0, 0.0, 1.0], 4)])
-    equations = np.column_stack([np.vstack([still, sum_of_normals]), np.zeros(len(still) + 1)])
-    values = np.append(np.zeros(len(still)), 1.0)
+    # The last column is that of t.
+    equations = np.column_stack([np.vstack([changes, sum_of_normals]), np.zeros(len(changes) + 1)])
+    values = np.append(np.zeros(len(changes)), 1.0)
     cones = _make_cones(8, friction)
-    slack = np.repeat([1.0, 0.0], 4 * _PYRAMID_SIDES)  # t is for the standing corners alone
-    return _maximise_last(np.column_stack([cones, slack]), equations, values)
+    margin = np.repeat([1.0, 0.0], 4 * _PYRAMID_SIDES)  # t counts for the standing corners alone
+    return _maximise_last(np.column_stack([cones, margin]), equations, values)
 
 
 def find_largest_rise(rows: SoleRows, friction: float) -> float:
@@ -106,7 +108,9 @@ def find_largest_rise(rows: SoleRows, friction: float) -> float:
         The speed upwards of the slowest standing corner, relative to that of the landing. Negative
         if every such landing presses a corner down, NaN if none has impulses in the pyramids.
     """
-    approach = (rows.landing @ rows.inverse_mass @ rows.landing.T)[2::3]
+    # Changes of vertical velocities by impulses of the landing corners. The last column is that of
+    # the speed that is maximised: no standing corner is slower.
+    stop = (rows.landing @ rows.inverse_mass @ rows.landing.T)[2::3]
     rise = (rows.standing @ rows.inverse_mass @ rows.landing.T)[2::3]
     cones = _make_cones(4, friction * np.cos(np.pi / _PYRAMID_SIDES))
     limits = np.vstack(
@@ -115,7 +119,7 @@ def find_largest_rise(rows: SoleRows, friction: float) -> float:
             np.column_stack([-rise, np.ones(4)]),
         ]
     )
-    return _maximise_last(limits, np.column_stack([approach, np.zeros(4)]), np.ones(4))
+    return _maximise_last(limits, np.column_stack([stop, np.zeros(4)]), np.ones(4))
 
 
 def _make_cones(count: int, friction: float) -> Array:
@@ -141,5 +145,5 @@ def _maximise_last(limits: Array, equations: Array, values: Array) -> float:
         values: Their right sides (k,).
     """
     cost = np.append(np.zeros(limits.shape[1] - 1), -1.0)
-    found = linprog(cost, limits, np.zeros(len(limits)), equations, values, bounds=(None, None))
-    return float(found.x[-1]) if found.status == 0 else float("nan")
+    solution = linprog(cost, limits, np.zeros(len(limits)), equations, values, bounds=(None, None))
+    return float(solution.x[-1]) if solution.status == 0 else float("nan")

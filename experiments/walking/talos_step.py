@@ -218,8 +218,8 @@ def make_guess() -> Guess:
 
     standing = find_corners(stand)
 
-    def place(s: float) -> Array:
-        """Return the configuration (nq,) at a fraction of the step."""
+    def find_configuration(s: float) -> Array:
+        """Return the configuration (nq,) at a fraction s of the step."""
         q, wanted = stand.copy(), standing.copy()
         q[1] += sway * np.sin(np.pi * s)
         wanted[1, :, 2] += 4.0 * _LIFT_HEIGHT * s * (1.0 - s)
@@ -232,10 +232,12 @@ def make_guess() -> Guess:
         return np.asarray(q)
 
     def guess(k: int, s: float) -> Array:
-        """Return the state (nx,) at a fraction of the step."""
+        """Return the state (nx,) at a fraction s of the step, which has one phase: k is 0."""
         a, b = max(s - _DIFFERENCE_SHARE, 0.0), min(s + _DIFFERENCE_SHARE, 1.0)
-        velocity = robot.difference(place(a), place(b)) / ((b - a) * duration)
-        return np.concatenate([place(s), velocity])
+        velocity = robot.difference(find_configuration(a), find_configuration(b)) / (
+            (b - a) * duration
+        )
+        return np.concatenate([find_configuration(s), velocity])
 
     return guess
 
@@ -271,7 +273,7 @@ def plan_whole_step(half: OptimalTrajectory) -> OptimalTrajectory:
     exchange, end = make_exchange(), half.plan.end
 
     def guess(k: int, s: float) -> Array:
-        """Return the state (nx,) at a fraction of a step, the image of the half step for k = 1."""
+        """Return the state (nx,) at a fraction s of step k: the half step, then its image."""
         x = half.plan(min(max(s, 0.0), 1.0) * end)
         return x if k == 0 else np.asarray(exchange.image(x))
 
@@ -296,7 +298,7 @@ def follow_strides(whole: OptimalTrajectory, count: int) -> Array:
     Raises:
         SimulationError: The simulation of a stride fails.
     """
-    system = _make_known_system()
+    system = _make_single_support_system()
     policy = PlanTracking.from_plan(whole.plan, whole.feedforward, system.robot.effort)
     planned, distances = whole.plan(0.0), list[float]()
     x = planned
@@ -323,8 +325,8 @@ def follow_strides(whole: OptimalTrajectory, count: int) -> Array:
     return np.array(distances)
 
 
-def _make_known_system() -> ContactSystem:
-    """Return the system that takes one sole standing, where several outcomes obey the law."""
+def _make_single_support_system() -> ContactSystem:
+    """Return the system that prefers one sole standing where several outcomes obey the law."""
     dynamics = make_talos_system().dynamics
     return ContactSystem(dynamics.expect_modes(frozenset({LEFT_STANCE, RIGHT_STANCE})))
 
@@ -373,7 +375,7 @@ class StoredStep:
         Raises:
             SimulationError: The simulation fails.
         """
-        system = _make_known_system()
+        system = _make_single_support_system()
         return simulate(
             system,
             LEFT_STANCE,

@@ -97,10 +97,10 @@ class Settings:
         kind: Any = type(self)
         for name, hint in _find_hints(kind):
             given = getattr(self, name)
-            found = _convert(hint, _to_python_numbers(name, given), name)
+            converted = _convert(hint, _to_python_numbers(name, given), name)
             # msgspec would also take a mapping, or another class with the same fields.
-            if is_dataclass(found):
-                check_instance(name, given, type(found))
+            if is_dataclass(converted):
+                check_instance(name, given, type(converted))
 
 
 def parse_settings(kind: type[T], content: Any, where: str) -> T:
@@ -118,8 +118,8 @@ def parse_settings(kind: type[T], content: Any, where: str) -> T:
         InputError: A key is missing, a value has another type, or a number is not finite. The
             message has its path, its value and what would be right.
     """
-    whole: T = _rebuild(where, _convert(kind, content, where), content)
-    return whole
+    settings: T = _rebuild(where, _convert(kind, content, where), content)
+    return settings
 
 
 def load_configuration(
@@ -150,12 +150,13 @@ def load_configuration(
             raise
         except (ValueError, RecursionError) as error:
             raise FileFormatError(f"configuration {file} cannot be read: {error}") from error
-        found = content.get("configuration", content) if isinstance(content, dict) else content
-        if not isinstance(found, dict):
+        # The config.json of a run has its settings beside its versions and its seed.
+        stored = content.get("configuration", content) if isinstance(content, dict) else content
+        if not isinstance(stored, dict):
             raise FileFormatError(
-                f"configuration {file} must hold a JSON object, got {quote(found)}"
+                f"configuration {file} must hold a JSON object, got {quote(stored)}"
             )
-        values |= found
+        values |= stored
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
         if not equals:
@@ -165,17 +166,19 @@ def load_configuration(
 
 
 def change_unassigned(settings: T, change: Callable[[T], T], assignments: Sequence[str]) -> T:
-    """Return settings after a change, such as to quick ones, that leaves assigned ones as they are.
+    """Return changed settings, in which the assigned ones have the values of their assignments.
+
+    The change may be that to the quick settings of an experiment.
 
     Args:
         settings: Result of `load_configuration`, a dataclass.
         change: Function of all settings that returns the changed ones.
         assignments: Texts `key=value` by which the settings were made.
     """
-    keys = {assignment.partition("=")[0] for assignment in assignments}
+    assigned = {assignment.partition("=")[0] for assignment in assignments}
     changed: Any = change(settings)
-    kept: T = replace(changed, **{key: getattr(settings, key) for key in keys})
-    return kept
+    result: T = replace(changed, **{key: getattr(settings, key) for key in assigned})
+    return result
 
 
 def parse_json_or_text(text: str) -> Any:
@@ -199,11 +202,11 @@ def _find_hints(settings: type) -> list[tuple[str, Any]]:
     A field stands in the list once for each type that one of them gives it. Types that msgspec does
     not know, such as `ArrayLike`, are left out: the class itself checks these fields.
     """
-    found = list[tuple[str, Any]]()
+    types_of_fields = list[tuple[str, Any]]()
     for kind in filter(is_dataclass, settings.__mro__):
         hints = get_type_hints(kind, include_extras=True).items()
-        found += [each for each in hints if each not in found]
-    return [(name, hint) for name, hint in found if _is_known_type(hint)]
+        types_of_fields += [each for each in hints if each not in types_of_fields]
+    return [(name, hint) for name, hint in types_of_fields if _is_known_type(hint)]
 
 
 def _is_known_type(hint: Any) -> bool:
@@ -270,7 +273,7 @@ def _make_error(error: msgspec.ValidationError, kind: Any, content: Any, where: 
         return type(error.__cause__)(f"{where}{path}.{error.__cause__}")
     value, steps = content, _PATH_STEP.findall(path)
     for name, index in steps:
-        if index == "...":  # a value of a dict, whose key is not told: the dict stands for it
+        if index == "...":  # of a value of a dict the path has no key: the dict is quoted
             break
         value = value[name] if name else value[int(index)]
     key = _WRONG_KEY.fullmatch(what)
