@@ -23,4 +23,18 @@ def prove_unique(
     magnitude: float,
     /,
 ) -> bool | None: ...
+def solve_impact(
+    mass: Array,
+    jacobian: Array,
+    rates: Array,
+    velocity: Array,
+    restitution: Array,
+    threshold: Array,
+    friction: Array,
+    out: Array,
+    owner: Indices,
+    rows: Indices,
+    tangents: tuple[Indices, ...],
+    /,
+) -> tuple[bool, bytes, bytes] | None: ...
 def set_lapack(dgelsy: object, dsyev: object, /) -> None: ...

@@ -11,6 +11,8 @@
 
 /* Larger problems are left to Python, where LAPACK is as fast. */
 enum { MAX_CONTACTS = 12, MAX_ROWS = 3 * MAX_CONTACTS };
+/* Of an impact, which has rows of contacts that take no part as well. */
+enum { MAX_VELOCITIES = 48, MAX_ALL_ROWS = 96 };
 
 /* States of a contact, in the order of `law.ContactState`. */
 enum state { OPEN, CLOSED, STICK, SLIP, SLIP_PLUS, SLIP_MINUS };
@@ -45,13 +47,30 @@ struct lapack {
                   int *lwork, int *info);
 };
 
+/* An impact: the data of impact.solve_impact, and its result. Pointers are borrowed. */
+struct impact {
+    int velocities, all_rows, all_contacts; /* nv, R, c; the law has `problem.rows` of R */
+    const double *mass, *jacobian, *rates, *velocity; /* M (nv, nv), J (R, nv), J v (R,), v (nv,) */
+    const double *restitution, *threshold;            /* (R,) */
+    int owner[MAX_ALL_ROWS], rows[MAX_ROWS];          /* contact of all rows; rows of the law */
+    /* Out: diagonal of E (R,), v+ (nv,), normal (c,) and friction impulses (c, 2) of all contacts,
+     * J v+ (r,) of the law's rows, energy loss (1,). */
+    double *selected, *after, *normal, *friction, *rates_after, *energy_loss;
+};
+
 /* coulomb.c */
 void scale_problem(const struct problem *given, struct problem *plain, double *force_units,
                    double *rate_units);
 int search_solution(const struct lapack *lapack, const struct problem *plain,
                     const double *norm_factors, struct solution *found);
+int settle_problem(const struct lapack *lapack, const struct problem *given,
+                   struct solution *found);
 
 /* coulomb_uniqueness.c */
 int is_provably_unique(const struct lapack *lapack, const struct problem *plain);
+
+/* coulomb_impact.c */
+int solve_impact(const struct lapack *lapack, struct problem *p, struct impact *impact,
+                 struct solution *found);
 
 #endif

@@ -10,14 +10,7 @@
 
 #include "coulomb.h"
 
-enum {
-    INTERFACE = 2, /* compiled._INTERFACE */
-    /* Newton steps up to which a solution that is not proven unique is returned, if no contact is
-     * on a boundary: of 80,000 random problems 17 had another solution in Python, which rounding
-     * chose there, too; all had more sets of states than are tried. On a boundary
-     * rounding chooses the states in which forces of redundant contacts are of least norm. */
-    MAX_REPEATABLE_STEPS = 8
-};
+enum { INTERFACE = 3 }; /* compiled._INTERFACE */
 
 static struct lapack lapack;
 
@@ -35,16 +28,16 @@ static int copy_doubles(PyObject *object, int most, double *to) {
     return good ? (int)size : -1;
 }
 
-/* Copy the tangent rows of a contact, each in [first, rows); returns their number, or -1. */
-static int copy_tangents(PyObject *object, int first, int rows, int *to) {
+/* Copy at most `most` indices, each in [first, end); returns their number, or -1. */
+static int copy_indices(PyObject *object, int most, int first, int end, int *to) {
     Py_buffer buffer;
     if (PyObject_GetBuffer(object, &buffer, PyBUF_FORMAT | PyBUF_C_CONTIGUOUS)) return -1;
     Py_ssize_t size = buffer.len / (Py_ssize_t)sizeof(Py_ssize_t);
-    int good = buffer.itemsize == sizeof(Py_ssize_t) && size <= 2 && buffer.format &&
+    int good = buffer.itemsize == sizeof(Py_ssize_t) && size <= most && buffer.format &&
                strlen(buffer.format) == 1 && strchr("lqn", buffer.format[0]);
     for (Py_ssize_t j = 0; good && j < size; j++) {
         Py_ssize_t row = ((const Py_ssize_t *)buffer.buf)[j];
-        good = first <= row && row < rows;
+        good = first <= row && row < end;
         to[j] = (int)row;
     }
     PyBuffer_Release(&buffer);
@@ -67,7 +60,7 @@ static int read_problem(PyObject *const *args, struct problem *p) {
         return 0;
     int total = k;
     for (int i = 0; i < k; i++) {
-        const int count = copy_tangents(PyTuple_GET_ITEM(args[2], i), k, p->rows, p->tangents[i]);
+        const int count = copy_indices(PyTuple_GET_ITEM(args[2], i), 2, k, p->rows, p->tangents[i]);
         PyObject *sliding = PyTuple_GET_ITEM(args[5], i);
         p->slides[i] = sliding != Py_None;
         p->sliding[i][0] = p->sliding[i][1] = 0.0;
@@ -88,6 +81,17 @@ static PyObject *refuse_count(const char *name, int wanted, Py_ssize_t given) {
     return PyErr_Format(PyExc_TypeError, "%s takes %d arguments, got %zd", name, wanted, given);
 }
 
+/* Fill the states (k,) of a solution, and the contacts on a boundary; returns their number. */
+static int list_states(const struct problem *p, const struct solution *found,
+                       unsigned char *states, unsigned char *border) {
+    int border_count = 0;
+    for (int i = 0; i < p->contacts; i++) {
+        states[i] = (unsigned char)found->states[i];
+        if (found->on_border[i]) border[border_count++] = (unsigned char)i;
+    }
+    return border_count;
+}
+
 PyDoc_STRVAR(solve_doc,
              "solve(delassus, free, tangents, static, kinetic, sliding, magnitude, results)\n--\n\n"
              "Solve Coulomb's law by Newton's method.\n\n"
@@ -102,7 +106,7 @@ PyDoc_STRVAR(solve_doc,
 static PyObject *solve(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     (void)module;
     if (count != 8) return refuse_count("solve", 8, count);
-    struct problem given, plain;
+    struct problem given;
     if (!lapack.dgelsy || !read_problem(args, &given)) {
         PyErr_Clear(); /* Python has its own errors of what does not fit */
         Py_RETURN_NONE;
@@ -115,35 +119,22 @@ static PyObject *solve(PyObject *module, PyObject *const *args, Py_ssize_t count
         PyErr_SetString(PyExc_ValueError, "results do not fit");
         return NULL;
     }
-    double forces[MAX_ROWS], rates[MAX_ROWS], factors[MAX_ROWS], largest = 0.0, *out = results.buf;
     struct solution found;
-    scale_problem(&given, &plain, forces, rates);
-    for (int i = 0; i < n; i++)
-        if (forces[i] > largest) largest = forces[i];
-    for (int i = 0; i < n; i++) factors[i] = forces[i] / largest;
-    int steps = search_solution(&lapack, &plain, factors, &found);
-    int is_unique = steps >= 0 && is_provably_unique(&lapack, &plain);
-    int solved = is_unique || (0 <= steps && steps <= MAX_REPEATABLE_STEPS);
-    for (int i = 0; !is_unique && i < k; i++) solved = solved && !found.on_border[i];
-    for (int i = 0; solved && i < n; i++) {
-        out[i] = forces[i] * found.forces[i];
-        out[n + i] = rates[i] * found.rates[i];
-    }
-    if (solved) {
+    double *out = results.buf;
+    const int settled = settle_problem(&lapack, &given, &found);
+    if (settled >= 0) {
+        memcpy(out, found.forces, (size_t)n * sizeof(double));
+        memcpy(out + n, found.rates, (size_t)n * sizeof(double));
         memcpy(out + 2 * n, found.directions, (size_t)(2 * k) * sizeof(double));
         out[2 * n + 2 * k] = found.residual;
         out[2 * n + 2 * k + 1] = found.rate_residual;
     }
     PyBuffer_Release(&results);
-    if (!solved) Py_RETURN_NONE;
+    if (settled < 0) Py_RETURN_NONE;
     unsigned char states[MAX_CONTACTS], slides[MAX_CONTACTS], border[MAX_CONTACTS];
-    int border_count = 0;
-    for (int i = 0; i < k; i++) {
-        states[i] = (unsigned char)found.states[i];
-        slides[i] = (unsigned char)found.has_direction[i];
-        if (found.on_border[i]) border[border_count++] = (unsigned char)i;
-    }
-    return Py_BuildValue("Ny#y#y#", PyBool_FromLong(is_unique), states, (Py_ssize_t)k, slides,
+    const int border_count = list_states(&given, &found, states, border);
+    for (int i = 0; i < k; i++) slides[i] = (unsigned char)found.has_direction[i];
+    return Py_BuildValue("Ny#y#y#", PyBool_FromLong(settled), states, (Py_ssize_t)k, slides,
                          (Py_ssize_t)k, border, (Py_ssize_t)border_count);
 }
 
@@ -166,6 +157,119 @@ static PyObject *prove_unique(PyObject *module, PyObject *const *args, Py_ssize_
     }
     scale_problem(&given, &plain, forces, rates);
     return PyBool_FromLong(is_provably_unique(&lapack, &plain));
+}
+
+/* The arguments of `solve_impact` that are arrays of doubles, and their buffers. */
+enum { MASS, JACOBIAN, RATES, VELOCITY, RESTITUTION, THRESHOLD, FRICTION, OUT, DOUBLE_ARRAYS };
+
+/* Get the doubles of an array that is stored by rows; 0 without an error if it is another one. */
+static int get_doubles(PyObject *object, int flags, Py_buffer *buffer) {
+    if (PyObject_GetBuffer(object, buffer, PyBUF_FORMAT | PyBUF_C_CONTIGUOUS | flags)) {
+        PyErr_Clear();
+        return 0;
+    }
+    if (buffer->format && !strcmp(buffer->format, "d")) return 1;
+    PyBuffer_Release(buffer);
+    return 0;
+}
+
+static Py_ssize_t count_doubles(const Py_buffer *buffer) {
+    return buffer->len / (Py_ssize_t)sizeof(double);
+}
+
+/* Read an impact from its buffers, the owners of all rows, the rows of the law and the tangents of
+ * each of its contacts; 0 if it is too large or if the sizes of its arrays do not fit. */
+static int read_impact(const Py_buffer *b, PyObject *owner, PyObject *rows, PyObject *tangents,
+                       struct impact *impact, struct problem *p) {
+    const Py_ssize_t nv = count_doubles(&b[VELOCITY]), all = count_doubles(&b[RATES]);
+    if (nv < 1 || nv > MAX_VELOCITIES || all < 1 || all > MAX_ALL_ROWS ||
+        count_doubles(&b[MASS]) != nv * nv || count_doubles(&b[JACOBIAN]) != all * nv ||
+        count_doubles(&b[RESTITUTION]) != all || count_doubles(&b[THRESHOLD]) != all ||
+        !PyTuple_Check(tangents))
+        return 0;
+    const Py_ssize_t contacts = PyTuple_GET_SIZE(tangents);
+    if (contacts < 1 || contacts > MAX_CONTACTS || count_doubles(&b[FRICTION]) != contacts)
+        return 0;
+    const int k = p->contacts = (int)contacts;
+    p->rows = copy_indices(rows, MAX_ROWS, 0, (int)all, impact->rows);
+    if (copy_indices(owner, MAX_ALL_ROWS, 0, (int)all, impact->owner) != (int)all) return 0;
+    int total = k;
+    for (int i = 0; i < k; i++) {
+        const int count = copy_indices(PyTuple_GET_ITEM(tangents, i), 2, k, p->rows,
+                                       p->tangents[i]);
+        if (count < 0) return 0;
+        p->tangent_count[i] = count;
+        p->slides[i] = 0;
+        p->sliding[i][0] = p->sliding[i][1] = 0.0;
+        p->friction_static[i] = p->friction_kinetic[i] = ((const double *)b[FRICTION].buf)[i];
+        total += count;
+    }
+    int c = 0;
+    for (int i = 0; i < all; i++)
+        if (impact->owner[i] >= c) c = impact->owner[i] + 1;
+    for (int i = 0; i < k; i++)
+        if (impact->rows[i] >= c) return 0; /* no normal row */
+    if (total != p->rows || count_doubles(&b[OUT]) != all + nv + 3 * c + p->rows + 1) return 0;
+    impact->all_contacts = c;
+    impact->velocities = (int)nv;
+    impact->all_rows = (int)all;
+    impact->mass = b[MASS].buf;
+    impact->jacobian = b[JACOBIAN].buf;
+    impact->rates = b[RATES].buf;
+    impact->velocity = b[VELOCITY].buf;
+    impact->restitution = b[RESTITUTION].buf;
+    impact->threshold = b[THRESHOLD].buf;
+    impact->selected = b[OUT].buf;
+    impact->after = impact->selected + all;
+    impact->normal = impact->after + nv;
+    impact->friction = impact->normal + c;
+    impact->rates_after = impact->friction + 2 * c;
+    impact->energy_loss = impact->rates_after + p->rows;
+    return 1;
+}
+
+PyDoc_STRVAR(impact_doc,
+             "solve_impact(mass, jacobian, rates, velocity, restitution, threshold, friction, out,"
+             " owner, rows, tangents)\n--\n\n"
+             "Solve the law of an impact, as `impact._solve_in_python`.\n\n"
+             "Args:\n"
+             "    mass: M (nv, nv).\n"
+             "    jacobian: J (R, nv) of the rows of all contacts.\n"
+             "    rates: J v (R,).\n"
+             "    velocity: v (nv,).\n"
+             "    restitution: Coefficients (R,) of rows that rebound.\n"
+             "    threshold: Normal speeds (R,) up to which rows do not rebound.\n"
+             "    friction: Kinetic coefficients (k,) of the contacts that take part.\n"
+             "    out: Out: restitution (R,), v+ (nv,), normal (c,) and friction impulses (c, 2) of\n"
+             "        all contacts, J v+ (r,), energy loss.\n"
+             "    owner: Contact (R,) of each row.\n"
+             "    rows: Rows (r,) of the contacts that take part, normals first.\n"
+             "    tangents: Tangents of each of these contacts, counted within `rows`.\n\n"
+             "Returns:\n"
+             "    Whether it is proven unique; then, as bytes, states (k,) and the contacts on a\n"
+             "    boundary. None where `solve` gives None, or if the impact is not covered.\n");
+
+static PyObject *solve_impact_of(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    (void)module;
+    if (count != DOUBLE_ARRAYS + 3) return refuse_count("solve_impact", DOUBLE_ARRAYS + 3, count);
+    Py_buffer buffers[DOUBLE_ARRAYS];
+    int held = 0, settled = -1;
+    struct impact impact;
+    struct problem p;
+    struct solution found;
+    while (held < DOUBLE_ARRAYS &&
+           get_doubles(args[held], held == OUT ? PyBUF_WRITABLE : 0, &buffers[held]))
+        held++;
+    if (held == DOUBLE_ARRAYS && lapack.dgelsy &&
+        read_impact(buffers, args[OUT + 1], args[OUT + 2], args[OUT + 3], &impact, &p))
+        settled = solve_impact(&lapack, &p, &impact, &found);
+    while (held > 0) PyBuffer_Release(&buffers[--held]);
+    PyErr_Clear(); /* Python has its own errors of what does not fit */
+    if (settled < 0) Py_RETURN_NONE;
+    unsigned char states[MAX_CONTACTS], border[MAX_CONTACTS];
+    const int border_count = list_states(&p, &found, states, border);
+    return Py_BuildValue("Ny#y#", PyBool_FromLong(settled), states, (Py_ssize_t)p.contacts, border,
+                         (Py_ssize_t)border_count);
 }
 
 /* Take the address in a capsule of scipy.linalg.cython_lapack, which is named by its signature; NULL
@@ -199,6 +303,7 @@ static PyObject *set_lapack(PyObject *module, PyObject *const *args, Py_ssize_t 
 static PyMethodDef functions[] = {
     {"solve", (PyCFunction)(void (*)(void))solve, METH_FASTCALL, solve_doc},
     {"prove_unique", (PyCFunction)(void (*)(void))prove_unique, METH_FASTCALL, unique_doc},
+    {"solve_impact", (PyCFunction)(void (*)(void))solve_impact_of, METH_FASTCALL, impact_doc},
     {"set_lapack", (PyCFunction)(void (*)(void))set_lapack, METH_FASTCALL, lapack_doc},
     {NULL, NULL, 0, NULL}};
 

@@ -40,8 +40,10 @@ import numpy as np
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError, SeveralContactSolutionsError
 from hybridctl.mechanics.contact_law import CoulombProblem, CoulombSolution, Uniqueness, solve
+from hybridctl.mechanics.contact_law.compiled import ImpactSolution, solve_impact_compiled
 from hybridctl.mechanics.contact_law.law import CLOSED, OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.contact_law.linear_equations import KKT
+from hybridctl.mechanics.contact_law.solver import MAX_ENUMERATED_SETS
 from hybridctl.mechanics.modes.constraint_equations import build_impact_problem
 from hybridctl.mechanics.modes.dynamics import ContactDynamics, OnSeveral
 from hybridctl.mechanics.modes.phase import ContactPhase, select_slip_mode
@@ -192,25 +194,110 @@ def solve_impact(
         NoContactSolutionError: If no velocity obeys the law; the error has the data.
         SeveralContactSolutionsError: If several do, and `on_several` does not choose.
     """
-    count = len(dynamics.contacts)
-    at = tuple(i for i in at if i not in dynamics.pressed_contacts)
+    if dynamics.pressed_contacts:
+        at = tuple(i for i in at if i not in dynamics.pressed_contacts)
     phase = dynamics.phase(_list_touching_states(dynamics, at))
-    mass, rows, closed = terms.mass, terms.jacobian[phase.all_rows], phase.places
-    restitution = dynamics.select_restitution(terms.rates)
+    restitution = dynamics.row_restitution
     if plastic:
-        restitution[[plastic is True or i in plastic for i in dynamics.contact_set.owner]] = 0.0
+        owner = dynamics.contact_set.owner
+        restitution = restitution.copy()
+        restitution[[plastic is True or i in plastic for i in owner.tolist()]] = 0.0
+    found = solve_impact_compiled(
+        (terms.mass, terms.jacobian, terms.rates, v),
+        (restitution, dynamics.row_threshold, phase.friction.kinetic),
+        len(dynamics.contacts),
+        dynamics.contact_set.owner,
+        phase.all_rows,
+        phase.tangents,
+        MAX_ENUMERATED_SETS,
+    )
+    if found is None:
+        found = _solve_in_python(dynamics, phase, v, terms, restitution, on_several)
+    states, modes = _list_states_and_modes(dynamics, phase, terms, found)
+    border = tuple([phase.closed[j] for j in found.border])
+    result = ImpactResult(
+        found.velocity_after,
+        found.impulses,
+        found.friction_impulses,
+        states,
+        modes,
+        border,
+        found.energy_loss,
+        found.uniqueness,
+        found.restitution,
+        terms,
+    )
+    # With many contacts the solver does not establish uniqueness. Redundant contacts that slide may
+    # leave a continuum of velocities, which the equations in these states show. On a boundary other
+    # states hold as well, which these equations leave out.
+    unsettled = found.uniqueness == "not established" and not border
+    if unsettled and set(SLIPS).intersection(states) and _has_open_velocity(dynamics, result):
+        return replace(result, uniqueness="disproven")
+    return result
+
+
+def _solve_in_python(
+    dynamics: ContactDynamics,
+    phase: ContactPhase,
+    v: Array,
+    terms: TermValues,
+    restitution: Array,
+    on_several: OnSeveral | None,
+) -> ImpactSolution:
+    """Return what `solve_impact_compiled` returns, for all impacts: its reference.
+
+    Args:
+        dynamics: Dynamics of the robot with its contacts.
+        phase: Phase in which the contacts of the impact are closed.
+        v: Velocity (nv,) before the impact.
+        terms: Terms at (q, v).
+        restitution: Coefficients (R,) of rows that rebound.
+        on_several: What becomes of several solutions, as in `solve_impact`.
+
+    Raises:
+        NoContactSolutionError: If there is no solution.
+        SeveralContactSolutionsError: If there are several and none is chosen.
+    """
+    mass, rows, closed = terms.mass, terms.jacobian[phase.all_rows], phase.places
+    restitution = restitution * dynamics.is_rebounding(terms.rates)
     rebound = -(restitution * terms.rates)[phase.all_rows]
     system = KKT(mass, rows)
     problem = build_impact_problem(phase, system, terms.rates[phase.all_rows] - rebound, v)
     expected = {tuple(modes[i] for i in closed) for modes in dynamics.expected_modes}
     solution = _choose_solution(on_several or dynamics.on_several, problem, rows @ v, expected)
     after = v + system.push @ solution.forces
+    count = len(dynamics.contacts)
     impulses, friction_impulses = np.zeros(count), np.zeros((count, 2))
     impulses[closed], friction_impulses[closed] = phase.split_rows(solution.forces)
-    states: list[str] = [OPEN] * count
-    modes = states.copy()
-    rates, bounces = (rows @ after).tolist(), rebound.tolist()
-    for j, (i, state) in enumerate(zip(closed, solution.modes, strict=True)):
+    return ImpactSolution(
+        restitution,
+        after,
+        impulses,
+        friction_impulses,
+        (rows @ after).tolist(),
+        float(-0.5 * (after - v) @ mass @ (after + v)),
+        solution.modes,
+        solution.border,
+        solution.uniqueness,
+    )
+
+
+def _list_states_and_modes(
+    dynamics: ContactDynamics, phase: ContactPhase, terms: TermValues, found: ImpactSolution
+) -> tuple[Modes, Modes]:
+    """Return the state of each contact in an impact, and its mode after it.
+
+    Args:
+        dynamics: Dynamics of the robot with its contacts.
+        phase: Phase in which the contacts of the impact are closed.
+        terms: Terms before the impact.
+        found: The impact.
+    """
+    states: list[str] = [OPEN] * len(dynamics.contacts)
+    modes, rates, all_rows = states.copy(), found.rates_after, phase.all_rows.tolist()
+    restitution, before = found.restitution.tolist(), terms.rates.tolist()
+    bounces = [-(restitution[row] * before[row]) for row in all_rows]
+    for j, (i, state) in enumerate(zip(phase.closed, found.states, strict=True)):
         states[i] = state
         # Where the law determines a rate it is the rebound -e v-: the normal rate of a contact that
         # is not open, and the slip of one that sticks. This value decides, as the computed J v+ has
@@ -219,27 +306,9 @@ def solve_impact(
         modes[i] = mode_by_velocity(rates[j] if state == OPEN else bounces[j], slip)
     for i in dynamics.pressed_contacts:
         # They stay closed, and slip as the impulses of others make them.
-        slip = (terms.jacobian[dynamics.contact_set.tangents[i]] @ after).tolist()
-        modes[i] = mode_by_velocity(0.0, slip)
-    result = ImpactResult(
-        after,
-        impulses,
-        friction_impulses,
-        tuple(states),
-        tuple(modes),
-        tuple(closed[j] for j in solution.border),
-        float(-0.5 * (after - v) @ mass @ (after + v)),
-        solution.uniqueness,
-        restitution,
-        terms,
-    )
-    # With many contacts the solver does not establish uniqueness. Redundant contacts that slide may
-    # leave a continuum of velocities, which the equations in these states show. On a boundary other
-    # states hold as well, which these equations leave out.
-    unsettled = solution.uniqueness == "not established" and not solution.border
-    if unsettled and set(SLIPS).intersection(states) and _has_open_velocity(dynamics, result):
-        return replace(result, uniqueness="disproven")
-    return result
+        along = terms.jacobian[dynamics.contact_set.tangents[i]]
+        modes[i] = mode_by_velocity(0.0, (along @ found.velocity_after).tolist())
+    return tuple(states), tuple(modes)
 
 
 def _list_touching_states(dynamics: ContactDynamics, at: tuple[int, ...]) -> Modes:

@@ -101,6 +101,8 @@ class ContactDynamics:
         static_friction: Static coefficients (c,).
         restitution: Coefficients of restitution (c,).
         bouncing_contacts: Contacts whose coefficient of restitution is positive.
+        row_restitution: Coefficients of restitution (r,) of the rows of all contacts.
+        row_threshold: Approach speeds (r,) up to which these rows do not rebound, m/s.
         pressed_contacts: Contacts that a constant load presses: dry friction of joints.
         terms: Terms of the robot with its contacts; `terms_choice` is what was asked for.
         kernel_terms: Their expressions for the compiled kernel, None if modes do not use it;
@@ -170,8 +172,8 @@ class ContactDynamics:
         self.bouncing_contacts: list[int] = np.flatnonzero(self.restitution > 0.0).tolist()
         owner = self.contact_set.owner  # the first rows are the normals of all contacts
         tangential_rows = tangential[owner[len(self.contacts) :]]
-        self._row_restitution = np.concatenate((self.restitution, tangential_rows))
-        self._restitution_threshold = threshold[owner]
+        self.row_restitution: Array = np.concatenate((self.restitution, tangential_rows))
+        self.row_threshold: Array = threshold[owner]
 
     def _make_terms(self) -> None:
         """Set the terms, from robot and contacts."""
@@ -360,7 +362,7 @@ class ContactDynamics:
         Args:
             rates: J v (r,) before the impact, m/s.
         """
-        normal, least = rates[self.contact_set.owner], self._restitution_threshold
+        normal, least = rates[self.contact_set.owner], self.row_threshold
         return np.asarray((normal > 0.0) | (-normal > least) | (least == 0.0))
 
     def select_restitution(self, rates: Array) -> Array:
@@ -369,7 +371,7 @@ class ContactDynamics:
         Args:
             rates: J v (r,) before the impact, m/s.
         """
-        return np.asarray(self._row_restitution * self.is_rebounding(rates))
+        return np.asarray(self.row_restitution * self.is_rebounding(rates))
 
     # The pass of one mode at one point
 
