@@ -12,6 +12,7 @@ from hybridctl.base.errors import GrazingError, HybridctlError, InputError, Syst
 from hybridctl.gradients.event_adjoint import linearize_event
 from hybridctl.hybrid.guards import GuardJacobian
 from hybridctl.hybrid.mode import Edge, FieldJacobian, ResetJacobian
+from hybridctl.hybrid.model import JumpPoint
 from hybridctl.hybrid.trajectory import Event
 
 KINKS = ("raise", "mean", "first")
@@ -161,3 +162,20 @@ def test_a_rest_on_the_border_of_slip_takes_the_side_that_sticks(kink, along):
     found = linearize_event(system, event, kink, "in turn")
     assert (found.choice is None) == (along == -0.7)
     np.testing.assert_allclose(found.state, stops, atol=1e-9)
+
+
+def test_both_sides_of_the_border_of_a_rest_differ_by_what_is_left_of_the_slip():
+    """Slip of dv upwards stops after dv / (g (s + mu c)) and then slides down, as if it began late.
+
+    So g (s - mu c) times that is missing of the velocity, where s and c are of the slope.
+    """
+    system, event, _ = come_to_rest(SLOPE, -1.0)
+    reset = system.outgoing(("open",)).rest(("slope closes",)).reset
+    at = JumpPoint(0.5, event.state_before, event.input_before, event.report)
+    border = reset.find_border(at, event.mode_after, event.input_after)
+    assert not border.is_linear
+    c, s = np.cos(SLOPE), np.sin(SLOPE)
+    left = (s - FRICTION * c) / (s + FRICTION * c)
+    # Upwards of the slope, per m/s by which the ball comes faster upwards.
+    change = (border.positive.state - border.negative.state)[2:, 2:] @ [-c, s]
+    np.testing.assert_allclose(change, [-left * c, left * s], atol=1e-9)

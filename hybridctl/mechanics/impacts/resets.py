@@ -274,7 +274,7 @@ class ImpactReset(ResetModel):
         result, nv = self._find_result(at), len(v)
         d = differentiate_impact(self.dynamics, q, v, result)
         state = np.concatenate((np.eye(nv, 2 * nv), d.velocity_z))
-        closing = self._differentiate_closing(q, result)
+        closing = self._differentiate_closing(q, result, result.modes)
         if closing is not None:
             state = closing @ state
         return ResetJacobian(np.zeros(2 * nv), state, np.zeros((2 * nv, len(at.u))))
@@ -322,24 +322,31 @@ class ImpactReset(ResetModel):
         border = find_stick_slip_boundary(self.dynamics, q, v, result, after, u_after)
         if border is None:
             return None
-        closing = self._differentiate_closing(q, result)
-        if closing is None:
+        closing = self._differentiate_closing(q, result, result.modes)
+        # Where a contact slips, the mode after the event keeps what is left of the slip.
+        slipping = self._differentiate_closing(q, result, after)
+        if closing is None or slipping is None:
             return border
         return border._replace(
-            positive=border.positive._replace(state=closing @ border.positive.state),
+            positive=border.positive._replace(state=slipping @ border.positive.state),
             negative=border.negative._replace(state=closing @ border.negative.state),
         )
 
-    def _differentiate_closing(self, q: Array, result: ImpactResult) -> Array | None:
+    def _differentiate_closing(self, q: Array, result: ImpactResult, modes: Modes) -> Array | None:
         """Return how perturbations after the impact change where gaps are closed (2 nv, 2 nv).
 
         None where none are, so that perturbations do not change.
+
+        Args:
+            q: Configuration (nq,).
+            result: The impact.
+            modes: Modes after it, to whose states perturbed ones are projected.
         """
         closed = self.find_newly_closed(result)
         if not closed:
             return None
-        after, phase = result.velocity_after, self.dynamics.phase(result.modes)
-        return self.dynamics.differentiate_projection(phase, q, after, closed)
+        phase = self.dynamics.phase(modes)
+        return self.dynamics.differentiate_projection(phase, q, result.velocity_after, closed)
 
     def find_newly_closed(self, result: ImpactResult) -> list[int]:
         """Return the contacts that the impact closes, whose gaps have to be closed.
