@@ -329,13 +329,13 @@ int search_solution(const struct lapack *lapack, const struct problem *plain,
 }
 
 /* Newton steps up to which a solution that is not proven unique is returned, if no contact is on a
- * boundary: of 80,000 random problems 17 had another solution in Python, which rounding chose there,
- * too; all had more sets of states than are tried. On a boundary rounding chooses the states in
- * which forces of redundant contacts are of least norm. */
+ * boundary: of 80,000 random problems 17 had another solution in Python, which rounding chose
+ * there, too; all had more sets of states than are tried. On a boundary rounding chooses the states
+ * in which forces of redundant contacts are of least norm. */
 enum { MAX_REPEATABLE_STEPS = 8 };
 
-/* Solve a problem in its units. Returns 1 if the solution is proven unique, 0 if it is not, or -1 if
- * none is found or rounding may decide which one is. */
+/* Solve a problem in its units. Returns 1 if the solution is proven unique, 0 if it is not, or -1
+ * if none is found or rounding may decide which one is. */
 int settle_problem(const struct lapack *lapack, const struct problem *given,
                    struct solution *found) {
     struct problem plain;

@@ -36,7 +36,7 @@ static void select_restitution(struct impact *impact) {
     }
 }
 
-/* Solve an impact whose problem `p` has contacts, tangents and friction; the rest of it is set here.
+/* Solve an impact whose problem `p` has contacts, tangents and friction; its G and b are set here.
  * Returns what `settle_problem` returns, and -1 where M cannot be factorised. */
 int solve_impact(const struct lapack *lapack, struct problem *p, struct impact *impact,
                  struct solution *found) {

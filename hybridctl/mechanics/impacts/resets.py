@@ -233,6 +233,9 @@ class ImpactReset(ResetModel):
     hit: frozenset[int]
     modes: Modes
     at_once = True
+    _known_reached: dict[tuple[int, ...], tuple[int, ...]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @cached_property
     def _closed(self) -> tuple[int, ...]:
@@ -257,8 +260,8 @@ class ImpactReset(ResetModel):
             raise error
         result = self._solve(q, v)
         after = np.concatenate([q, result.velocity_after])
-        gaps = result.terms.gaps
-        if any(gaps[i] > ON_SURFACE for i in self.find_newly_closed(result)):
+        newly_closed = self.find_newly_closed(result)
+        if newly_closed and (result.terms.gaps[newly_closed] > ON_SURFACE).any():
             phase = self.dynamics.phase(result.modes)
             after = np.concatenate(self.dynamics.project_state(phase, q, result.velocity_after))
         hit = self.hit - self._find_separating(result.terms)
@@ -369,7 +372,11 @@ class ImpactReset(ResetModel):
     def _solve(self, q: Array, v: Array) -> ImpactResult:
         terms = self.dynamics.copy_terms(q, v)
         at = self._find_touching(terms)
-        reached = at if not self._closed else self._find_reached(at)
+        reached = at
+        if self._closed:
+            if at not in self._known_reached:  # they follow from the structure of the robot alone
+                self._known_reached[at] = self._find_reached(at)
+            reached = self._known_reached[at]
         result = solve_impact(self.dynamics, v, reached, terms)
         if reached == at:
             return result
@@ -416,16 +423,16 @@ class ImpactReset(ResetModel):
 
     def _list_touching(self, terms: TermValues, with_resting: bool) -> tuple[int, ...]:
         """Return contacts that hit or are closed, and others at rest on their surface if wanted."""
-        separating, count = self._find_separating(terms), len(terms.gaps)
-        each = enumerate(zip(terms.gaps.tolist(), terms.rates[:count].tolist(), strict=True))
-        return tuple(
+        separating, closed, hit = self._find_separating(terms), self._closed, self.hit
+        rates: list[float] = terms.rates.tolist()  # normal ones first
+        touching = [
             i
-            for i, (gap, rate) in each
-            if i in self._closed
-            or (
-                i not in separating and (i in self.hit or (with_resting and _is_resting(gap, rate)))
-            )
-        )
+            for i, gap in enumerate(terms.gaps.tolist())
+            if i in closed or i in hit or (with_resting and _is_resting(gap, rates[i]))
+        ]
+        if separating:
+            touching = [i for i in touching if i in closed or i not in separating]
+        return tuple(touching)
 
     def _find_separating(self, terms: TermValues) -> set[int]:
         """Return contacts with restitution that separate already, and so do not hit.
