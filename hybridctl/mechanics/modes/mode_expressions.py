@@ -187,24 +187,28 @@ def make_field(equations: ModeEquations) -> ModeField:
     target = _make_target(rows, c.contact_count, equations.stabilization)
     if rows_of.rows:
         mix = rows_of.make_mix(rows.rates)
-        # One division by M for all forces on closed contacts, of which friction is a multiple.
-        closed, count = [*rows_of.rows, *rows_of.sliding_tangents], len(rows_of.rows)
-        responses = by_mass(jacobian[closed, :].T)
-        even = jacobian[closed, :] @ responses
-        wanted = target[closed] - jacobian[closed, :] @ free
-        response = responses @ mix[closed, :]
-        delassus = even[:count, :] @ mix[closed, :]
+        response = by_mass(jacobian.T @ mix)
+        constraint = jacobian[rows_of.rows, :]
+        delassus, wanted = constraint @ response, target[rows_of.rows] - constraint @ free
         independent = equations.independent
-        m, margin = _solve_multipliers(rows_of, delassus, wanted[:count], independent)
+        m, margin = _solve_multipliers(rows_of, delassus, wanted, independent)
         if rows_of.slides_freely:
-            ratio = _make_response_ratio(delassus, even[:count, :count], independent.rows)
+            even = constraint @ by_mass(constraint.T)
+            ratio = _make_response_ratio(delassus, even, independent.rows)
         acceleration, forces = free + response @ m, mix @ m + known
         is_redundant = len(independent.rows) < len(rows_of.rows)
         cones = rows_of.cone_slacks(forces) if is_redundant else []
         speeds = rows_of.speed_margins(rows)
         if rows_of.slides_alone and not is_redundant:
-            change = jacobian @ acceleration - target
-            stops = _make_stopping_margin(rows_of, rows.rates, change, even, wanted)
+            sticking = [*rows_of.rows, *rows_of.sliding_tangents]
+            constraint = jacobian[sticking, :]
+            stops = _make_stopping_margin(
+                rows_of,
+                rows.rates[rows_of.sliding_tangents],
+                (jacobian @ acceleration - target)[rows_of.sliding_tangents],
+                constraint @ by_mass(constraint.T),
+                target[sticking] - constraint @ free,
+            )
             speeds = [ca.fmax(speeds[0], stops)]
         sound = find_least_soundness([margin - _MIN_PIVOT, *speeds, *cones])
     else:
@@ -239,9 +243,9 @@ def mode_derivatives(mode: ModeField) -> list[Expression]:
 
 def _make_stopping_margin(
     part: PhaseExpressions,
-    rates: Expression,
+    velocity: Expression,
     change: Expression,
-    even: Expression,
+    delassus: Expression,
     wanted: Expression,
 ) -> Expression:
     r"""Return a scalar that is positive where the only contact that slides is about to stop.
@@ -252,24 +256,23 @@ def _make_stopping_margin(
 
     Args:
         part: Rows of the mode, with one contact that slides, in a surface.
-        rates: J v (r, 1) of all rows, m/s.
-        change: J a - target (r, 1), m/s^2: the change of these rates in the mode.
-        even: J M^-1 J^T of the rows of the mode in which it sticks, which end with its tangents.
-        wanted: Change of the rates of these rows by their forces, m/s^2.
+        velocity: Its sliding velocity (2, 1), m/s.
+        change: Change (2, 1) of this velocity in the mode, m/s^2.
+        delassus: J M^-1 J^T of the rows in which it would stick, which end with its tangents.
+        wanted: Change of the rates of these rows that forces have to make, m/s^2.
     """
     (i,) = part.spatial_contacts
-    divide, pivots = cholesky(even)
+    divide, pivots = cholesky(delassus)
     forces = divide(wanted)
     holding = _make_length(forces[len(part.rows) :])
     limit = (1.0 - LIMIT_MARGIN) * part.kinetic_friction(i) * forces[part.rows.index(i)]
-    velocity, changed = rates[part.sliding_tangents], change[part.sliding_tangents]
-    speed, size = _make_length(velocity), _make_length(changed)
+    speed = _make_length(velocity)
     return find_least_soundness(
         [
             _compare_pivots(pivots) - _MIN_PIVOT,
             limit - holding,
             speed - MIN_SLIDING_SPEED,
-            -ca.dot(velocity, changed) - SAME_MOTION_COSINE * speed * size,
+            -ca.dot(velocity, change) - SAME_MOTION_COSINE * speed * _make_length(change),
         ]
     )
 
