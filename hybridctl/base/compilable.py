@@ -42,8 +42,9 @@ _SWITCH = "HYBRIDCTL_COMPILE"
 """Name of the environment variable that says what is compiled unasked: "off" or "all"."""
 _MARK_AGE = 600.0
 """Age in s of a mark that a function is being compiled, after which it may be tried anew."""
-_NICENESS = 15
-"""Added to the niceness of the process that compiles: what calls the function comes first."""
+_NICENESS = 5
+"""Added to the niceness of the process that compiles: what calls the function comes first. With 15 a
+compilation takes minutes where all cores are busy."""
 _running: list[subprocess.Popen[bytes]] = []
 """The process that compiles for this one, or the last that did; at most one."""
 
@@ -108,12 +109,14 @@ class CompilableFunction(ca.Function):
         if _is_busy() or not _mark(kept):
             return
         announce_compilation(self._source)
-        path = os.pathsep.join(filter(None, sys.path))
-        program = f"from {__name__} import compile_kept; compile_kept({str(kept)!r})"
+        # Modules are found where this process finds them, and not in the working directory before.
+        program = (
+            f"import sys; sys.path[:] = {sys.path!r}; "
+            f"from {__name__} import compile_kept; compile_kept({str(kept)!r})"
+        )
         try:
             process = subprocess.Popen(
                 [sys.executable, "-c", program],
-                env={**os.environ, "PYTHONPATH": path},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -22,7 +22,6 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
@@ -40,7 +39,7 @@ from hybridctl.base.files import atomic, find_privacy_fault, read_private
 _LOG = logging.getLogger(__name__)
 FOLDER_VARIABLE = "HYBRIDCTL_CACHE"
 """Name of the environment variable with the folder, or "off"."""
-_MAX_FUNCTIONS_IN_MEMORY = 512
+_MAX_FUNCTIONS_IN_MEMORY = 256
 """Most functions, and as many libraries, that are held for the next caller. A choice."""
 _FLAGS = "-O1", "-ffp-contract=off"
 """Flags of the C compiler. With them machine code gives the same bits as CasADi's interpreter:
@@ -54,10 +53,6 @@ _LONG_COMPILATION = 1.0
 """Time in s above which a compilation is announced."""
 _REPORTED: set[str] = set()
 """Causes for which this process has written a line to the log."""
-_KEYS: OrderedDict[Any, str] = OrderedDict()
-"""Keys of functions that `load_or_build` returned, the last one at the end."""
-_MAX_KEYS = 2048
-"""Most of these keys. A choice: more than a process has functions at once."""
 
 
 def load_or_build(key: str, build: Callable[[], Any]) -> Any:
@@ -86,7 +81,7 @@ def load_or_build(key: str, build: Callable[[], Any]) -> Any:
         found = build()
         text = found.serialize()
         _write_private_file(path, f"{hash_bytes(text.encode())}\n{text}".encode())
-    _remember_key(found, key)
+    found.kept_as = key  # by which its machine code is found
     return found
 
 
@@ -101,7 +96,7 @@ def load_kept_function(path: Path) -> Any:
     """
     status = path.stat()
     found = _read_function(path, (status.st_ino, status.st_mtime_ns, status.st_size))
-    _remember_key(found, path.stem)
+    found.kept_as = path.stem
     return found
 
 
@@ -111,19 +106,16 @@ def find_kept_file(function: Any) -> Path | None:
     Args:
         function: The `casadi.Function`.
     """
-    key, folder = _KEYS.get(function), _open_cache_folder()
+    key, folder = _find_key(function), _open_cache_folder()
     if key is None or folder is None:
         return None
     path = folder / f"{key}.casadi"
     return path if path.exists() else None
 
 
-def _remember_key(function: Any, key: str) -> None:
-    """Remember the key of a function, by which its machine code is found."""
-    _KEYS[function] = key
-    while len(_KEYS) > _MAX_KEYS:
-        with suppress(KeyError):  # another thread has removed it
-            _KEYS.popitem(last=False)
+def _find_key(function: Any) -> str | None:
+    """Return the key that `load_or_build` has noted at a function; None for others."""
+    return getattr(function, "kept_as", None)
 
 
 def find_compiler() -> str | None:
@@ -230,14 +222,14 @@ def find_machine_code(function: Any) -> Any | None:
         The `NativeFunction`, or None.
     """
     folder = _open_cache_folder()
-    if folder is None or function not in _KEYS:
+    if folder is None or _find_key(function) is None:
         return None
     return _load_library_from_cache(folder, _make_native_key(function), function)
 
 
 def _make_native_key(function: Any) -> str:
     """Return the key of a function's machine code: of its own key, or else of its content."""
-    known = _KEYS.get(function) or function.serialize()
+    known = _find_key(function) or function.serialize()
     return make_key("native", platform.machine(), _FLAGS, known)
 
 
