@@ -28,7 +28,6 @@ import casadi as ca
 
 from hybridctl.base.function_cache import (
     FOLDER_VARIABLE,
-    announce_compilation,
     compile_function,
     estimate_compilation,
     find_compiler,
@@ -108,7 +107,7 @@ class CompilableFunction(ca.Function):
             return
         if _is_busy() or not _mark(kept):
             return
-        announce_compilation(self._source)
+        _LOG.info("compiling %s in another process", self._source.name())  # nobody waits for it
         # Modules are found where this process finds them, and not in the working directory before.
         program = (
             f"import sys; sys.path[:] = {sys.path!r}; "

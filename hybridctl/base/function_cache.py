@@ -183,7 +183,7 @@ def compile_function(function: Any) -> Any:
         found = _load_library_from_cache(folder, key, function)
         if found is not None:
             return found
-    announce_compilation(function)
+    _announce_compilation(function)
     try:
         # Once it is loaded, a library does not need its file. Windows refuses to remove the file:
         # that is no error.
@@ -233,7 +233,7 @@ def _make_native_key(function: Any) -> str:
     return make_key("native", platform.machine(), _FLAGS, known)
 
 
-def announce_compilation(function: Any) -> None:
+def _announce_compilation(function: Any) -> None:
     """Log that a compiler is about to run, if that takes longer than about a second.
 
     Args:
