@@ -42,8 +42,8 @@ _SWITCH = "HYBRIDCTL_COMPILE"
 _MARK_AGE = 600.0
 """Age in s of a mark that a function is being compiled, after which it may be tried anew."""
 _NICENESS = 5
-"""Added to the niceness of the process that compiles: what calls the function comes first. With 15 a
-compilation takes minutes where all cores are busy."""
+"""Added to the niceness of the process that compiles: what calls the function comes first. With 15
+a compilation takes minutes where all cores are busy."""
 _running: list[subprocess.Popen[bytes]] = []
 """The process that compiles for this one, or the last that did; at most one."""
 
