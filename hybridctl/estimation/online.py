@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -12,6 +13,7 @@ from time import perf_counter
 from numpy.typing import ArrayLike
 
 from hybridctl.base.checks import check_flag, check_instance, check_number
+from hybridctl.base.compilable import pause_compilation
 from hybridctl.base.errors import InputError
 from hybridctl.estimation.cut_prediction import rehearse
 from hybridctl.estimation.deadline import Deadline
@@ -45,6 +47,7 @@ class Estimator:
     (`SaltedKalmanFilter.limit_time`): the covariance is larger for it, and notes say what was cut.
     The prediction has the time that corrections have not needed before. The first visit of a mode
     takes longer, because its functions are made or read from disk: `prepare` does that before.
+    With a deadline no step begins to compile functions that are called often.
 
     Life cycle: `prepare` where time matters, `step` at each sample, `reset` to start again. An
     error in a value is raised by the `step` that does this piece of work, which with `finish` may
@@ -129,6 +132,16 @@ class Estimator:
             raise InputError(f"t must not be before the last sample, {self._time} s, got {time}")
         self._left.extend(self._split_into_pieces(time, values, input))
         self._time = time
+        with nullcontext() if self._deadline == math.inf else pause_compilation():
+            self._work_off(begun)
+        return self._extrapolate(input) if self._left else self.state.estimate
+
+    def _work_off(self, begun: float) -> None:
+        """Do the pieces of work that there is time for, and update the state.
+
+        Args:
+            begun: Time of the clock at which the step began, s.
+        """
         now, correction = begun, min(self._corrections, default=0.0)
         while self._left and (
             not self._finish or now == begun or now - begun + self._mean_duration <= self._deadline
@@ -143,7 +156,6 @@ class Estimator:
             self._mean_duration += weight * (now - last - self._mean_duration)
             if isinstance(piece, partial):
                 self._corrections.append(now - last)
-        return self._extrapolate(input) if self._left else self.state.estimate
 
     def _split_into_pieces(
         self, t: float, values: Mapping[str, ArrayLike], given: Input

@@ -139,6 +139,15 @@ def test_nothing_is_compiled_where_that_is_not_wanted_or_not_possible(
     assert not [*kept.glob("*.so"), *kept.glob("*.compiling")]
 
 
+def test_nothing_is_compiled_while_that_is_paused(kept):
+    function = CompilableFunction(spiral())
+    with compilable.pause_compilation():
+        compile_and_wait(function)
+    assert not list(kept.glob("*.compiling"))
+    compile_and_wait(function)
+    assert function.find_machine_code() is not None
+
+
 def test_all_functions_are_compiled_where_that_is_asked_for(kept, monkeypatch):
     monkeypatch.setenv("HYBRIDCTL_COMPILE", "all")
     parameters = cube.CubeParameters()
