@@ -1,6 +1,6 @@
 """Drops of public robots with and without the compiled kernel, by a run at tolerances of 1e-11.
 
-All 160 take an hour or more of one core; a few of them run among the slow tests.
+All 160 take half an hour or more of one core; a few of them run among the slow tests.
 """
 
 import warnings
@@ -11,7 +11,7 @@ import pytest
 from hybridctl.robots import public
 
 import hybridctl as hc
-from hybridctl.base.errors import HybridctlWarning
+from hybridctl.base.errors import HybridctlWarning, ZenoError
 from hybridctl.mechanics.kernel.extension import is_kernel_available
 from hybridctl.mechanics.system import contact_system
 
@@ -54,11 +54,16 @@ def check_drop(drop):
     for a moment changes the state by 9e-5, and whether it does changes with the tolerance, for
     Python as for the kernel.
     """
-    exact = drop_robot(drop, "off", 1e-11)
-    of_kernel, *of_both = (
-        float(np.abs(drop_robot(drop, kernel, tolerance) - exact).max())
-        for kernel, tolerance in (("auto", 1e-9), ("off", 1e-9), ("off", 3e-10))
-    )
+    kinds = ("off", 1e-11), ("auto", 1e-9), ("off", 1e-9), ("off", 3e-10)
+    try:
+        exact, *found = (drop_robot(drop, *kind) for kind in kinds)
+    except ZenoError as error:
+        # Of limp quadrupeds three feet bounce in turn, in windows that shrink to a tenth and less
+        # each time. Rounding decides whether a run gets past their end; with "rest" all do.
+        if drop[-1] != "raise" or not error.steady:
+            raise
+        pytest.skip("bounces accumulate, where the run asks for an error")
+    of_kernel, *of_both = (float(np.abs(state - exact).max()) for state in found)
     of_python = max(of_both)
     assert of_kernel <= 10.0 * max(of_python, LEAST_ERROR), (drop, of_kernel, of_python)
     return of_kernel, of_python
