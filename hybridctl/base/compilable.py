@@ -47,8 +47,6 @@ _NICENESS = 5
 a compilation takes minutes where all cores are busy."""
 _running: list[subprocess.Popen[bytes]] = []
 """The process that compiles for this one, or the last that did; at most one."""
-
-
 _pauses: list[None] = []
 """One entry for each `pause_compilation` that is active."""
 
@@ -114,11 +112,14 @@ class CompilableFunction(ca.Function):
     def compile_in_background(self) -> None:
         """Have the function compiled by another process, if none is at work for this one.
 
-        Nothing happens where that is switched off or paused, where there is no compiler, or where
-        functions are not kept.
+        Nothing happens where that is switched off or paused, where there is no compiler, where
+        functions are not kept, or where no Python is known that could be started.
         """
         kept = find_kept_file(self._source)
         if kept is None or os.environ.get(_SWITCH) == "off" or find_compiler() is None:
+            return
+        # Within another program there may be no Python; of a frozen one it is the program itself.
+        if not sys.executable or getattr(sys, "frozen", False):
             return
         if _pauses or _is_busy() or not _mark(kept):
             return

@@ -21,8 +21,6 @@ from hybridctl.base.compilable import CompilableFunction
 _BATCH_WIDTHS = (64, 16, 8, 4, 2, 1)
 """Numbers of points that one call evaluates, widest first. The last one is 1, so that every number
 of points can be split. In calls that are wider than 64 a point costs no less."""
-
-
 _FIRST_CHECK = 200
 """Evaluations after which a function becomes machine code if that is kept. A choice: to load it
 takes some 0.4 ms, and saves some 10 us of each call."""

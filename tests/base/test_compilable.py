@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 import time
 
 import casadi as ca
@@ -137,6 +138,15 @@ def test_nothing_is_compiled_where_that_is_not_wanted_or_not_possible(
     compile_and_wait(function)
     assert function.find_machine_code() is None
     assert not [*kept.glob("*.so"), *kept.glob("*.compiling")]
+
+
+@pytest.mark.parametrize(("name", "value"), [("executable", ""), ("frozen", True)])
+def test_nothing_is_compiled_where_python_cannot_be_started(kept, monkeypatch, name, value):
+    """A frozen program would start itself anew."""
+    function = CompilableFunction(spiral())
+    monkeypatch.setattr(sys, name, value, raising=False)
+    compile_and_wait(function)
+    assert not list(kept.glob("*.compiling"))
 
 
 def test_nothing_is_compiled_while_that_is_paused(kept):
