@@ -158,10 +158,14 @@ def test_nothing_is_compiled_while_that_is_paused(kept):
     assert function.find_machine_code() is not None
 
 
-def test_all_functions_are_compiled_where_that_is_asked_for(kept, monkeypatch):
-    monkeypatch.setenv("HYBRIDCTL_COMPILE", "all")
+@pytest.mark.parametrize("setting", ["all", "often"])
+def test_functions_are_compiled_at_their_first_call_where_that_is_asked_for(
+    kept, monkeypatch, setting
+):
+    """A short run calls none of them often enough otherwise."""
+    monkeypatch.setenv("HYBRIDCTL_COMPILE", setting)
     parameters = cube.CubeParameters()
     tossed = contact_system(cube.robot(parameters), cube.contacts(parameters)[:1])
     start = np.array([0, 0, 0.3, 0, 0, 0, 1.0, 0, 0, 0, 0, 0, 0])
     hc.simulate(tossed, ("open",), start, (0.0, 0.01))
-    assert list(kept.glob("*.so"))
+    assert bool(list(kept.glob("*.so"))) == (setting == "all")
