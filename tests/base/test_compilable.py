@@ -4,6 +4,7 @@ import os
 import shutil
 import sys
 import time
+from itertools import count
 
 import casadi as ca
 import numpy as np
@@ -73,6 +74,25 @@ def test_a_function_changes_to_machine_code_while_it_is_called(kept, monkeypatch
     for _ in range(2):  # the second time by machine code
         for one, other in zip(wide(points), exact, strict=True):
             np.testing.assert_array_equal(one, other)
+
+
+def test_a_function_is_compiled_after_a_share_of_the_time_that_this_takes(monkeypatch):
+    """An evaluation of four points takes 1 ms by this clock, and compilation 1 s.
+
+    So 0.06 s are spent after 240 points, and the first look after that is at the 300th.
+    """
+    ticks, calls, begun = count(), 0, []
+    monkeypatch.setattr(compiled_function, "_FIRST_CHECK", 100)
+    monkeypatch.setattr(compiled_function, "_NEXT_CHECK", 100)
+    monkeypatch.setattr(compiled_function, "_SHARE_OF_COMPILATION", 0.06)
+    monkeypatch.setattr(compiled_function, "perf_counter", lambda: 1e-3 * next(ticks))
+    monkeypatch.setattr(CompilableFunction, "compilation_time", 1.0)
+    monkeypatch.setattr(CompilableFunction, "compile_in_background", lambda _: begun.append(calls))
+    wide = CompiledFunction(CompilableFunction(spiral(), 4), [(4, 3), (4, 3, 3)], np.ones(8))
+    while not begun:
+        calls += 1
+        wide(np.ones(12))
+    assert begun == [75]
 
 
 def test_a_toss_is_the_same_to_the_bit_while_its_functions_change(kept, monkeypatch):
