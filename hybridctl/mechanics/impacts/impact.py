@@ -133,7 +133,10 @@ class ImpactResult:
 
     @property
     def law_rates(self) -> Array:
-        """The rates xi = J v+ + E J v- (r,) for which the law holds, m/s."""
+        """The rates xi = J v+ + E J v- (R,) of all rows, m/s, for which the law holds.
+
+        Of impacts that accumulate it holds for the plastic part alone: further impulses may pull.
+        """
         terms = self.terms
         return np.asarray(terms.jacobian @ self.velocity_after + self.restitution * terms.rates)
 
@@ -162,7 +165,8 @@ def impact(
 
     Raises:
         NoContactSolutionError: If no velocity obeys the law; the error has the data.
-        SeveralContactSolutionsError: If several do, and `on_several` does not choose.
+        SeveralContactSolutionsError: If several do, none is planned (`expected_modes`), and
+            `on_several` is "raise".
     """
     return solve_impact(dynamics, v, at, dynamics.copy_terms(q, v), plastic=plastic)
 
@@ -192,7 +196,8 @@ def solve_impact(
 
     Raises:
         NoContactSolutionError: If no velocity obeys the law; the error has the data.
-        SeveralContactSolutionsError: If several do, and `on_several` does not choose.
+        SeveralContactSolutionsError: If several do, none is planned (`expected_modes`), and
+            `on_several` is "raise".
     """
     if dynamics.pressed_contacts:
         at = tuple(i for i in at if i not in dynamics.pressed_contacts)
@@ -367,9 +372,8 @@ def solve_accumulated_impacts(
     these impulses are as small as the bounces that are left out. Elsewhere they may be large, and
     pull (test_impulses_that_close_a_contact_which_would_part_count_in_the_energy).
 
-    A contact that leaves at the speed w makes bounces that push by less than the contact force does
-    meanwhile, by an impulse that changes its normal speed by w. So the further impulse pulls. It
-    has the friction of a contact that slides, as the force has: the rest then differs from the
+    A contact that leaves at the speed w is pulled back by the impulse that cancels w: its bounces
+    push by so much less than the contact force does meanwhile. This impulse has the friction of a contact that slides, as the force has: the rest then differs from the
     bounces by terms of second order in w.
 
     Args:
@@ -384,7 +388,8 @@ def solve_accumulated_impacts(
 
     Raises:
         NoContactSolutionError: If no velocity obeys the law; the error has the data.
-        SeveralContactSolutionsError: If several do, and `on_several` does not choose.
+        SeveralContactSolutionsError: If several do, none is planned (`expected_modes`), and
+            `on_several` is "raise".
     """
     first = solve_impact(dynamics, v, at, terms, plastic=True)
     mass, rows = terms.mass, terms.jacobian
