@@ -373,8 +373,9 @@ def solve_accumulated_impacts(
     pull (test_impulses_that_close_a_contact_which_would_part_count_in_the_energy).
 
     A contact that leaves at the speed w is pulled back by the impulse that cancels w: its bounces
-    push by so much less than the contact force does meanwhile. This impulse has the friction of a contact that slides, as the force has: the rest then differs from the
-    bounces by terms of second order in w.
+    push by so much less than the contact force does meanwhile. This impulse has the friction of a
+    contact that slides, as the force has: the rest then differs from the bounces by terms of second
+    order in w.
 
     Args:
         dynamics: Dynamics of the robot with its contacts.
