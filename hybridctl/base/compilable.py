@@ -1,13 +1,13 @@
 """Functions that are interpreted until they have been called often, then machine code.
 
 A C compiler takes some 0.2 s for a function that CasADi interprets in some 20 us. Who calls it a
-few times does not want to wait; who calls it ten thousand times does not want to know of it. So the
-function is compiled by another process, at low priority, while it is called, and whoever calls it
-takes the machine code as soon as it is there. It is kept (see `function_cache`), so that later
-processes have it after a few calls.
+few times does not want to wait; who calls it ten thousand times should not have to ask. So callers
+(see `symbolic.compiled_function`) have a function that is called often compiled by another process,
+at low priority, and take the machine code as soon as it is there. The machine code is kept (see
+`function_cache`), so that later processes have it after a few calls.
 
-The results do not change by it: machine code does the same operations in the same order, without
-those that contract two of them (see `function_cache`), and is tested to give the same bits.
+The results do not change by it: machine code does the same operations in the same order, and
+products and sums are not contracted to fused ones. It is tested to give the same bits.
 
 `HYBRIDCTL_COMPILE=off` compiles nothing unasked; kept machine code is used all the same. With
 `HYBRIDCTL_COMPILE=all` functions are compiled where they are first called.
@@ -19,6 +19,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -45,15 +46,20 @@ _MARK_AGE = 600.0
 _NICENESS = 5
 """Added to the niceness of the process that compiles: what calls the function comes first. With 15
 a compilation takes minutes where all cores are busy."""
-_running: list[subprocess.Popen[bytes]] = []
-"""The process that compiles for this one, or the last that did; at most one."""
+_running: list[tuple[str, subprocess.Popen[bytes]]] = []
+"""Name of a function and the process that compiles it, or the last that did; at most one."""
+_lock = threading.Lock()
+"""Held where `_running` is read or changed: functions are called by several threads."""
 _pauses: list[None] = []
 """One entry for each `pause_compilation` that is active."""
 
 
 @contextmanager
 def pause_compilation() -> Iterator[None]:
-    """Begin no compilation beside while the body runs: to start its process takes 1 to 3 ms."""
+    """Start no process that compiles while the body runs, in any thread: that takes 1 to 3 ms.
+
+    One that runs already goes on.
+    """
     _pauses.append(None)
     try:
         yield
@@ -67,7 +73,7 @@ def compiles_at_once() -> bool:
 
 
 def list_settings() -> tuple[str | None, ...]:
-    """Return the settings of the environment that decide where functions are read and compiled."""
+    """Return the environment's settings by which functions are read from disk and compiled."""
     return tuple(map(os.environ.get, (FOLDER_VARIABLE, _SWITCH, "CC")))
 
 
@@ -76,7 +82,8 @@ class CompilableFunction(ca.Function):
 
     Args:
         function: The `casadi.Function`.
-        width: Number of points at which it is evaluated at once. None for one, without an axis.
+        width: Number of points, side by side as columns, at which it is evaluated at once. None for
+            the function itself.
     """
 
     def __init__(self, function: Any, width: int | None = None) -> None:
@@ -101,7 +108,7 @@ class CompilableFunction(ca.Function):
 
     @property
     def compilation_time(self) -> float:
-        """The least time in s that the C compiler takes."""
+        """Estimate of the least time in s that the C compiler takes, whatever the width."""
         return estimate_compilation(self._source)
 
     def find_machine_code(self) -> Any | None:
@@ -118,46 +125,58 @@ class CompilableFunction(ca.Function):
         kept = find_kept_file(self._source)
         if kept is None or os.environ.get(_SWITCH) == "off" or find_compiler() is None:
             return
-        # Within another program there may be no Python; of a frozen one it is the program itself.
-        if not sys.executable or getattr(sys, "frozen", False):
+        # Within another program, or frozen, this may be the program itself, or nothing.
+        name = Path(sys.executable or "").name.lower()
+        if getattr(sys, "frozen", False) or not name.startswith(("python", "pypy")):
             return
-        if _pauses or _is_busy() or not _mark(kept):
-            return
-        _LOG.info("compiling %s in another process", self._source.name())  # nobody waits for it
-        # Modules are found where this process finds them, and not in the working directory before.
-        program = (
-            f"import sys; sys.path[:] = {sys.path!r}; "
-            f"from {__name__} import compile_kept; compile_kept({str(kept)!r})"
+        with _lock:
+            if not _pauses and not _is_busy() and _mark(kept):
+                _start(self._source.name(), kept)
+
+
+def _start(name: str, kept: Path) -> None:
+    """Start the process that compiles a function of this name, which is kept in a file."""
+    _LOG.info("compiling %s in another process", name)  # nobody waits for it
+    # With -c the working directory would come first: modules are found where this process does.
+    program = (
+        f"import sys; sys.path[:] = {list(map(str, sys.path))!r}; "
+        f"from {__name__} import compile_kept; compile_kept({str(kept)!r})"
+    )
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # an interrupt from the keyboard is not for it
         )
-        try:
-            process = subprocess.Popen(
-                [sys.executable, "-c", program],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,  # an interrupt from the keyboard is not for it
-            )
-        except OSError as error:
-            _LOG.warning("a function stays interpreted: %s", error)
-            return
-        _running.append(process)
+    except OSError as error:
+        _LOG.warning("%s is not compiled for now: %s", name, error)
+        return
+    _running.append((name, process))
 
 
 def _is_busy() -> bool:
-    """Return whether a process compiles for this one. Of one that has failed the log has a line."""
+    """Return whether a process compiles for this one; log a warning if the last one failed.
+
+    The lock is held.
+    """
     if not _running:
         return False
-    code = _running[0].poll()
+    name, process = _running[0]
+    code = process.poll()
     if code is None:
         return True
     if code:
-        _LOG.warning("a function stays interpreted: its compilation ended with exit code %d", code)
+        _LOG.warning("%s is not compiled for now: its compiler ended with code %d", name, code)
     _running.clear()
     return False
 
 
 def compile_kept(path: str) -> None:
-    """Compile a kept function and keep its machine code. The process that does it ends thereafter.
+    """Compile a kept function and keep its machine code.
+
+    It is called in a process of its own, whose priority stays lower.
 
     Args:
         path: File of the function, `<key>.casadi`.
@@ -170,9 +189,9 @@ def compile_kept(path: str) -> None:
 def _mark(kept: Path) -> bool:
     """Return whether this process may have a function compiled, and mark that it does.
 
-    Processes that run the same system call the same functions: one of them compiles. The mark is a
-    file beside that of the function, which stays: where a compiler fails, none is asked again at
-    once.
+    Processes that run the same system call the same functions: one of them compiles; two at worst,
+    where both find an old mark at once. The mark is a file beside that of the function. It is never
+    removed: where a compiler fails, none is asked again for `_MARK_AGE`.
     """
     mark = kept.with_suffix(".compiling")
     try:

@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+import threading
 import time
 from itertools import count
 
@@ -133,6 +134,18 @@ def test_one_process_compiles_a_function_of_several(kept):
     assert function.find_machine_code() is not None
 
 
+def test_threads_have_one_function_compiled_at_a_time(kept):
+    functions = [CompilableFunction(spiral(f"spiral_{k}")) for k in range(12)]
+    threads = [threading.Thread(target=each.compile_in_background) for each in functions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(compilable._running) == 1
+    wait_for(lambda: not compilable._is_busy())
+    assert len(list(kept.glob("*.so"))) == 1
+
+
 def test_a_compiler_that_fails_is_not_asked_again(kept, monkeypatch, caplog):
     compiler = kept / "failing-cc"
     compiler.write_text(f"#!/bin/sh\necho asked >> {kept / 'log'}\nexit 1\n")
@@ -142,7 +155,7 @@ def test_a_compiler_that_fails_is_not_asked_again(kept, monkeypatch, caplog):
     for _ in range(2):
         compile_and_wait(function)
     assert (kept / "log").read_text() == "asked\n"
-    assert "stays interpreted" in caplog.text
+    assert "spiral is not compiled for now" in caplog.text
     assert function.find_machine_code() is None
 
 
@@ -160,9 +173,11 @@ def test_nothing_is_compiled_where_that_is_not_wanted_or_not_possible(
     assert not [*kept.glob("*.so"), *kept.glob("*.compiling")]
 
 
-@pytest.mark.parametrize(("name", "value"), [("executable", ""), ("frozen", True)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("executable", ""), ("executable", "/opt/host/bin/host"), ("frozen", True)]
+)
 def test_nothing_is_compiled_where_python_cannot_be_started(kept, monkeypatch, name, value):
-    """A frozen program would start itself anew."""
+    """A frozen program, or one that embeds Python, would start itself anew."""
     function = CompilableFunction(spiral())
     monkeypatch.setattr(sys, name, value, raising=False)
     compile_and_wait(function)
